@@ -2,8 +2,8 @@
 
     python -m benchmarks.accuracy [--models …] [--threads N] [--json FILE]
 
-The error is the largest difference over the largest magnitude of the framework's answer: at most 1e-4 with -winograd=auto, 1e-5 with -winograd=off.
-A twin has no answer of a framework; ONNX Runtime's stands in for it.
+The error is the largest difference over the largest magnitude of the framework's answer: at most 1e-4 with
+-winograd=auto, 1e-5 with -winograd=off. A twin has no answer of a framework; ONNX Runtime's stands in for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def measure(name: str, path: Path, threads: int) -> list[dict[str, Any]]:
     for option, limit in LIMITS.items():
         result: dict[str, Any] = {"model": name, "option": option, "limit": limit, "beside": origin}
         try:
-            (got, *_) = weft.compile(path, f"llvm -threads={threads} {option}").run(saved).values()
+            got, *_ = weft.compile(path, f"llvm -threads={threads} {option}").run(saved).values()
             result["error"] = float(np.abs(got - want).max() / np.abs(want).max())
         except WeftError as error:
             result["failed"] = str(error).splitlines()[0]
@@ -65,10 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for r in results:
         shown = (
-            [r["failed"][:80], f"{r['limit']:.0e}", "failed"] if "failed" in r else [f"{r['error']:.1e}", f"{r['limit']:.0e}", judge(r["error"], r["limit"])]
+            [r["failed"][:80], f"{r['limit']:.0e}", "failed"]
+            if "failed" in r
+            else [f"{r['error']:.1e}", f"{r['limit']:.0e}", judge(r["error"], r["limit"])]
         )
         rows.append([r["model"], r["option"], *shown[:2], r["beside"], shown[2]])
-    print_table(f"Largest error over largest answer, {machine()['cpu']}", ["model", "target llvm …", "error", "limit", "beside", ""], rows, right=(2, 3))
+    print_table(
+        f"Largest error over largest answer, {machine()['cpu']}",
+        ["model", "target llvm …", "error", "limit", "beside", ""],
+        rows,
+        right=(2, 3),
+    )
     write_report(options, results=results)
     return 0 if all(r.get("error", float("inf")) <= r["limit"] for r in results) else 1
 

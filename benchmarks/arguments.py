@@ -26,7 +26,11 @@ MODEL_SETS = {"zoo": NAMES, "own": OWN, "all": EVERY}
 
 def chosen_models(text: str) -> list[str]:
     """Of names and sets of models, separated by commas."""
-    return list(dict.fromkeys(n for word in text.split(",") for n in MODEL_SETS.get(word.strip()) or chosen(word, EVERY, "model")))
+    return list(
+        dict.fromkeys(
+            n for word in text.split(",") for n in MODEL_SETS.get(word.strip()) or chosen(word, EVERY, "model")
+        )
+    )
 
 
 def chosen(text: str | None, known: Sequence[str], what: str) -> list[str]:
@@ -38,8 +42,16 @@ def chosen(text: str | None, known: Sequence[str], what: str) -> list[str]:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, default: str = "zoo") -> None:
-    parser.add_argument("--models", default=default, help=f"names separated by commas, zoo ({','.join(NAMES)}), own ({','.join(OWN)}) or all [%(default)s]")
-    parser.add_argument("--source", choices=("torch", "twins"), help="exported by PyTorch, or torch-free twins [torch if it is installed]")
+    parser.add_argument(
+        "--models",
+        default=default,
+        help=f"names separated by commas, zoo ({','.join(NAMES)}), own ({','.join(OWN)}) or all [%(default)s]",
+    )
+    parser.add_argument(
+        "--source",
+        choices=("torch", "twins"),
+        help="exported by PyTorch, or torch-free twins [torch if it is installed]",
+    )
     parser.add_argument("--layers", type=int, help="shallow twins, for trying out")
     parser.add_argument("--folder", type=Path, help="where models are kept, and found again [a temporary folder]")
 

@@ -1,9 +1,10 @@
 """Weft beside every peer that is installed, on the architectures of models.py, in one run.
 
-    python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N] [--json FILE]
+    python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N] [--json
+    FILE]
 
-Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within one run say anything: absolute times
-differ from machine to machine and from hour to hour.
+Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within
+one run say anything: absolute times differ from machine to machine and from hour to hour.
 """
 
 from __future__ import annotations
@@ -38,19 +39,24 @@ PAUSE = 0.02
 class Engine:
     """An engine's process. Everything asked of it waits for the answer, so only one engine runs at a time.
 
-    Between its turns the process is stopped by a signal: worker threads that spin for work after a call, some of them for 60 ms, would take the processor
-    from whoever is next.
+    Between its turns the process is stopped by a signal: worker threads that spin for work after a call, some of them
+    for 60 ms, would take the processor from whoever is next.
     """
 
     def __init__(self, name: str, path: Path, threads: int, out: Path) -> None:
         self.name, self.out = name, out
         command = [sys.executable, "-m", "benchmarks.engine_process", name, str(path), str(threads), str(out)]
         # Whatever an engine does beside its own setting (OpenMP, BLAS) obeys the same number of threads.
-        env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))}
+        env = {
+            **os.environ,
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
+        }
         root = str(Path(__file__).resolve().parent.parent)
         env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env
+        )
         self.opened = self._answer()
         self._signal("SIGSTOP")
 
@@ -88,7 +94,8 @@ class Engine:
 
 @dataclass
 class Result:
-    """One engine on one model. Seconds and bytes; `difference` is the largest error against Weft over the largest answer."""
+    """One engine on one model. Seconds and bytes; `difference` is the largest error against Weft over the largest
+    answer."""
 
     model: str
     threads: int
@@ -107,7 +114,9 @@ class Result:
     times: list[float] = field(default_factory=list, repr=False)
 
 
-def measure(model: str, path: Path, threads: int, names: Sequence[str], repeat: int, calls: int, seconds: float) -> list[Result]:
+def measure(
+    model: str, path: Path, threads: int, names: Sequence[str], repeat: int, calls: int, seconds: float
+) -> list[Result]:
     """Every engine on one model: opened one by one, then `repeat` rounds of turns after a round of warming up."""
     results = [Result(model, threads, name) for name in names]
     engines: dict[str, Engine] = {}
@@ -120,7 +129,11 @@ def measure(model: str, path: Path, threads: int, names: Sequence[str], repeat: 
                 continue
             stack.callback(engine.close)
             engines[result.engine] = engine
-            result.version, result.open, result.first = engine.opened["version"], engine.opened["open"], engine.opened["first"]
+            result.version, result.open, result.first = (
+                engine.opened["version"],
+                engine.opened["open"],
+                engine.opened["first"],
+            )
         for number in range(-1, repeat):
             shift = number % max(1, len(results))
             for result in results[shift:] + results[:shift]:
@@ -137,7 +150,11 @@ def measure(model: str, path: Path, threads: int, names: Sequence[str], repeat: 
             if result.error is None:
                 memory = engines[result.engine].ask(do="memory")
                 result.peak, result.peak_base, result.peak_children = memory["peak"], memory["base"], memory["children"]
-                result.median, result.best, result.calls = statistics.median(result.times), min(result.times), len(result.times)
+                result.median, result.best, result.calls = (
+                    statistics.median(result.times),
+                    min(result.times),
+                    len(result.times),
+                )
         differences(results, engines)
     return results
 
@@ -180,7 +197,14 @@ def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         own = [r for r in rows if r["threads"] == threads]
         names = dict.fromkeys(n for r in own for n in r["over"])
         over = {n: geometric_mean(r["over"][n] for r in own if n in r["over"]) for n in names}
-        answer.append({"threads": threads, "models": len(own), "over": over, "over_best": geometric_mean(r["over_best"] for r in own)})
+        answer.append(
+            {
+                "threads": threads,
+                "models": len(own),
+                "over": over,
+                "over_best": geometric_mean(r["over_best"] for r in own),
+            }
+        )
     return answer
 
 
@@ -194,7 +218,19 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)  # a file has no edge
-    table = Table("model", "threads", "engine", "median ms", "weft/it", "best ms", "open s", "first call s", "peak MB", "difference", title="Engines")
+    table = Table(
+        "model",
+        "threads",
+        "engine",
+        "median ms",
+        "weft/it",
+        "best ms",
+        "open s",
+        "first call s",
+        "peak MB",
+        "difference",
+        title="Engines",
+    )
     for column in table.columns[3:]:
         column.justify = "right"
     over = {(r["model"], r["threads"]): r["over"] for r in rows}
@@ -223,12 +259,20 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
     console.print(table)
     if rows:
         names = list(dict.fromkeys(n for r in rows for n in r["over"]))
-        table = Table("model", "threads", *(f"weft/{n}" for n in names), "weft/best", title="Weft's median over theirs: below 1 Weft is faster")
+        table = Table(
+            "model",
+            "threads",
+            *(f"weft/{n}" for n in names),
+            "weft/best",
+            title="Weft's median over theirs: below 1 Weft is faster",
+        )
         for column in table.columns[1:]:
             column.justify = "right"
 
         def cells(row: dict[str, Any]) -> list[str]:
-            return [f"{row['over'][n]:.2f}" if row["over"].get(n) is not None else "" for n in names] + [f"{row['over_best']:.2f}"]
+            return [f"{row['over'][n]:.2f}" if row["over"].get(n) is not None else "" for n in names] + [
+                f"{row['over_best']:.2f}"
+            ]
 
         for row in rows:
             table.add_row(row["model"], str(row["threads"]), *cells(row))
@@ -238,7 +282,13 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
         console.print(table)
 
 
-def markdown(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]], about: dict[str, Any], day: str) -> str:
+def markdown(
+    results: Sequence[Result],
+    rows: Sequence[dict[str, Any]],
+    averages: Sequence[dict[str, Any]],
+    about: dict[str, Any],
+    day: str,
+) -> str:
     """The medians and ratios as a table for docs/performance.md: a line per model and number of threads."""
     names = list(dict.fromkeys(r.engine for r in results))
     medians = {(r.model, r.threads, r.engine): f"{r.median * 1e3:.2f}" for r in results if r.median is not None}
@@ -251,7 +301,13 @@ def markdown(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages
         cells = [medians.get((model, threads, name), "–") for name in names]
         lines.append("| " + " | ".join([model, str(threads), *cells, over.get((model, threads), "")]) + " |")
     for r in averages:
-        lines.append("| " + " | ".join([f"geometric mean of {r['models']}", str(r["threads"]), *[""] * len(names), f"{r['over_best']:.2f}"]) + " |")
+        lines.append(
+            "| "
+            + " | ".join(
+                [f"geometric mean of {r['models']}", str(r["threads"]), *[""] * len(names), f"{r['over_best']:.2f}"]
+            )
+            + " |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -262,7 +318,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engines", help="names separated by commas [weft and every peer that is installed]")
     parser.add_argument("--repeat", type=int, default=20, help="turns of every engine [%(default)s]")
     parser.add_argument("--calls", type=int, default=10, help="calls in a turn at most [%(default)s]")
-    parser.add_argument("--seconds", type=float, default=0.2, help="length of a turn, after at least one call [%(default)s]")
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, help="length of a turn, after at least one call [%(default)s]"
+    )
     parser.add_argument("--json", type=Path, help="file for every number")
     parser.add_argument("--markdown", type=Path, help="file for the table of docs/performance.md")
     options = parser.parse_args(arguments)

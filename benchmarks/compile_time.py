@@ -2,8 +2,9 @@
 
     python -m benchmarks.compile_time [--models …] [--repeat N] [--threads N] [--json FILE]
 
-cold  `weft.compile` without its caches, the import of Weft not counted: at most 8 s (the limit is one of resnet50 and bert_base_s128)
-warm  the same call when the model's cache holds it: at most 0.5 s and what reading the model file takes, import of Weft included
+cold  `weft.compile` without its caches, the import of Weft not counted: at most 8 s (the limit is one of resnet50 and
+bert_base_s128) warm  the same call when the model's cache holds it: at most 0.5 s and what reading the model file
+takes, import of Weft included
 
 The median of the repeats counts. The first call after it is no part of either: `benchmarks.compare` has it.
 """
@@ -47,11 +48,14 @@ def fresh(path: Path, threads: int, kind: str, cache: str) -> dict[str, float]:
         RuntimeError: the process failed.
     """
     command = [sys.executable, "-c", CODE, str(path), str(threads), kind]
-    # An installed package's bytecode is written when it is installed; a checkout's must be kept between processes to be as fast.
+    # An installed package's bytecode is written when it is installed; a checkout's must be kept between processes to be
+    # as fast.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"WEFT_CACHE_DIR": cache}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with {done.returncode}")
+        raise RuntimeError(
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"ended with {done.returncode}"
+        )
     answer: dict[str, float] = json.loads(done.stdout)
     return answer
 
@@ -84,7 +88,9 @@ def measure(name: str, path: Path, threads: int, repeat: int) -> list[dict[str, 
 def main(arguments: Sequence[str] | None = None) -> int:
     from weft.cli.terminal import print_table
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compile_time", description=(__doc__ or "").split("\n")[0]
+    )
     add_model_arguments(parser)
     parser.add_argument("--repeat", type=int, default=3, help="[%(default)s]")
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
@@ -105,8 +111,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         limit = "" if r["limit"] is None else f"{r['limit']:.2f}"
         verdict = "" if r["limit"] is None else judge(r["seconds"], r["limit"])
-        rows.append([r["model"], r["what"], f"{r['seconds']:.2f}", limit, f"{r['reading']:.2f}" if "reading" in r else "", verdict])
-    print_table(f"Seconds to compile, {machine()['cpu']}", ["model", "", "s", "limit s", "reading s", ""], rows, right=(2, 3, 4))
+        rows.append(
+            [
+                r["model"],
+                r["what"],
+                f"{r['seconds']:.2f}",
+                limit,
+                f"{r['reading']:.2f}" if "reading" in r else "",
+                verdict,
+            ]
+        )
+    print_table(
+        f"Seconds to compile, {machine()['cpu']}", ["model", "", "s", "limit s", "reading s", ""], rows, right=(2, 3, 4)
+    )
     write_report(options, results=results)
     return 0 if all("error" not in r and (r["limit"] is None or r["seconds"] <= r["limit"]) for r in results) else 1
 

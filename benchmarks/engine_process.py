@@ -1,12 +1,12 @@
 """One engine with one model in a process of its own, which runs when it is told to and otherwise sleeps.
 
-Separate processes keep the engines' thread pools apart and give each a peak memory of its own; taking turns, told by the parent over a pipe, exposes all of
-them to the same moods of the machine. One line of JSON per request and answer:
+Separate processes keep the engines' thread pools apart and give each a peak memory of its own; taking turns, told by
+the parent over a pipe, exposes all of them to the same moods of the machine. One line of JSON per request and answer:
 
     python -m benchmarks.engine_process ENGINE MODEL.onnx THREADS OUT.npz        → {"version": …, "open": s, "first": s}
     {"do": "turn", "calls": n, "seconds": s}                                     → {"times": [s, …]}
-    {"do": "memory"}                                                             → {"peak": bytes, "base": bytes before opening, "children": bytes}
-    {"do": "end"}
+    {"do": "memory"}                                                             → {"peak": bytes, "base": bytes before
+    opening, "children": bytes} {"do": "end"}
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ WEFT, TORCH = "weft", "torch.compile"
 
 
 def find_engine(name: str) -> Callable[[Path, int], tuple[str, Run]]:
-    """(model, threads) → the engine's version and a function of inputs by name, with everything done that can be done before the first call.
+    """(model, threads) → the engine's version and a function of inputs by name, with everything done that can be done
+    before the first call.
 
     What opening takes includes the import of the engine, and nothing of the others.
     """
@@ -80,7 +81,8 @@ def peak_bytes() -> int:
 
 
 def children_bytes() -> int:
-    """Peaks of the processes that this one has started (compile workers, say), together; 0 where the system does not tell."""
+    """Peaks of the processes that this one has started (compile workers, say), together; 0 where the system does not
+    tell."""
     total = 0
     for file in Path("/proc/self/task").glob("*/children"):
         for child in file.read_text().split():
@@ -93,7 +95,8 @@ def children_bytes() -> int:
 
 
 def turn(run: Run, inputs: Mapping[str, Array], calls: int, seconds: float) -> list[float]:
-    """Seconds of up to `calls` calls, after one that is not counted: it wakes threads and fills caches that the others' turns emptied."""
+    """Seconds of up to `calls` calls, after one that is not counted: it wakes threads and fills caches that the others'
+    turns emptied."""
     run(inputs)
     times: list[float] = []
     until = time.perf_counter() + seconds

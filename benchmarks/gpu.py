@@ -1,12 +1,15 @@
 """Weft on an NVIDIA GPU beside torch.compile and the vendor's libraries, whole models and matrix products, in one run.
 
-    python -m benchmarks.gpu [--models resnet18:1,…] [--precisions fp32,tf32,fp16] [--products 512,…] [--dtypes fp16,bf16] [--seconds S] [--json FILE]
+    python -m benchmarks.gpu [--models resnet18:1,…] [--precisions fp32,tf32,fp16] [--products 512,…] [--dtypes
+    fp16,bf16] [--seconds S] [--json FILE]
 
-A model is written name:batch. Everything is in the GPU's memory: tensors of torch go in and come out where they lie. Engines take turns, one call each, and
-wait for the GPU after it; figures are medians of wall times. torch: as it is (cuDNN, cuBLAS), and compiled with max-autotune. tf32: torch may round factors of
-products to TF32; fp32: it may not. A product is X [N, N] · W [N, N], neither known before; torch.matmul is cuBLAS.
+A model is written name:batch. Everything is in the GPU's memory: tensors of torch go in and come out where they lie.
+Engines take turns, one call each, and wait for the GPU after it; figures are medians of wall times. torch: as it is
+(cuDNN, cuBLAS), and compiled with max-autotune. tf32: torch may round factors of products to TF32; fp32: it may not. A
+product is X [N, N] · W [N, N], neither known before; torch.matmul is cuBLAS.
 
-Limits: models at most as long as torch.compile takes, products of 2048 and more 85 % of cuBLAS's rate. Where no GPU is, the command says what is missing.
+Limits: models at most as long as torch.compile takes, products of 2048 and more 85 % of cuBLAS's rate. Where no GPU is,
+the command says what is missing.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +71,10 @@ def lacking() -> list[str]:
 
         if not torch.cuda.is_available():
             build = "is built without CUDA" if torch.version.cuda is None else "finds no GPU"
-            lines.append(f"torch with CUDA: torch {torch.__version__} {build}; pip install torch --index-url https://download.pytorch.org/whl/cu130")
+            lines.append(
+                f"torch with CUDA: torch {torch.__version__} {build}; pip install torch --index-url"
+                " https://download.pytorch.org/whl/cu130"
+            )
     if importlib.util.find_spec("triton") is None:
         lines.append("triton, which torch.compile makes its kernels with: it comes with torch for CUDA")
     return lines
@@ -89,8 +96,10 @@ def gpu() -> Place:
 
     found = torch.cuda.get_device_properties(0)
     about = {
-        "gpu": found.name, "processors": found.multi_processor_count, "memory": found.total_memory, "capability": f"{found.major}.{found.minor}",
-        "driver": driver()("cuDriverGetVersion"), "torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+        "gpu": found.name, "processors": found.multi_processor_count, "memory": found.total_memory,
+        "capability": f"{found.major}.{found.minor}",
+        "driver": driver()("cuDriverGetVersion"), "torch": torch.__version__, "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
     }  # fmt: skip
     return Place("cuda", "cuda", torch.cuda.synchronize, about)
 
@@ -99,7 +108,8 @@ def gpu() -> Place:
 
 
 def in_turns(calls: Mapping[str, Call], wait: Callable[[], None], seconds: float) -> dict[str, list[float]]:
-    """Wall seconds of each call, until the GPU is done; all in turns, whose order rotates, after three rounds that do not count."""
+    """Wall seconds of each call, until the GPU is done; all in turns, whose order rotates, after three rounds that do
+    not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     order = list(calls)
     end = math.inf
@@ -150,7 +160,9 @@ def weft_call(executable: Any, inputs: Mapping[str, Any], outputs: Mapping[str, 
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-def model(name: str, batch: int, precision: str, engines: Sequence[str], place: Place, seconds: float) -> dict[str, Any]:
+def model(
+    name: str, batch: int, precision: str, engines: Sequence[str], place: Place, seconds: float
+) -> dict[str, Any]:
     """One model in one precision: times of every engine, and how far Weft's answer is from torch's in float32."""
     import torch
 
@@ -199,7 +211,16 @@ def export(module: Any, args: tuple[Any, ...], names: Sequence[str], path: Path)
 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(module, args, str(path), input_names=list(names), output_names=["out"], dynamo=True, opset_version=OPSET, verbose=False)
+        torch.onnx.export(
+            module,
+            args,
+            str(path),
+            input_names=list(names),
+            output_names=["out"],
+            dynamo=True,
+            opset_version=OPSET,
+            verbose=False,
+        )
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
@@ -270,13 +291,25 @@ def show(results: Sequence[Mapping[str, Any]], engines: Sequence[str], place: Pl
         near = f"{r['difference']:.1e}" if "difference" in r else ""
         rows.append([r["kind"], r["name"], r["precision"], *cells, *over, near, verdicts[r["within"]]])
     heads = ["", "", "", *engines, *(f"weft/{n}" for n in engines if n != "weft"), "difference", "limit"]
-    print_table(f"{place.about.get('gpu', place.device)}: medians; below 1 Weft is faster", heads, rows, right=tuple(range(3, len(heads))))
-    print(f"limits: a model's time at most {MODEL_LIMIT} of torch.compile's; a product of {LARGE} or more at least {PRODUCT_LIMIT} of cuBLAS's rate")
+    print_table(
+        f"{place.about.get('gpu', place.device)}: medians; below 1 Weft is faster",
+        heads,
+        rows,
+        right=tuple(range(3, len(heads))),
+    )
+    print(
+        f"limits: a model's time at most {MODEL_LIMIT} of torch.compile's; a product of {LARGE} or more at least"
+        f" {PRODUCT_LIMIT} of cuBLAS's rate"
+    )
 
 
 def _figure(result: Mapping[str, Any], seconds: float) -> str:
     """A product's rate, a model's time."""
-    return f"{result['operations'] / seconds / 1e12:.1f} TFLOP/s" if result["kind"] == "product" else f"{seconds * 1e3:.3f} ms"
+    return (
+        f"{result['operations'] / seconds / 1e12:.1f} TFLOP/s"
+        if result["kind"] == "product"
+        else f"{seconds * 1e3:.3f} ms"
+    )
 
 
 def attempted(kind: str, name: str, precision: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -306,7 +339,10 @@ def main(arguments: Sequence[str] | None = None, find: Callable[[], Place] = gpu
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row [%(default)s]")
     parser.add_argument("--json", type=Path, help="file for every number")
     options = parser.parse_args(arguments)
-    precisions, dtypes = chosen(options.precisions, PRECISIONS, "precision"), chosen(options.dtypes, list(DTYPES), "dtype")
+    precisions, dtypes = (
+        chosen(options.precisions, PRECISIONS, "precision"),
+        chosen(options.dtypes, list(DTYPES), "dtype"),
+    )
     engines = chosen(options.engines, ENGINES, "engine")
     models = [parse_model(m) for m in options.models.split(",") if m]
     place = find()
@@ -314,13 +350,20 @@ def main(arguments: Sequence[str] | None = None, find: Callable[[], Place] = gpu
     results = []
     for name, batch in models:
         for precision in precisions:
-            results.append(attempted("model", f"{name}:{batch}", precision, lambda: model(name, batch, precision, engines, place, options.seconds)))  # noqa: B023
+            timed = partial(model, name, batch, precision, engines, place, options.seconds)
+            results.append(attempted("model", f"{name}:{batch}", precision, timed))
     for size in (int(n) for n in options.products.split(",") if n):
         for dtype in dtypes:
-            results.append(attempted("product", str(size), dtype, lambda: product(size, dtype, engines, place, options.seconds)))  # noqa: B023
+            timed = partial(product, size, dtype, engines, place, options.seconds)
+            results.append(attempted("product", str(size), dtype, timed))
     results = [judged(r) for r in results]
     show(results, engines, place)
-    write_report(options, machine={**machine(), **place.about}, limits={"model": MODEL_LIMIT, "product": PRODUCT_LIMIT}, results=results)
+    write_report(
+        options,
+        machine={**machine(), **place.about},
+        limits={"model": MODEL_LIMIT, "product": PRODUCT_LIMIT},
+        results=results,
+    )
     return int(any("error" in r or r["within"] is False for r in results))
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.growth [--kinds gather,if,…] [--levels 10,20,30] [--limit SECONDS] [--json FILE]
 
-Every model is compiled without caches, in a process of its own that ends after --limit seconds. A chain of 30 steps may take 2 s, a wide model
-(10,000 elementwise nodes, 5,000 pieces, 3,000 outputs) 5 s, of the compiling process's own time or of the clock, whichever is less.
+Every model is compiled without caches, in a process of its own that ends after --limit seconds. A chain of 30 steps may
+take 2 s, a wide model (10,000 elementwise nodes, 5,000 pieces, 3,000 outputs) 5 s, of the compiling process's own time
+or of the clock, whichever is less.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def nested_if_failing(levels: int) -> onnx.ModelProto:
 def _nested_if(levels: int, leaf: str) -> onnx.ModelProto:
     body = _leaf(leaf, "y")
     for k in range(levels):
-        other = helper.make_graph([helper.make_node("Neg", ["x"], [f"e{k}"])], f"else{k}", [], [_info(f"e{k}", FLOAT, ["n"])])
+        other = helper.make_graph(
+            [helper.make_node("Neg", ["x"], [f"e{k}"])], f"else{k}", [], [_info(f"e{k}", FLOAT, ["n"])]
+        )
         node = helper.make_node("If", ["c"], [f"y{k}"], then_branch=body, else_branch=other)
         body = helper.make_graph([node], f"then{k}", [], [_info(f"y{k}", FLOAT, ["n"])])
     inputs = [("x", FLOAT, ["n"]), ("c", BOOL, []), ("i", INT, ["n"])]
@@ -96,7 +99,8 @@ def nested_loop(levels: int) -> onnx.ModelProto:
         last = inner
         body = helper.make_graph(
             [*nodes, helper.make_node("Identity", [f"go{k}"], [f"on{k}"])], f"body{k}",
-            [_info(f"trip{k}", INT, []), _info(f"go{k}", BOOL, []), _info("v" if k == 0 else f"v{k - 1}", FLOAT, ["n"])],
+            [_info(f"trip{k}", INT, []), _info(f"go{k}", BOOL, []), _info("v" if k == 0 else f"v{k - 1}", FLOAT,
+                ["n"])],
             [_info(f"on{k}", BOOL, []), _info(last, FLOAT, ["n"])],
         )  # fmt: skip
         nodes = [helper.make_node("Loop", ["m", "", taken], [f"y{k}"], body=body)]
@@ -123,7 +127,12 @@ def concat_axes(levels: int) -> onnx.ModelProto:
             helper.make_node("Mul", [f"s{k}", "scale"], [f"r{k}"]),
             helper.make_node("Reshape", [f"c{k}", f"r{k}"], [f"x{k + 1}"]),
         ]
-    return _model(nodes, [("x0", FLOAT, ["m", "n"])], [(f"x{levels}", FLOAT, [None, None])], {"flat": np.array([-1]), "scale": np.array([2, 1])})
+    return _model(
+        nodes,
+        [("x0", FLOAT, ["m", "n"])],
+        [(f"x{levels}", FLOAT, [None, None])],
+        {"flat": np.array([-1]), "scale": np.array([2, 1])},
+    )
 
 
 def shape_sums(levels: int) -> onnx.ModelProto:
@@ -141,7 +150,13 @@ def shape_products(levels: int) -> onnx.ModelProto:
 
 def shape_powers(levels: int) -> onnx.ModelProto:
     """s = s · (s + 1) on a shape."""
-    return _shapes(levels, lambda s, k: [helper.make_node("Add", [s, "one"], [f"a{k}"]), helper.make_node("Mul", [s, f"a{k}"], [f"s{k + 1}"])])
+    return _shapes(
+        levels,
+        lambda s, k: [
+            helper.make_node("Add", [s, "one"], [f"a{k}"]),
+            helper.make_node("Mul", [s, f"a{k}"], [f"s{k + 1}"]),
+        ],
+    )
 
 
 def shape_mix(levels: int) -> onnx.ModelProto:
@@ -209,7 +224,10 @@ def transposed_product(levels: int) -> onnx.ModelProto:
     """t = t · tᵀ: each element reads two of those before."""
     nodes = []
     for k in range(levels):
-        nodes += [helper.make_node("Transpose", [f"x{k}"], [f"t{k}"]), helper.make_node("Mul", [f"x{k}", f"t{k}"], [f"x{k + 1}"])]
+        nodes += [
+            helper.make_node("Transpose", [f"x{k}"], [f"t{k}"]),
+            helper.make_node("Mul", [f"x{k}", f"t{k}"], [f"x{k + 1}"]),
+        ]
     return _model(nodes, [("x0", FLOAT, ["n", "n"])], [(f"x{levels}", FLOAT, ["n", "n"])])
 
 
@@ -218,7 +236,8 @@ def sums_of_slices(levels: int) -> onnx.ModelProto:
     nodes = []
     for k in range(levels):
         nodes += [
-            helper.make_node("Slice", [f"x{k}", "one", "most"], [f"a{k}"]), helper.make_node("Slice", [f"x{k}", "zero", "last"], [f"b{k}"]),
+            helper.make_node("Slice", [f"x{k}", "one", "most"], [f"a{k}"]), helper.make_node("Slice", [f"x{k}", "zero",
+                "last"], [f"b{k}"]),
             helper.make_node("Add", [f"a{k}", f"b{k}"], [f"x{k + 1}"]),
         ]  # fmt: skip
     numbers = {"zero": np.array([0]), "one": np.array([1]), "last": np.array([-1]), "most": np.array([1 << 60])}
@@ -230,7 +249,8 @@ def padded(levels: int) -> onnx.ModelProto:
     nodes = []
     for k in range(levels):
         nodes += [
-            helper.make_node("Pad", [f"x{k}", "left"], [f"a{k}"]), helper.make_node("Pad", [f"x{k}", "right"], [f"b{k}"]),
+            helper.make_node("Pad", [f"x{k}", "left"], [f"a{k}"]), helper.make_node("Pad", [f"x{k}", "right"],
+                [f"b{k}"]),
             helper.make_node("Add", [f"a{k}", f"b{k}"], [f"x{k + 1}"]),
         ]  # fmt: skip
     numbers = {"left": np.array([1, 0]), "right": np.array([0, 1])}
@@ -238,10 +258,15 @@ def padded(levels: int) -> onnx.ModelProto:
 
 
 def wheres(levels: int) -> onnx.ModelProto:
-    """t = c ? t : u, conditions and values of the run: each element is read under the conditions of all steps behind it."""
+    """t = c ? t : u, conditions and values of the run: each element is read under the conditions of all steps behind
+    it."""
     inputs: list[Input] = [("x0", FLOAT, ["n"])]
     inputs += [i for k in range(levels) for i in ((f"c{k}", BOOL, ["n"]), (f"u{k}", FLOAT, ["n"]))]
-    return _model([helper.make_node("Where", [f"c{k}", f"x{k}", f"u{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, ["n"])])
+    return _model(
+        [helper.make_node("Where", [f"c{k}", f"x{k}", f"u{k}"], [f"x{k + 1}"]) for k in range(levels)],
+        inputs,
+        [(f"x{levels}", FLOAT, ["n"])],
+    )
 
 
 def wheres_of_themselves(levels: int) -> onnx.ModelProto:
@@ -251,7 +276,8 @@ def wheres_of_themselves(levels: int) -> onnx.ModelProto:
     for k in range(levels):
         inputs += [(f"u{k}", FLOAT, ["n"]), (f"v{k}", FLOAT, ["n"])]
         nodes += [
-            helper.make_node("Greater", [f"x{k}", f"u{k}"], [f"c{k}"]), helper.make_node("Where", [f"c{k}", f"x{k}", f"v{k}"], [f"x{k + 1}"]),
+            helper.make_node("Greater", [f"x{k}", f"u{k}"], [f"c{k}"]), helper.make_node("Where", [f"c{k}", f"x{k}",
+                f"v{k}"], [f"x{k + 1}"]),
         ]  # fmt: skip
     return _model(nodes, inputs, [(f"x{levels}", FLOAT, ["n"])])
 
@@ -259,26 +285,45 @@ def wheres_of_themselves(levels: int) -> onnx.ModelProto:
 def pads(levels: int) -> onnx.ModelProto:
     """Each step padded by numbers of its own, known only at run time."""
     inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"p{k}", INT, [4]) for k in range(levels))]
-    return _model([helper.make_node("Pad", [f"x{k}", f"p{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
+    return _model(
+        [helper.make_node("Pad", [f"x{k}", f"p{k}"], [f"x{k + 1}"]) for k in range(levels)],
+        inputs,
+        [(f"x{levels}", FLOAT, [None, None])],
+    )
 
 
 def slices(levels: int) -> onnx.ModelProto:
     """Of each step a slice whose start, end and step are known only at run time."""
-    inputs: list[Input] = [("x0", FLOAT, ["n"]), *((f"{bound}{k}", INT, [1]) for k in range(levels) for bound in ("start", "end", "step"))]
-    nodes = [helper.make_node("Slice", [f"x{k}", f"start{k}", f"end{k}", "axis", f"step{k}"], [f"x{k + 1}"]) for k in range(levels)]
+    inputs: list[Input] = [
+        ("x0", FLOAT, ["n"]),
+        *((f"{bound}{k}", INT, [1]) for k in range(levels) for bound in ("start", "end", "step")),
+    ]
+    nodes = [
+        helper.make_node("Slice", [f"x{k}", f"start{k}", f"end{k}", "axis", f"step{k}"], [f"x{k + 1}"])
+        for k in range(levels)
+    ]
     return _model(nodes, inputs, [(f"x{levels}", FLOAT, [None])], {"axis": np.array([0])})
 
 
 def expands(levels: int) -> onnx.ModelProto:
-    """Each step broadcast with a shape of its own, known only at run time: a size is that of the step before, or where it is 1 the shape's."""
+    """Each step broadcast with a shape of its own, known only at run time: a size is that of the step before, or where
+    it is 1 the shape's."""
     inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"s{k}", INT, [2]) for k in range(levels))]
-    return _model([helper.make_node("Expand", [f"x{k}", f"s{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
+    return _model(
+        [helper.make_node("Expand", [f"x{k}", f"s{k}"], [f"x{k + 1}"]) for k in range(levels)],
+        inputs,
+        [(f"x{levels}", FLOAT, [None, None])],
+    )
 
 
 def tiles(levels: int) -> onnx.ModelProto:
     """Each step repeated a number of times of its own, known only at run time."""
     inputs: list[Input] = [("x0", FLOAT, ["n", "m"]), *((f"t{k}", INT, [2]) for k in range(levels))]
-    return _model([helper.make_node("Tile", [f"x{k}", f"t{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, [None, None])])
+    return _model(
+        [helper.make_node("Tile", [f"x{k}", f"t{k}"], [f"x{k + 1}"]) for k in range(levels)],
+        inputs,
+        [(f"x{levels}", FLOAT, [None, None])],
+    )
 
 
 def compressed(levels: int) -> onnx.ModelProto:
@@ -290,31 +335,47 @@ def compressed(levels: int) -> onnx.ModelProto:
 
 def pools(levels: int) -> onnx.ModelProto:
     """Each step half as large, rounded up."""
-    nodes = [helper.make_node("MaxPool", [f"x{k}"], [f"x{k + 1}"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1) for k in range(levels)]
+    nodes = [
+        helper.make_node("MaxPool", [f"x{k}"], [f"x{k + 1}"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+        for k in range(levels)
+    ]
     return _model(nodes, [("x0", FLOAT, ["n", 3, "h", "w"])], [(f"x{levels}", FLOAT, ["n", 3, None, None])])
 
 
 def products_of_matrices(levels: int) -> onnx.ModelProto:
     """Each step times a matrix of its own, all sizes open: the same kernel, under other names of sizes."""
-    inputs: list[Input] = [("x0", FLOAT, ["n", "m0"]), *((f"w{k}", FLOAT, [f"m{k}", f"m{k + 1}"]) for k in range(levels))]
-    return _model([helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(levels)], inputs, [(f"x{levels}", FLOAT, ["n", f"m{levels}"])])
+    inputs: list[Input] = [
+        ("x0", FLOAT, ["n", "m0"]),
+        *((f"w{k}", FLOAT, [f"m{k}", f"m{k + 1}"]) for k in range(levels)),
+    ]
+    return _model(
+        [helper.make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(levels)],
+        inputs,
+        [(f"x{levels}", FLOAT, ["n", f"m{levels}"])],
+    )
 
 
 def function_of_itself(levels: int) -> onnx.ModelProto:
     """f(x) = g(g(x)), g(x) = h(h(x)), …: 2ⁿ calls one after another, which must be refused."""
-    return _functions(levels, lambda f: [helper.make_node(f, ["a"], ["t"], domain="own"), helper.make_node(f, ["t"], ["b"], domain="own")])
+    return _functions(
+        levels,
+        lambda f: [helper.make_node(f, ["a"], ["t"], domain="own"), helper.make_node(f, ["t"], ["b"], domain="own")],
+    )
 
 
 def function_twice(levels: int) -> onnx.ModelProto:
     """f(x) = g(x) + g(x), g(x) = h(x) + h(x), …: the same call twice."""
     return _functions(levels, lambda f: [
-        helper.make_node(f, ["a"], ["s"], domain="own"), helper.make_node(f, ["a"], ["t"], domain="own"), helper.make_node("Add", ["s", "t"], ["b"]),
+        helper.make_node(f, ["a"], ["s"], domain="own"), helper.make_node(f, ["a"], ["t"], domain="own"),
+        helper.make_node("Add", ["s", "t"], ["b"]),
     ])  # fmt: skip
 
 
 def _functions(levels: int, body: Callable[[str], list[onnx.NodeProto]]) -> onnx.ModelProto:
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("own", 1)]
-    functions = [helper.make_function("own", f"f{levels}", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)]
+    functions = [
+        helper.make_function("own", f"f{levels}", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)
+    ]
     functions += [helper.make_function("own", f"f{k}", ["a"], ["b"], body(f"f{k + 1}"), opsets) for k in range(levels)]
     nodes = [helper.make_node("f0", ["x"], ["y"], domain="own")]
     return _model(nodes, [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])], functions=functions, opsets=opsets)
@@ -323,7 +384,10 @@ def _functions(levels: int, body: Callable[[str], list[onnx.NodeProto]]) -> onnx
 def constants(levels: int) -> onnx.ModelProto:
     """A constant that doubles with every step and is summed up at last: 2³⁰ elements from a few hundred bytes."""
     nodes = [helper.make_node("Concat", [f"x{k}", f"x{k}"], [f"x{k + 1}"], axis=0) for k in range(levels)]
-    nodes += [helper.make_node("ReduceSum", [f"x{levels}"], ["s"], keepdims=0), helper.make_node("Add", ["s", "x"], ["y"])]
+    nodes += [
+        helper.make_node("ReduceSum", [f"x{levels}"], ["s"], keepdims=0),
+        helper.make_node("Add", ["s", "x"], ["y"]),
+    ]
     return _model(nodes, [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])], {"x0": np.ones(1, np.float32)})
 
 
@@ -342,7 +406,9 @@ def nodes_in_a_row(count: int) -> onnx.ModelProto:
 
 def nodes_all_different(count: int) -> onnx.ModelProto:
     """As `nodes_in_a_row`, each Add of a constant of its own: hardly any two kernels are alike."""
-    nodes = [helper.make_node(("Add", "Mul", "Sub", "Max")[k % 4], [f"x{k}", f"c{k}"], [f"x{k + 1}"]) for k in range(count)]
+    nodes = [
+        helper.make_node(("Add", "Mul", "Sub", "Max")[k % 4], [f"x{k}", f"c{k}"], [f"x{k + 1}"]) for k in range(count)
+    ]
     numbers = {f"c{k}": np.array(1 + k / count, np.float32) for k in range(count)}
     return _model(nodes, [("x0", FLOAT, ["n"])], [(f"x{count}", FLOAT, ["n"])], numbers)
 
@@ -352,15 +418,28 @@ def nodes_side_by_side(count: int) -> onnx.ModelProto:
     kinds = ("Relu", "Neg", "Sigmoid", "Abs", "Tanh", "Exp", "Sin", "Cos")
     nodes = []
     for k in range(count // 2):
-        nodes += [helper.make_node("Add", ["x", f"c{k}"], [f"a{k}"]), helper.make_node(kinds[k % len(kinds)], [f"a{k}"], [f"b{k}"])]
+        nodes += [
+            helper.make_node("Add", ["x", f"c{k}"], [f"a{k}"]),
+            helper.make_node(kinds[k % len(kinds)], [f"a{k}"], [f"b{k}"]),
+        ]
     nodes.append(helper.make_node("Sum", [f"b{k}" for k in range(count // 2)], ["y"]))
-    return _model(nodes, [("x", FLOAT, ["n"])], [("y", FLOAT, ["n"])], {f"c{k}": np.array(k / count, np.float32) for k in range(count // 2)})
+    return _model(
+        nodes,
+        [("x", FLOAT, ["n"])],
+        [("y", FLOAT, ["n"])],
+        {f"c{k}": np.array(k / count, np.float32) for k in range(count // 2)},
+    )
 
 
 def outputs(count: int) -> onnx.ModelProto:
     """Each output another sum."""
     nodes = [helper.make_node("Add", ["x", f"c{k}"], [f"y{k}"]) for k in range(count)]
-    return _model(nodes, [("x", FLOAT, ["n"])], [(f"y{k}", FLOAT, ["n"]) for k in range(count)], {f"c{k}": np.array(k, np.float32) for k in range(count)})
+    return _model(
+        nodes,
+        [("x", FLOAT, ["n"])],
+        [(f"y{k}", FLOAT, ["n"]) for k in range(count)],
+        {f"c{k}": np.array(k, np.float32) for k in range(count)},
+    )
 
 
 def outputs_in_a_row(count: int) -> onnx.ModelProto:
@@ -372,7 +451,9 @@ def outputs_in_a_row(count: int) -> onnx.ModelProto:
 def concat_wide(count: int) -> onnx.ModelProto:
     """One Concat of many inputs of open size."""
     inputs = [(f"x{k}", FLOAT, ["n", 3]) for k in range(count)]
-    return _model([helper.make_node("Concat", [n for n, _, _ in inputs], ["y"], axis=0)], inputs, [("y", FLOAT, [None, 3])])
+    return _model(
+        [helper.make_node("Concat", [n for n, _, _ in inputs], ["y"], axis=0)], inputs, [("y", FLOAT, [None, 3])]
+    )
 
 
 def concat_computed(count: int) -> onnx.ModelProto:
@@ -386,22 +467,32 @@ def concat_computed(count: int) -> onnx.ModelProto:
 def split_wide(count: int) -> onnx.ModelProto:
     """One Split into many outputs."""
     outputs = [(f"y{k}", FLOAT, [4, 3]) for k in range(count)]
-    return _model([helper.make_node("Split", ["x"], [n for n, _, _ in outputs], axis=0, num_outputs=count)], [("x", FLOAT, [4 * count, 3])], outputs)
+    return _model(
+        [helper.make_node("Split", ["x"], [n for n, _, _ in outputs], axis=0, num_outputs=count)],
+        [("x", FLOAT, [4 * count, 3])],
+        outputs,
+    )
 
 
 def split_concat(count: int) -> onnx.ModelProto:
     """One Split into many pieces, put together in the opposite order by one Concat."""
     pieces = [f"p{k}" for k in range(count)]
-    nodes = [helper.make_node("Split", ["x"], pieces, axis=1, num_outputs=count), helper.make_node("Concat", pieces[::-1], ["y"], axis=1)]
+    nodes = [
+        helper.make_node("Split", ["x"], pieces, axis=1, num_outputs=count),
+        helper.make_node("Concat", pieces[::-1], ["y"], axis=1),
+    ]
     return _model(nodes, [("x", FLOAT, ["n", 4 * count])], [("y", FLOAT, ["n", 4 * count])])
 
 
 CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
     f.__name__: f
     for f in (
-        gather, gather_of_itself, gather_arithmetic, gather_elements, nested_if, nested_if_failing, nested_loop, concat, concat_axes, shape_sums,
-        shape_products, shape_powers, shape_mix, shape_of_expanded, data_products, data_sizes, product, product_of_open, transposed_product,
-        sums_of_slices, padded, wheres, wheres_of_themselves, pads, slices, expands, tiles, compressed, pools, products_of_matrices, function_of_itself,
+        gather, gather_of_itself, gather_arithmetic, gather_elements, nested_if, nested_if_failing, nested_loop, concat,
+        concat_axes, shape_sums,
+        shape_products, shape_powers, shape_mix, shape_of_expanded, data_products, data_sizes, product, product_of_open,
+        transposed_product,
+        sums_of_slices, padded, wheres, wheres_of_themselves, pads, slices, expands, tiles, compressed, pools,
+        products_of_matrices, function_of_itself,
         function_twice, constants,
     )
 }  # fmt: skip
@@ -409,7 +500,8 @@ CHAINS: dict[str, Callable[[int], onnx.ModelProto]] = {
 WIDE: dict[str, tuple[Callable[[int], onnx.ModelProto], int]] = {
     f.__name__: (f, count)
     for f, count in (
-        (nodes_in_a_row, 10_000), (nodes_all_different, 10_000), (nodes_side_by_side, 10_000), (outputs, 3_000), (outputs_in_a_row, 3_000),
+        (nodes_in_a_row, 10_000), (nodes_all_different, 10_000), (nodes_side_by_side, 10_000), (outputs, 3_000),
+        (outputs_in_a_row, 3_000),
         (concat_wide, 5_000), (concat_computed, 5_000), (split_wide, 5_000), (split_concat, 5_000),
     )
 }  # fmt: skip
@@ -423,12 +515,15 @@ def _info(name: str, dtype: int, shape: Sequence[Any]) -> onnx.ValueInfoProto:
 
 
 def _model(
-    nodes: Sequence[onnx.NodeProto], inputs: Sequence[Input], outputs: Sequence[Input], constants: dict[str, np.ndarray[Any, Any]] | None = None,
+    nodes: Sequence[onnx.NodeProto], inputs: Sequence[Input], outputs: Sequence[Input], constants: dict[str,
+        np.ndarray[Any, Any]] | None = None,
     functions: Sequence[onnx.FunctionProto] = (), opsets: Sequence[onnx.OperatorSetIdProto] = (),
 ) -> onnx.ModelProto:  # fmt: skip
     tensors = [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()]
     graph = helper.make_graph(list(nodes), "growth", [_info(*i) for i in inputs], [_info(*o) for o in outputs], tensors)
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=list(opsets) or [helper.make_opsetid("", OPSET)], functions=list(functions), ir_version=10)
+    model: onnx.ModelProto = helper.make_model(
+        graph, opset_imports=list(opsets) or [helper.make_opsetid("", OPSET)], functions=list(functions), ir_version=10
+    )
     return model
 
 
@@ -441,7 +536,8 @@ from benchmarks.growth import model_of
 import weft
 kind, count = sys.argv[1], int(sys.argv[2])
 data = model_of(kind, count).SerializeToString()
-weft.compile(model_of("gather", 1).SerializeToString(), cache=False)  # what the first compilation of a process imports and starts
+# What the first compilation of a process imports and starts
+weft.compile(model_of("gather", 1).SerializeToString(), cache=False)
 began, cpu = time.perf_counter(), time.process_time()
 error = None
 try:
@@ -460,10 +556,13 @@ def model_of(kind: str, count: int) -> onnx.ModelProto:
 
 
 def measure(kind: str, count: int, limit: float) -> dict[str, Any]:
-    """Seconds of the clock and of the process, the model's bytes, the process's peak in MiB, and the message of a refusal; "failed" if it ended otherwise."""
+    """Seconds of the clock and of the process, the model's bytes, the process's peak in MiB, and the message of a
+    refusal; "failed" if it ended otherwise."""
     found: dict[str, Any] = {"kind": kind, "count": count}
     try:
-        done = subprocess.run([sys.executable, "-c", CODE, kind, str(count)], capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, kind, str(count)], capture_output=True, text=True, timeout=limit
+        )
     except subprocess.TimeoutExpired:
         return {**found, "failed": f"more than {limit:g} s"}
     if done.returncode:
@@ -478,7 +577,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kinds", help=f"names separated by commas, of {', '.join([*CHAINS, *WIDE])} [all]")
     parser.add_argument("--levels", default="10,20,30", help="steps of the chains [%(default)s]")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a compilation is given up [%(default)s]")
+    parser.add_argument(
+        "--limit", type=float, default=60.0, help="seconds after which a compilation is given up [%(default)s]"
+    )
     parser.add_argument("--json", type=Path, help="file for every number")
     options = parser.parse_args(arguments)
     results = []
@@ -498,8 +599,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds = min(r["seconds"], r["cpu"])
         within &= seconds <= limit and (r["error"] is None or r["kind"] in REFUSED)
         verdict = judge(seconds, limit) + (", refused" if r["error"] else "")
-        rows.append([r["kind"], str(r["count"]), f"{r['seconds']:.2f}", f"{r['cpu']:.2f}", str(r["bytes"]), str(r["peak"]), f"{limit:g}", verdict])
-    print_table(f"Seconds to compile, {machine()['cpu']}", ["model", "size", "s", "cpu s", "bytes", "peak MiB", "limit s", ""], rows, right=(1, 2, 3, 4, 5, 6))
+        rows.append(
+            [
+                r["kind"],
+                str(r["count"]),
+                f"{r['seconds']:.2f}",
+                f"{r['cpu']:.2f}",
+                str(r["bytes"]),
+                str(r["peak"]),
+                f"{limit:g}",
+                verdict,
+            ]
+        )
+    print_table(
+        f"Seconds to compile, {machine()['cpu']}",
+        ["model", "size", "s", "cpu s", "bytes", "peak MiB", "limit s", ""],
+        rows,
+        right=(1, 2, 3, 4, 5, 6),
+    )
     write_report(options, results=results)
     return 0 if within else 1
 

@@ -1,18 +1,23 @@
-"""What 8-bit products and convolutions gain over float32 in the same run, by the dot-product instructions that this processor has.
+"""What 8-bit products and convolutions gain over float32 in the same run, by the dot-product instructions that this
+processor has.
 
-    python -m benchmarks.int8 [--products 128x768x3072,…] [--convolutions 64x56x56x64x3,…] [--models resnet18,…] [--threads N] [--seconds S] [--json FILE]
+    python -m benchmarks.int8 [--products 128x768x3072,…] [--convolutions 64x56x56x64x3,…] [--models resnet18,…]
+    [--threads N] [--seconds S] [--json FILE]
 
-A product is uint8 x [M, K] · int8 w [K, N] with a zero point of 128, in int32; a convolution is channels x height x width x outputs x taps, uint8 to uint8 with
-a scale per output channel, beside float32 with a bias and a ReLU by definition and as it is compiled by default, perhaps by Winograd's algorithm. All
-are compiled from graphs with one operator and run whole, conversions of layout and zero points included, in turns; rates come from the fastest run and
-count the multiply-adds of the definition. Beside them ONNX Runtime's MatMulInteger and QLinearConv, where it is installed. Products are compared with the
-exact result; a star marks ONNX Runtime's where they are not (saturated sums of two products, which it has on processors without VNNI).
+A product is uint8 x [M, K] · int8 w [K, N] with a zero point of 128, in int32; a convolution is channels x height x
+width x outputs x taps, uint8 to uint8 with a scale per output channel, beside float32 with a bias and a ReLU by
+definition and as it is compiled by default, perhaps by Winograd's algorithm. All are compiled from graphs with one
+operator and run whole, conversions of layout and zero points included, in turns; rates come from the fastest run and
+count the multiply-adds of the definition. Beside them ONNX Runtime's MatMulInteger and QLinearConv, where it is
+installed. Products are compared with the exact result; a star marks ONNX Runtime's where they are not (saturated sums
+of two products, which it has on processors without VNNI).
 
-`--models` quantises whole models (of `benchmarks.models`, as twins; QDQ, per channel, by onnxruntime.quantization) and runs them beside ONNX Runtime and their
-floats. `apart` is the largest difference from ONNX Runtime without its optimisations, which computes what the graph spells out, over the largest output.
+`--models` quantises whole models (of `benchmarks.models`, as twins; QDQ, per channel, by onnxruntime.quantization) and
+runs them beside ONNX Runtime and their floats. `apart` is the largest difference from ONNX Runtime without its
+optimisations, which computes what the graph spells out, over the largest output.
 
-Limit: the geometric mean of the products is 2.5 times float32's where the processor multiplies four pairs of bytes in a lane (VNNI, Arm's dot
-products). Elsewhere, pairs of 16 bits: no limit.
+Limit: the geometric mean of the products is 2.5 times float32's where the processor multiplies four pairs of bytes in a
+lane (VNNI, Arm's dot products). Elsewhere, pairs of 16 bits: no limit.
 """
 
 from __future__ import annotations
@@ -50,7 +55,9 @@ def fastest(calls: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str,
     return best
 
 
-def session(operator: str, threads: int, inputs: Mapping[str, Any], constants: Sequence[Any], attributes: Mapping[str, Any]) -> Callable[[], Any] | None:
+def session(
+    operator: str, threads: int, inputs: Mapping[str, Any], constants: Sequence[Any], attributes: Mapping[str, Any]
+) -> Callable[[], Any] | None:
     """A call of one operator by ONNX Runtime, None where it is not installed."""
     if not importlib.util.find_spec("onnxruntime") or not importlib.util.find_spec("onnx"):
         return None
@@ -59,7 +66,9 @@ def session(operator: str, threads: int, inputs: Mapping[str, Any], constants: S
 
     named = [numpy_helper.from_array(np.asarray(c), f"c{k}") for k, c in enumerate(constants)]
     (x,) = inputs
-    types = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()]
+    types = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()
+    ]
     # QLinear operators have x's scale and zero point before w, MatMulInteger w before the zero point.
     node = helper.make_node(operator, [x, *(c.name for c in named)], ["y"], **attributes)
     graph = helper.make_graph([node], "one", types, [helper.make_empty_tensor_value_info("y")], named)
@@ -81,7 +90,11 @@ def product(words: str, target: str, threads: int) -> tuple[float, dict[str, Cal
     x, w = random.integers(0, 256, (m, k)).astype(np.uint8), random.integers(-128, 128, (k, n)).astype(np.int8)
     zero = np.asarray(ZERO, np.uint8)
     b = GraphBuilder("int8")
-    b.output(b.add(MatMulInteger(), b.input("x", tensor_type("uint8", x.shape)), b.constant(w, "w"), b.constant(zero, "zero")))
+    b.output(
+        b.add(
+            MatMulInteger(), b.input("x", tensor_type("uint8", x.shape)), b.constant(w, "w"), b.constant(zero, "zero")
+        )
+    )
     narrow = weft.compile(b.build(), target)
     exact = (x.astype(np.float64) - ZERO) @ w.astype(np.float64)
     if not np.array_equal(narrow(x), exact.astype(np.int32)):
@@ -104,7 +117,10 @@ def convolution(words: str, target: str, threads: int) -> tuple[float, dict[str,
 
     channels, height, width, outputs, taps = map(int, words.split("x"))
     random, pads = np.random.default_rng(0), (taps // 2,) * 4
-    x, w = random.integers(0, 256, (1, channels, height, width)).astype(np.uint8), random.integers(-128, 128, (outputs, channels, taps, taps)).astype(np.int8)
+    x, w = (
+        random.integers(0, 256, (1, channels, height, width)).astype(np.uint8),
+        random.integers(-128, 128, (outputs, channels, taps, taps)).astype(np.int8),
+    )
     scales = (np.float32(0.01) + np.float32(0.01) * random.random(outputs, np.float32)).astype(np.float32)
     y_scale = np.float32(0.02 * 0.015 * 40 * np.sqrt(w[0].size))
     constants = [np.float32(0.02), np.uint8(ZERO), w, scales, np.zeros(outputs, np.int8), y_scale, np.uint8(ZERO)]
@@ -113,11 +129,17 @@ def convolution(words: str, target: str, threads: int) -> tuple[float, dict[str,
     b.output(b.add(QLinearConv((1, 1), pads), b.input("x", tensor_type("uint8", x.shape)), *parts))
     narrow = weft.compile(b.build(), target)
     b = GraphBuilder("fp32")
-    total = b.add(Conv((1, 1), pads), b.input("x", tensor_type("float32", x.shape)), b.constant(w.astype(np.float32), "w"))
+    total = b.add(
+        Conv((1, 1), pads), b.input("x", tensor_type("float32", x.shape)), b.constant(w.astype(np.float32), "w")
+    )
     b.output(b.add(Relu(), b.add(Add(), total, b.constant(scales.reshape(-1, 1, 1), "bias"))))
     graph, real = b.build(), x.astype(np.float32)
     plain, default = weft.compile(graph, target + " -winograd=off"), weft.compile(graph, target)
-    calls: dict[str, Callable[[], Any]] = {"fp32": lambda: plain(real), "default": lambda: default(real), "int8": lambda: narrow(x)}
+    calls: dict[str, Callable[[], Any]] = {
+        "fp32": lambda: plain(real),
+        "default": lambda: default(real),
+        "int8": lambda: narrow(x),
+    }
     beside = session("QLinearConv", threads, {"x": x}, constants, {"pads": pads})
     return 2.0 * height * width * outputs * w[0].size, calls if beside is None else {**calls, "onnxruntime": beside}
 
@@ -139,7 +161,14 @@ def quantised(name: str, folder: Path) -> tuple[Path, Path, dict[str, Any]]:
         def get_next(self) -> Any:
             return self.left.pop() if self.left else None
 
-    quantization.quantize_static(ready, small, Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True, weight_type=quantization.QuantType.QInt8)
+    quantization.quantize_static(
+        ready,
+        small,
+        Reader(),
+        quant_format=quantization.QuantFormat.QDQ,
+        per_channel=True,
+        weight_type=quantization.QuantType.QInt8,
+    )
     return plain, small, inputs
 
 
@@ -161,7 +190,12 @@ def whole(name: str, target: str, threads: int, folder: Path) -> tuple[float, di
 
     exe, floats = weft.compile(small, target), weft.compile(plain, target)
     (want, *_), (got, *_) = of(small, True)(), exe.run(inputs).values()
-    calls = {"fp32": lambda: floats.run(inputs), "int8": lambda: exe.run(inputs), "onnxruntime": of(small), "onnxruntime fp32": of(plain)}
+    calls = {
+        "fp32": lambda: floats.run(inputs),
+        "int8": lambda: exe.run(inputs),
+        "onnxruntime": of(small),
+        "onnxruntime fp32": of(plain),
+    }
     return float(np.abs(want - got).max() / np.abs(want).max()), calls
 
 
@@ -198,8 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.int8", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--products", default=PRODUCTS, help="MxKxN, by commas; empty for none [%(default)s]")
-    parser.add_argument("--convolutions", default=CONVOLUTIONS, help="channels x height x width x outputs x taps, by commas [%(default)s]")
-    parser.add_argument("--models", default="", help="whole models to quantise, by commas: resnet18,mobilenet_v2 [none]")
+    parser.add_argument(
+        "--convolutions",
+        default=CONVOLUTIONS,
+        help="channels x height x width x outputs x taps, by commas [%(default)s]",
+    )
+    parser.add_argument(
+        "--models", default="", help="whole models to quantise, by commas: resnet18,mobilenet_v2 [none]"
+    )
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row [%(default)s]")
     parser.add_argument("--json", type=Path, help="file for every number")
@@ -207,11 +247,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = f"llvm -threads={options.threads}"
     names, limited = instructions(target)
     results: list[dict[str, Any]] = []
-    for kind, make, words in (("product", product, options.products), ("convolution", convolution, options.convolutions)):
+    for kind, make, words in (
+        ("product", product, options.products),
+        ("convolution", convolution, options.convolutions),
+    ):
         for name in (w for w in words.split(",") if w):
             print(f"{kind} {name} …", file=sys.stderr, flush=True)
             operations, calls = make(name, target, options.threads)
-            results.append({"kind": kind, "name": name, "operations": operations, "seconds": fastest(calls, options.seconds)})
+            results.append(
+                {"kind": kind, "name": name, "operations": operations, "seconds": fastest(calls, options.seconds)}
+            )
     rows, gains = [], []
     for r in results:
         seconds = r["seconds"]
@@ -219,17 +264,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         r["times"] = seconds["fp32"] / seconds["int8"]
         if r["kind"] == "product":
             gains.append(r["times"])
-        peer = next((f"{rate:.1f}{n[len('onnxruntime') :]}" for n, rate in rates.items() if n.startswith("onnxruntime")), "")
+        peer = next(
+            (f"{rate:.1f}{n[len('onnxruntime') :]}" for n, rate in rates.items() if n.startswith("onnxruntime")), ""
+        )
         default = f"{rates['default']:.1f}" if "default" in rates else ""
-        rows.append([r["kind"], r["name"], f"{rates['fp32']:.1f}", default, f"{rates['int8']:.1f}", f"{r['times']:.2f}", peer])
+        rows.append(
+            [r["kind"], r["name"], f"{rates['fp32']:.1f}", default, f"{rates['int8']:.1f}", f"{r['times']:.2f}", peer]
+        )
     heads = ["", "", "fp32 GFLOP/s", "fp32 by default", "int8 GOP/s", "times as fast", "ONNX Runtime's int8"]
     has = ", ".join(names) or "none, int8 is computed in int32"
     if rows:
-        print_table(f"8 bits, {machine()['cpu']}, {options.threads} thread(s); dot products: {has}", heads, rows, right=tuple(range(2, len(heads))))
+        print_table(
+            f"8 bits, {machine()['cpu']}, {options.threads} thread(s); dot products: {has}",
+            heads,
+            rows,
+            right=tuple(range(2, len(heads))),
+        )
     mean = math.prod(gains) ** (1 / len(gains)) if gains else math.nan
     short = limited and bool(gains) and mean < LIMIT
     if gains:
-        verdict = ("under" if short else "within") if limited else "for processors that multiply four pairs of bytes in a lane, which this one does not"
+        verdict = (
+            ("under" if short else "within")
+            if limited
+            else "for processors that multiply four pairs of bytes in a lane, which this one does not"
+        )
         print(f"products, geometric mean: {mean:.2f} times float32; limit {LIMIT}: {verdict}")
     if options.models:
         results += models(options.models.split(","), target, options.threads, options.seconds)

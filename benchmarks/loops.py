@@ -2,9 +2,10 @@
 
     python -m benchmarks.loops [--trips N] [--width N] [--threads N] [--repeat N] [--json FILE]
 
-h = tanh(x W + h U), one row of `--width` floats, `--trips` times: `scan` takes its rows from a tensor; `loop` takes row i by Gather and asks after every trip
-whether h is still small. Each is measured as it runs and with every trip started by the runtime, as an archive without native loops does; all in one
-process, in turns, on the same inputs. Results are compared.
+h = tanh(x W + h U), one row of `--width` floats, `--trips` times: `scan` takes its rows from a tensor; `loop` takes row
+i by Gather and asks after every trip whether h is still small. Each is measured as it runs and with every trip started
+by the runtime, as an archive without native loops does; all in one process, in turns, on the same inputs. Results are
+compared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def model(name: str, trips: int, width: int, path: Path) -> Path:
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(0)
-    weights = [numpy_helper.from_array((rng.standard_normal((width, width)) / width).astype(np.float32), n) for n in "WU"]
+    weights = [
+        numpy_helper.from_array((rng.standard_normal((width, width)) / width).astype(np.float32), n) for n in "WU"
+    ]
     info, node = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT), helper.make_node
     step = [
         node("MatMul", ["row", "W"], ["a"]),
@@ -53,12 +56,26 @@ def model(name: str, trips: int, width: int, path: Path) -> Path:
             node("ReduceMax", ["g"], ["most"], keepdims=0),
             node("Less", ["most", "limit"], ["small"]),
         ]
-        inputs = [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, []), info("h", shape=row)]
-        outputs = [helper.make_tensor_value_info("small", TensorProto.BOOL, []), info("g", shape=row), info("y", shape=row)]
+        inputs = [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            info("h", shape=row),
+        ]
+        outputs = [
+            helper.make_tensor_value_info("small", TensorProto.BOOL, []),
+            info("g", shape=row),
+            info("y", shape=row),
+        ]
         body = helper.make_graph(step, "body", inputs, outputs)
-        weights += [numpy_helper.from_array(np.array(trips), "n"), numpy_helper.from_array(np.array(2, np.float32), "limit")]
+        weights += [
+            numpy_helper.from_array(np.array(trips), "n"),
+            numpy_helper.from_array(np.array(2, np.float32), "limit"),
+        ]
         nodes = [node("Loop", ["n", "", "h0"], ["last", "all"], body=body)]
-    ends = [info("h0", shape=row), info("x", shape=[trips, *row])], [info("last", shape=row), info("all", shape=[trips, *row])]
+    ends = (
+        [info("h0", shape=row), info("x", shape=[trips, *row])],
+        [info("last", shape=row), info("all", shape=[trips, *row])],
+    )
     graph = helper.make_graph(nodes, name, *ends, weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     return path
@@ -70,7 +87,10 @@ def callers(path: Path, inputs: dict[str, Any], threads: int) -> dict[str, Calla
 
     executable = weft.compile(path, f"llvm -threads={threads}", cache=False)
     slow = weft.Executable(executable.manifest.with_(loops=None), executable._code, executable._constants)
-    found: dict[str, Callable[[], Any]] = {WEFT: partial(executable.run, inputs), f"{WEFT}, trip by trip": partial(slow.run, inputs)}
+    found: dict[str, Callable[[], Any]] = {
+        WEFT: partial(executable.run, inputs),
+        f"{WEFT}, trip by trip": partial(slow.run, inputs),
+    }
     for name, kind in peers().items():
         found[name] = partial(kind.open(str(path), threads), inputs)
     return found
@@ -105,18 +125,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(1)
     row = (1, options.width)
-    inputs = {"h0": rng.standard_normal(row).astype(np.float32), "x": rng.standard_normal((options.trips, *row)).astype(np.float32)}
+    inputs = {
+        "h0": rng.standard_normal(row).astype(np.float32),
+        "x": rng.standard_normal((options.trips, *row)).astype(np.float32),
+    }
     rows, results = [], []
     with tempfile.TemporaryDirectory() as folder:
         for name in MODELS:
-            calls = callers(model(name, options.trips, options.width, Path(folder) / f"{name}.onnx"), inputs, options.threads)
+            calls = callers(
+                model(name, options.trips, options.width, Path(folder) / f"{name}.onnx"), inputs, options.threads
+            )
             wanted = calls[WEFT]()
             off = {engine: difference(call(), wanted) for engine, call in calls.items()}
             for engine, own in measure(calls, options.repeat).items():
                 each, least = statistics.median(own) / options.trips, min(own) / options.trips
                 rows.append((name, engine, f"{each * 1e6:.2f} µs", f"{least * 1e6:.2f} µs", f"{off[engine]:.1e}"))
-                results.append({"model": name, "engine": engine, "median": each, "best": least, "difference": off[engine]})
-    print_table(f"a trip of {options.trips}, {options.width} wide, {options.threads} thread(s)", ("model", "engine", "median", "least", "difference"), rows)
+                results.append(
+                    {"model": name, "engine": engine, "median": each, "best": least, "difference": off[engine]}
+                )
+    print_table(
+        f"a trip of {options.trips}, {options.width} wide, {options.threads} thread(s)",
+        ("model", "engine", "median", "least", "difference"),
+        rows,
+    )
     write_report(options, results=results)
     return 0
 

@@ -3,11 +3,13 @@
     python -m benchmarks.memory [--models …] [--only compile,run,arena] [--threads N] [--json FILE]
 
 compile  peak of the compiling process and its workers together, without caches: at most 300 MB + 2.5 × the weights
-run      peak of a process that opens the archive and runs it: at most that of one that opens and runs the model in ONNX Runtime + 20 MB
-arena    bytes planned for intermediate results and the kernels' scratch: at most 5 % over the most that are alive at once
+run      peak of a process that opens the archive and runs it: at most that of one that opens and runs the model in ONNX
+Runtime + 20 MB arena    bytes planned for intermediate results and the kernels' scratch: at most 5 % over the most that
+are alive at once
 
-Processes are sampled every 20 ms from outside: proportional shares (PSS), so that what several processes map counts once. A peak between two samples
-is missed; the peaks of single processes that the system keeps are exact, and the larger of both counts.
+Processes are sampled every 20 ms from outside: proportional shares (PSS), so that what several processes map counts
+once. A peak between two samples is missed; the peaks of single processes that the system keeps are exact, and the
+larger of both counts.
 """
 
 from __future__ import annotations
@@ -106,7 +108,13 @@ def weight_bytes(path: Path) -> int:
 
 def measure_compile(name: str, path: Path, threads: int) -> dict[str, Any]:
     weights = weight_bytes(path)
-    return {"model": name, "what": "compile", "bytes": peak_of(COMPILE, path, threads), "limit": BASE + FACTOR * weights, "weights": weights}
+    return {
+        "model": name,
+        "what": "compile",
+        "bytes": peak_of(COMPILE, path, threads),
+        "limit": BASE + FACTOR * weights,
+        "weights": weights,
+    }
 
 
 def measure_run(name: str, path: Path, threads: int) -> dict[str, Any]:
@@ -121,7 +129,8 @@ def measure_run(name: str, path: Path, threads: int) -> dict[str, Any]:
 
 
 def measure_arena(name: str, path: Path, threads: int) -> dict[str, Any]:
-    """Of a compilation, whose kernels may come from the cache: only code tells what scratch it wants. Sizes that are symbols have no number to compare."""
+    """Of a compilation, whose kernels may come from the cache: only code tells what scratch it wants. Sizes that are
+    symbols have no number to compare."""
     from weft.codegen.base import THREADS
     from weft.compilation import Compilation
     from weft.expr.nodes import Expr, free_vars
@@ -170,9 +179,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "error" in r:
             rows.append([r["what"], r["model"], r["error"][:80], "", "", "failed"])
         else:
-            facts = next((f"{key.replace('_', ' ')} {r[key] / 1e6:.1f}" for key in ("weights", "peer", "lower_bound") if key in r), "")
-            rows.append([r["what"], r["model"], f"{r['bytes'] / 1e6:.1f}", f"{r['limit'] / 1e6:.1f}", facts, judge(r["bytes"], r["limit"])])
-    print_table(f"Memory in MB, {options.threads} thread(s), {machine()['cpu']}", ["", "model", "MB", "limit MB", "from", ""], rows, right=(2, 3))
+            facts = next(
+                (
+                    f"{key.replace('_', ' ')} {r[key] / 1e6:.1f}"
+                    for key in ("weights", "peer", "lower_bound")
+                    if key in r
+                ),
+                "",
+            )
+            rows.append(
+                [
+                    r["what"],
+                    r["model"],
+                    f"{r['bytes'] / 1e6:.1f}",
+                    f"{r['limit'] / 1e6:.1f}",
+                    facts,
+                    judge(r["bytes"], r["limit"]),
+                ]
+            )
+    print_table(
+        f"Memory in MB, {options.threads} thread(s), {machine()['cpu']}",
+        ["", "model", "MB", "limit MB", "from", ""],
+        rows,
+        right=(2, 3),
+    )
     write_report(options, results=results)
     return 0 if all(r.get("bytes", float("inf")) <= r.get("limit", 0) for r in results) else 1
 

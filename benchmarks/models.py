@@ -1,8 +1,9 @@
 """The eight architectures of the benchmarks and, from `own_models`, six more, in two forms.
 
-`export(name, folder)` lets PyTorch make them (the extra `bench`): the published models with seeded weights, and the framework's own output to compare with.
-`twin(name)` builds the same graphs with `onnx` alone: same operators, structure and shapes as the exporter emits, random weights of their own. Tests that
-must run anywhere use twins; `layers` makes them shallow without making them narrow.
+`export(name, folder)` lets PyTorch make them (the extra `bench`): the published models with seeded weights, and the
+framework's own output to compare with. `twin(name)` builds the same graphs with `onnx` alone: same operators, structure
+and shapes as the exporter emits, random weights of their own. Tests that must run anywhere use twins; `layers` makes
+them shallow without making them narrow.
 
     python -m benchmarks.models FOLDER [NAME …] [--twins]
 """
@@ -25,7 +26,16 @@ if TYPE_CHECKING:
     import onnx
 
 Array = np.ndarray[Any, Any]
-NAMES: tuple[str, ...] = ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "bert_base_s128", "gpt2_s128", "lstm", "mlp")
+NAMES: tuple[str, ...] = (
+    "resnet18",
+    "resnet50",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "bert_base_s128",
+    "gpt2_s128",
+    "lstm",
+    "mlp",
+)
 OPSET, IR_VERSION = 20, 10
 EVERY = (*NAMES, *own_models.OWN)
 TORCH_HINT = "install the extra `bench`: pip install torch transformers onnxscript"
@@ -38,7 +48,8 @@ def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.M
     """A torch-free twin of an exported model, and inputs for it.
 
     Args:
-        layers: at most so many blocks per stage (residual nets), blocks (mobilenets), layers (transformers, LSTM) or hidden layers (mlp).
+        layers: at most so many blocks per stage (residual nets), blocks (mobilenets), layers (transformers, LSTM) or
+        hidden layers (mlp).
     """
     twins = {**_TWINS, **own_models.TWINS}
     if name not in twins:
@@ -48,7 +59,9 @@ def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.M
     return build.model(inputs), inputs
 
 
-def save_twin(name: str, folder: str | os.PathLike[str], *, layers: int | None = None, seed: int = 0) -> tuple[Path, dict[str, Array]]:
+def save_twin(
+    name: str, folder: str | os.PathLike[str], *, layers: int | None = None, seed: int = 0
+) -> tuple[Path, dict[str, Array]]:
     """Writes the twin as FOLDER/NAME.onnx."""
     import onnx
 
@@ -110,11 +123,16 @@ class Build:
         graph = helper.make_graph(
             self.nodes,
             self.name,
-            [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()],
+            [
+                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                for n, a in inputs.items()
+            ],
             [helper.make_tensor_value_info(self.output[0], onnx.TensorProto.FLOAT, self.output[1])],
             [numpy_helper.from_array(a, n) for n, a in self.initializers.items()],
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="weft-twins")
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="weft-twins"
+        )
 
     # -- vision
     def conv(
@@ -136,7 +154,8 @@ class Build:
         b = self.weight(f"{label}.bias", outer, deviation=0.1)
         pads = list(pads or [dilation * (kernel // 2)] * 4)
         y = self.op(
-            "Conv", x, w, b, group=group, pads=pads, auto_pad="NOTSET", strides=[stride] * 2, dilations=[dilation] * 2, kernel_shape=[kernel] * 2
+            "Conv", x, w, b, group=group, pads=pads, auto_pad="NOTSET", strides=[stride] * 2, dilations=[dilation] * 2,
+            kernel_shape=[kernel] * 2
         )  # fmt: skip
         return str(y)
 
@@ -167,10 +186,21 @@ class Build:
     def layer_norm(self, x: str, width: int, epsilon: float) -> str:
         label = f"norm{self.count}"
         scale = self.hold(f"{label}.weight", (1 + 0.1 * self.random.standard_normal(width)).astype(np.float32))
-        return str(self.op("LayerNormalization", x, scale, self.weight(f"{label}.bias", width, deviation=0.1), axis=-1, epsilon=epsilon, stash_type=1))
+        return str(
+            self.op(
+                "LayerNormalization",
+                x,
+                scale,
+                self.weight(f"{label}.bias", width, deviation=0.1),
+                axis=-1,
+                epsilon=epsilon,
+                stash_type=1,
+            )
+        )
 
     def attention(self, q: str, k: str, v: str, mask: str, heads: int, length: int, size: int) -> str:
-        """scaled_dot_product_attention as the exporter writes it: both operands scaled, the mask from Where, rows of NaN answered with zeros."""
+        """scaled_dot_product_attention as the exporter writes it: both operands scaled, the mask from Where, rows of
+        NaN answered with zeros."""
         root = self.scalar(size**-0.25)
         k = self.op("Reshape", k, self.constant([-1, length, size]), allowzero=0)
         k = self.op("Transpose", k, perm=[0, 2, 1])
@@ -181,7 +211,11 @@ class Build:
         return str(self.op("Transpose", self.op("MatMul", weights, v), perm=[0, 2, 1, 3]))
 
     def heads(self, x: str, length: int, size: int) -> str:
-        return str(self.op("Transpose", self.op("Reshape", x, self.constant([1, length, -1, size]), allowzero=1), perm=[0, 2, 1, 3]))
+        return str(
+            self.op(
+                "Transpose", self.op("Reshape", x, self.constant([1, length, -1, size]), allowzero=1), perm=[0, 2, 1, 3]
+            )
+        )
 
 
 def _picture(build: Build) -> dict[str, Array]:
@@ -191,7 +225,9 @@ def _picture(build: Build) -> dict[str, Array]:
 def _resnet(build: Build, blocks: Sequence[int], bottleneck: bool, layers: int | None) -> dict[str, Array]:
     inputs = _picture(build)
     x = build.op("Relu", build.conv("pixel_values", 3, 64, 7, 2))
-    x = build.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, auto_pad="NOTSET", ceil_mode=0, storage_order=0)
+    x = build.op(
+        "MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, auto_pad="NOTSET", ceil_mode=0, storage_order=0
+    )
     channels = 64
     for stage, count in enumerate(blocks):
         narrow = 64 << stage
@@ -234,7 +270,18 @@ def _mobilenet_v2(build: Build, layers: int | None) -> dict[str, Array]:
     x = build.relu6(build.conv(x, 32, 32, 3, group=32))
     x = build.conv(x, 32, 16, 1, gain=1.0)
     channels = 16
-    plan = [(24, 2), (24, 1), (32, 2), *[(32, 1)] * 2, (64, 2), *[(64, 1)] * 3, *[(96, 1)] * 3, (160, 2), *[(160, 1)] * 2, (320, 1)]
+    plan = [
+        (24, 2),
+        (24, 1),
+        (32, 2),
+        *[(32, 1)] * 2,
+        (64, 2),
+        *[(64, 1)] * 3,
+        *[(96, 1)] * 3,
+        (160, 2),
+        *[(160, 1)] * 2,
+        (320, 1),
+    ]
     for outer, stride in plan[:layers]:
         wide = channels * 6
         y = build.relu6(build.conv(x, channels, wide, 1))
@@ -247,14 +294,20 @@ def _mobilenet_v2(build: Build, layers: int | None) -> dict[str, Array]:
     return inputs
 
 
-def _bert(build: Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 30522) -> dict[str, Array]:
+def _bert(
+    build: Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 30522
+) -> dict[str, Array]:
     inputs = {"input_ids": build.random.integers(0, 30000, (1, length))}
     places = build.constant(np.arange(length)[None])
     segments = build.op("GatherElements", build.constant(np.zeros((1, 512))), places, axis=1)
     table = build.weight("embeddings.word", vocabulary, width, deviation=0.5)
     x = build.op("Gather", table, "input_ids", axis=0)
-    x = build.op("Add", x, build.op("Gather", build.weight("embeddings.segment", 2, width, deviation=0.5), segments, axis=0))
-    x = build.op("Add", x, build.op("Gather", build.weight("embeddings.position", 512, width, deviation=0.5), places, axis=0))
+    x = build.op(
+        "Add", x, build.op("Gather", build.weight("embeddings.segment", 2, width, deviation=0.5), segments, axis=0)
+    )
+    x = build.op(
+        "Add", x, build.op("Gather", build.weight("embeddings.position", 512, width, deviation=0.5), places, axis=0)
+    )
     x = build.layer_norm(x, width, 1e-12)
     seen = build.constant(np.ones((1, 1, length, length)), np.bool_)
     mask = None  # made where the first layer needs it, as the exporter orders it
@@ -271,12 +324,20 @@ def _bert(build: Build, layers: int | None, *, width: int = 768, heads: int = 12
     return inputs
 
 
-def _gpt2(build: Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 50257) -> dict[str, Array]:
+def _gpt2(
+    build: Build, layers: int | None, *, width: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 50257
+) -> dict[str, Array]:
     inputs = {"input_ids": build.random.integers(0, 30000, (1, length))}
     table = build.weight("wte", vocabulary, width, deviation=0.2)
     ids = build.op("Reshape", "input_ids", build.constant([-1, length]), allowzero=1)
     x = build.op("Gather", table, ids, axis=0)
-    x = build.op("Add", x, build.op("Gather", build.weight("wpe", 1024, width, deviation=0.2), build.constant(np.arange(length)[None]), axis=0))
+    x = build.op(
+        "Add",
+        x,
+        build.op(
+            "Gather", build.weight("wpe", 1024, width, deviation=0.2), build.constant(np.arange(length)[None]), axis=0
+        ),
+    )
     seen = build.op("And", build.constant(True, np.bool_), build.constant(np.ones((1, 1, length, length)), np.bool_))
     seen = build.op("And", seen, build.constant(np.tril(np.ones((1, 1, length, length))), np.bool_))
     mask = None
@@ -304,7 +365,9 @@ def _gpt2(build: Build, layers: int | None, *, width: int = 768, heads: int = 12
     return inputs
 
 
-def _lstm(build: Build, layers: int | None, *, features: int = 256, hidden: int = 512, length: int = 100, classes: int = 100) -> dict[str, Array]:
+def _lstm(
+    build: Build, layers: int | None, *, features: int = 256, hidden: int = 512, length: int = 100, classes: int = 100
+) -> dict[str, Array]:
     inputs = {"x": build.random.standard_normal((1, length, features), np.float32)}
     x = build.op("Transpose", "x", perm=[1, 0, 2])
     first = build.constant([0])
@@ -314,7 +377,10 @@ def _lstm(build: Build, layers: int | None, *, features: int = 256, hidden: int 
     def gates(label: str, inner: int) -> str:
         # The framework orders gates i f g o, ONNX i o f g: the exporter leaves the reordering in the graph.
         w = build.weight(label, 4 * hidden, inner, deviation=bound)
-        i, f, g, o = (build.op("Slice", w, build.constant([k * hidden]), build.constant([(k + 1) * hidden]), first) for k in range(4))
+        i, f, g, o = (
+            build.op("Slice", w, build.constant([k * hidden]), build.constant([(k + 1) * hidden]), first)
+            for k in range(4)
+        )
         return str(build.op("Concat", i, o, f, g, axis=0))
 
     for layer in range(layers or 2):
@@ -325,7 +391,9 @@ def _lstm(build: Build, layers: int | None, *, features: int = 256, hidden: int 
             "LSTM", x, build.op("Unsqueeze", wide, first), build.op("Unsqueeze", deep, first), bias, "", state, state,
             hidden_size=hidden, direction="forward", input_forget=0, layout=0,
         )  # fmt: skip
-        x = build.op("Reshape", build.op("Transpose", y, perm=[0, 2, 1, 3]), build.constant([length, 1, hidden]), allowzero=0)
+        x = build.op(
+            "Reshape", build.op("Transpose", y, perm=[0, 2, 1, 3]), build.constant([length, 1, hidden]), allowzero=0
+        )
     build.finish(build.linear(build.op("Transpose", x, perm=[1, 0, 2]), hidden, classes), 1, length, classes)
     return inputs
 
@@ -419,7 +487,8 @@ def torch_model(name: str) -> TorchModel:
 
     models: dict[str, Callable[[], tuple[Any, str, Any]]] = {
         "resnet18": vision(
-            "ResNetForImageClassification", "ResNetConfig", depths=[2, 2, 2, 2], layer_type="basic", hidden_sizes=[64, 128, 256, 512]
+            "ResNetForImageClassification", "ResNetConfig", depths=[2, 2, 2, 2], layer_type="basic", hidden_sizes=[64,
+                128, 256, 512]
         ),
         "resnet50": vision("ResNetForImageClassification", "ResNetConfig"),
         "mobilenet_v1": vision("MobileNetV1ForImageClassification", "MobileNetV1Config"),
@@ -438,7 +507,8 @@ def torch_model(name: str) -> TorchModel:
     if name in own_models.OWN:
         for parameter in module.parameters():
             if parameter.dim() <= 1:
-                # Fresh biases are 0, scales 1 or 1e-6: an exporter makes one constant of all, and an optimiser may leave out what they do.
+                # Fresh biases are 0, scales 1 or 1e-6: an exporter makes one constant of all, and an optimiser may
+                # leave out what they do.
                 nn.init.normal_(parameter, float(parameter.detach().mean().round()), 0.1)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -449,7 +519,8 @@ def torch_model(name: str) -> TorchModel:
 
 
 def export(name: str, folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Array], Array]:
-    """Writes FOLDER/NAME.onnx and NAME.npz (inputs by name, the framework's output as "out"); returns path, inputs and output."""
+    """Writes FOLDER/NAME.onnx and NAME.npz (inputs by name, the framework's output as "out"); returns path, inputs and
+    output."""
     import warnings
 
     model = torch_model(name)

@@ -57,11 +57,36 @@ def cases() -> Iterator[Case]:
     def index(below: int, *shape: int) -> Array:
         return r.integers(0, below, shape)
 
-    def case(op: str, *inputs: Any, name: str = "", weights: tuple[int, ...] = (), outputs: int = 1, opset: int = 20, **attributes: Any) -> Case:
+    def case(
+        op: str,
+        *inputs: Any,
+        name: str = "",
+        weights: tuple[int, ...] = (),
+        outputs: int = 1,
+        opset: int = 20,
+        **attributes: Any,
+    ) -> Case:
         return Case(f"{op} {name}".strip(), op, tuple(map(np.asarray, inputs)), weights, outputs, opset, attributes)
 
     picture, tokens = f(1, 64, 56, 56), f(1, 128, 768)
-    for op in ("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Softplus", "HardSwish", "Elu", "Sin", "Floor", "Round", "Neg", "Sign", "Gelu", "IsNaN", "Shrink"):
+    for op in (
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Erf",
+        "Exp",
+        "Softplus",
+        "HardSwish",
+        "Elu",
+        "Sin",
+        "Floor",
+        "Round",
+        "Neg",
+        "Sign",
+        "Gelu",
+        "IsNaN",
+        "Shrink",
+    ):
         yield case(op, picture)
     yield case("Sqrt", positive(1, 64, 56, 56))
     yield case("Add", tokens, f(768), name="bias")
@@ -131,14 +156,41 @@ def cases() -> Iterator[Case]:
     yield case("NonMaxSuppression", boxes, positive(1, 10, 1000), *limits, weights=(2, 3, 4))
 
     scale = np.array([1, 1, 2, 2], np.float32)
-    nearest: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nearest: dict[str, Any] = {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     yield case("Resize", f(1, 64, 28, 28), np.zeros(0, np.float32), scale, name="nearest", weights=(1, 2), **nearest)
     yield case("Resize", f(1, 64, 28, 28), np.zeros(0, np.float32), scale, name="linear", weights=(1, 2), mode="linear")
-    yield case("Resize", f(1, 3, 224, 224), np.zeros(0, np.float32), np.array([1, 1, 0.5, 0.5], np.float32), name="cubic", weights=(1, 2), mode="cubic")
+    yield case(
+        "Resize",
+        f(1, 3, 224, 224),
+        np.zeros(0, np.float32),
+        np.array([1, 1, 0.5, 0.5], np.float32),
+        name="cubic",
+        weights=(1, 2),
+        mode="cubic",
+    )
     yield case("GridSample", f(1, 32, 64, 64), r.uniform(-1, 1, (1, 64, 64, 2)).astype(np.float32))
-    yield case("RoiAlign", f(1, 64, 50, 50), positive(50, 4) * 40, np.zeros(50, np.int64), output_height=7, output_width=7, sampling_ratio=2)
+    yield case(
+        "RoiAlign",
+        f(1, 64, 50, 50),
+        positive(50, 4) * 40,
+        np.zeros(50, np.int64),
+        output_height=7,
+        output_width=7,
+        sampling_ratio=2,
+    )
     for kernel, stride, pad, size in ((3, 2, 1, 112), (2, 2, 0, 112), (5, 1, 2, 20)):
-        yield case("MaxPool", f(1, 64, size, size), name=f"{kernel}/{stride}", kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4)
+        yield case(
+            "MaxPool",
+            f(1, 64, size, size),
+            name=f"{kernel}/{stride}",
+            kernel_shape=[kernel] * 2,
+            strides=[stride] * 2,
+            pads=[pad] * 4,
+        )
     yield case("AveragePool", picture, kernel_shape=[3, 3], pads=[1] * 4)
     yield case("GlobalAveragePool", f(1, 1280, 7, 7))
 
@@ -183,7 +235,9 @@ def cases() -> Iterator[Case]:
     yield case("DFT", f(1, 512, 1), axis=1, opset=17)
     yield case("DynamicQuantizeLinear", tokens, outputs=3)
     yield case("QuantizeLinear", picture, np.float32(0.02), np.uint8(128), weights=(1, 2))
-    yield case("DequantizeLinear", index(255, 1, 64, 56, 56).astype(np.uint8), np.float32(0.02), np.uint8(128), weights=(1, 2))
+    yield case(
+        "DequantizeLinear", index(255, 1, 64, 56, 56).astype(np.uint8), np.float32(0.02), np.uint8(128), weights=(1, 2)
+    )
 
 
 def model_of(case: Case) -> tuple[onnx.ModelProto, dict[str, Array]]:
@@ -213,7 +267,11 @@ def show(results: Sequence[Measured], by: str) -> None:
     names = list(good[0].times) if good else []
     print(f"{'ratio':>6} thr " + " ".join(f"{n[:11] + ' us':>14}" for n in names) + "  operator")
     for r in good:
-        print(f"{r.ratio(by):6.2f} {r.threads:3d} " + " ".join(f"{r.seconds(n, by) * 1e6:14.1f}" for n in names) + f"  {r.name}")
+        print(
+            f"{r.ratio(by):6.2f} {r.threads:3d} "
+            + " ".join(f"{r.seconds(n, by) * 1e6:14.1f}" for n in names)
+            + f"  {r.name}"
+        )
     for r in results:
         if r.error is not None:
             print(f"left out: {r.name}: {r.error[:160]}")
@@ -221,7 +279,10 @@ def show(results: Sequence[Measured], by: str) -> None:
         ratios = [r.ratio(by) for r in good if r.threads == threads]
         mean = float(np.exp(np.mean(np.log(ratios))))
         over = sum(x > LIMIT for x in ratios)
-        print(f"{threads} thread(s), {len(ratios)} operators: geometric mean {mean:.2f}, p95 {percentile(ratios, 0.95):.2f}, {over} above {LIMIT}")
+        print(
+            f"{threads} thread(s), {len(ratios)} operators: geometric mean {mean:.2f}, p95"
+            f" {percentile(ratios, 0.95):.2f}, {over} above {LIMIT}"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -229,10 +290,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", default="1", help="numbers of threads separated by commas [%(default)s]")
     parser.add_argument("--engines", help="peers separated by commas [every one that is installed]")
     parser.add_argument("--only", default="", help="operators whose line holds this text")
-    parser.add_argument("--by", choices=("median", "min"), default="median", help="which of the times counts; min on a machine with other work [%(default)s]")
+    parser.add_argument(
+        "--by",
+        choices=("median", "min"),
+        default="median",
+        help="which of the times counts; min on a machine with other work [%(default)s]",
+    )
     parser.add_argument("--repeat", type=int, default=6, help="turns of every engine on an operator [%(default)s]")
     parser.add_argument("--calls", type=int, default=30, help="calls in a turn at most [%(default)s]")
-    parser.add_argument("--seconds", type=float, default=0.01, help="length of a turn, after at least one call [%(default)s]")
+    parser.add_argument(
+        "--seconds", type=float, default=0.01, help="length of a turn, after at least one call [%(default)s]"
+    )
     parser.add_argument("--json", type=Path, help="file for every number")
     options = parser.parse_args(arguments)
     names = options.engines.split(",") if options.engines else list(peers())
@@ -247,7 +315,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     if sys.stderr.isatty():
                         print(f"\r{threads} threads, {k + 1}/{len(chosen)}", end="", file=sys.stderr, flush=True)
                     results.append(Measured(threads, name=case.name))
-                    time_model(results[-1], *model_of(case), engines(), Path(folder), options.repeat, options.calls, options.seconds)
+                    time_model(
+                        results[-1],
+                        *model_of(case),
+                        engines(),
+                        Path(folder),
+                        options.repeat,
+                        options.calls,
+                        options.seconds,
+                    )
     show(results, options.by)
     write_report(options, results=[{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results])
     return 0

@@ -43,7 +43,10 @@ def callers(path: Path, threads: int) -> dict[str, Callable[[], Any]]:
     x, y = (np.arange(16, dtype=np.float32) * k for k in (1, 2))
     executable = weft.compile(path, f"llvm -threads={threads}")
     inputs = {"x": x, "y": y}
-    found: dict[str, Callable[[], Any]] = {f"{WEFT}: exe(x, y)": lambda: executable(x, y), f"{WEFT}: exe.run({{…}})": lambda: executable.run(inputs)}
+    found: dict[str, Callable[[], Any]] = {
+        f"{WEFT}: exe(x, y)": lambda: executable(x, y),
+        f"{WEFT}: exe.run({{…}})": lambda: executable.run(inputs),
+    }
     for name, kind in peers().items():
         run = kind.open(str(path), threads)
         found[name] = partial(run, inputs)
@@ -78,10 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         median, best = statistics.median(own), min(own)
         verdict = judge(median, LIMIT) if name.startswith(WEFT) else ""
         kept &= verdict != "over"
-        rows.append([name, f"{median * 1e6:.2f}", f"{best * 1e6:.2f}", f"{LIMIT * 1e6:.0f}" if verdict else "", verdict])
+        rows.append(
+            [name, f"{median * 1e6:.2f}", f"{best * 1e6:.2f}", f"{LIMIT * 1e6:.0f}" if verdict else "", verdict]
+        )
         results.append({"engine": name, "median": median, "best": best, "limit": LIMIT if verdict else None})
     print_table(
-        f"One Add of 16 floats, {options.threads} thread(s), {machine()['cpu']}", ["call", "median µs", "best µs", "limit µs", ""], rows, right=(1, 2, 3)
+        f"One Add of 16 floats, {options.threads} thread(s), {machine()['cpu']}",
+        ["call", "median µs", "best µs", "limit µs", ""],
+        rows,
+        right=(1, 2, 3),
     )
     write_report(options, results=results)
     return 0 if kept else 1

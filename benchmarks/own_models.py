@@ -3,11 +3,12 @@
 They are (all of batch 1, pictures of 224 × 224):
 
     efficientnet_b0   squeeze-excite and swish, depthwise 5×5 (Tan and Le, 2019)
-    resnext_deeplab   grouped and dilated convolutions, an atrous pyramid, bilinear upsampling (Xie et al., 2017; Chen et al., 2017)
-    convnext_tiny     depthwise 7×7, layer norm and GELU over channels-last (Liu et al., 2022)
+    resnext_deeplab   grouped and dilated convolutions, an atrous pyramid, bilinear upsampling (Xie et al., 2017; Chen
+    et al., 2017) convnext_tiny     depthwise 7×7, layer norm and GELU over channels-last (Liu et al., 2022)
     swin_tiny         attention in shifted windows with a relative position bias (Liu et al., 2021)
     whisper_encoder   1,500 positions behind a convolutional stem; six layers, 512 wide (Radford et al., 2022)
-    llama_prefill     RMS norm, rotary positions, SwiGLU, grouped queries (Touvron et al., 2023); four layers, 512 wide, 128 tokens
+    llama_prefill     RMS norm, rotary positions, SwiGLU, grouped queries (Touvron et al., 2023); four layers, 512 wide,
+    128 tokens
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def _efficientnet(build: Build, layers: int | None) -> dict[str, Array]:
     x = _swish(build, build.conv("pixel_values", 3, 32, 3, 2, pads=[0, 0, 1, 1]))
     channels = 32
     for expand, outer, count, stride, kernel in (
-        (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
+        (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+        (6, 320, 1, 1, 3),
     ):  # fmt: skip
         for block in range(min(count, layers or count)):
             step = stride if block == 0 else 1
@@ -67,7 +69,9 @@ def _resnext_deeplab(build: Build, layers: int | None) -> dict[str, Array]:
     inputs = _picture(build)
     relu = lambda y: build.op("Relu", y)
     x = relu(build.conv("pixel_values", 3, 64, 7, 2))
-    x = build.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, auto_pad="NOTSET", ceil_mode=0, storage_order=0)
+    x = build.op(
+        "MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, auto_pad="NOTSET", ceil_mode=0, storage_order=0
+    )
     channels = 64
     for narrow, wide, stride, dilation in _DEEPLAB_STAGES:
         for block in range(min(2, layers or 2)):
@@ -78,11 +82,16 @@ def _resnext_deeplab(build: Build, layers: int | None) -> dict[str, Array]:
             shortcut = build.conv(x, channels, wide, 1, step, gain=1.0) if step != 1 or channels != wide else x
             x = relu(build.op("Add", y, shortcut))
             channels = wide
-    pyramid = [relu(build.conv(x, channels, 256, 1)), *(relu(build.conv(x, channels, 256, 3, dilation=d)) for d in (6, 12))]
+    pyramid = [
+        relu(build.conv(x, channels, 256, 1)),
+        *(relu(build.conv(x, channels, 256, 3, dilation=d)) for d in (6, 12)),
+    ]
     x = relu(build.conv(build.op("Concat", *pyramid, axis=1), 768, 256, 1))
     x = build.conv(x, 256, 21, 1)
     size = build.constant([1, 21, 224, 224])
-    build.finish(build.op("Resize", x, "", "", size, mode="linear", coordinate_transformation_mode="half_pixel"), 1, 21, 224, 224)
+    build.finish(
+        build.op("Resize", x, "", "", size, mode="linear", coordinate_transformation_mode="half_pixel"), 1, 21, 224, 224
+    )
     return inputs
 
 
@@ -94,7 +103,9 @@ def _convnext(build: Build, layers: int | None) -> dict[str, Array]:
     last, first = [0, 2, 3, 1], [0, 3, 1, 2]
 
     def norm(x: str, width: int) -> str:
-        return str(build.op("Transpose", build.layer_norm(build.op("Transpose", x, perm=last), width, 1e-6), perm=first))
+        return str(
+            build.op("Transpose", build.layer_norm(build.op("Transpose", x, perm=last), width, 1e-6), perm=first)
+        )
 
     x = norm(build.conv("pixel_values", 3, 96, 4, 4, pads=[0] * 4), 96)
     for stage, count in enumerate((3, 3, 9, 3)):
@@ -107,8 +118,13 @@ def _convnext(build: Build, layers: int | None) -> dict[str, Array]:
             y = build.linear(build.op("Gelu", y, approximate="none"), 4 * width, width)
             y = build.op("Mul", build.weight(f"scale{build.count}", width, deviation=0.3), y)
             x = build.op("Add", x, build.op("Transpose", y, perm=first))
-    x = build.layer_norm(build.op("ReduceMean", x, build.constant([-2, -1]), keepdims=0, noop_with_empty_axes=0), 768, 1e-12)
-    w, b = build.weight("classifier.weight", 1000, 768, deviation=768**-0.5), build.weight("classifier.bias", 1000, deviation=0.1)
+    x = build.layer_norm(
+        build.op("ReduceMean", x, build.constant([-2, -1]), keepdims=0, noop_with_empty_axes=0), 768, 1e-12
+    )
+    w, b = (
+        build.weight("classifier.weight", 1000, 768, deviation=768**-0.5),
+        build.weight("classifier.bias", 1000, deviation=0.1),
+    )
     build.finish(build.op("Gemm", x, w, b, alpha=1.0, beta=1.0, transA=0, transB=1), 1, 1000)
     return inputs
 
@@ -160,7 +176,12 @@ def _swin(build: Build, layers: int | None) -> dict[str, Array]:
                 bias = bias + _window_mask(side, window, shift)[:, None]
             root = build.scalar(size**-0.25)
             k = build.op("Reshape", k, build.constant([-1, area, size]), allowzero=0)
-            k = build.op("Reshape", build.op("Transpose", k, perm=[0, 2, 1]), build.constant([windows, heads, size, area]), allowzero=0)
+            k = build.op(
+                "Reshape",
+                build.op("Transpose", k, perm=[0, 2, 1]),
+                build.constant([windows, heads, size, area]),
+                allowzero=0,
+            )
             scores = build.op("MatMul", build.op("Mul", q, root), build.op("Mul", k, root))
             weights = build.op("Softmax", build.op("Add", scores, build.constant(bias, np.float32)), axis=-1)
             y = build.op("Transpose", build.op("MatMul", weights, v), perm=[0, 2, 1, 3])
@@ -177,37 +198,58 @@ def _swin(build: Build, layers: int | None) -> dict[str, Array]:
             zero, one, two, ends = (build.constant([n]) for n in (0, 1, 2, ENDS))
             rows = [build.op("Slice", x, start, ends, one, two) for start in (zero, one)]
             parts = [build.op("Slice", row, start, ends, two, two) for start in (zero, one) for row in rows]
-            y = build.op("Reshape", build.op("Concat", *parts, axis=-1), build.constant([1, -1, 4 * width]), allowzero=1)
+            y = build.op(
+                "Reshape", build.op("Concat", *parts, axis=-1), build.constant([1, -1, 4 * width]), allowzero=1
+            )
             y = build.layer_norm(y, 4 * width, 1e-5)
-            x = build.op("MatMul", y, build.weight(f"merge{stage}", 4 * width, 2 * width, deviation=(4 * width) ** -0.5))
+            x = build.op(
+                "MatMul", y, build.weight(f"merge{stage}", 4 * width, 2 * width, deviation=(4 * width) ** -0.5)
+            )
     x = build.op("ReduceMean", build.layer_norm(x, 768, 1e-5), build.constant([1]), keepdims=0, noop_with_empty_axes=0)
-    w, b = build.weight("classifier.weight", 1000, 768, deviation=768**-0.5), build.weight("classifier.bias", 1000, deviation=0.1)
+    w, b = (
+        build.weight("classifier.weight", 1000, 768, deviation=768**-0.5),
+        build.weight("classifier.bias", 1000, deviation=0.1),
+    )
     build.finish(build.op("Gemm", x, w, b, alpha=1.0, beta=1.0, transA=0, transB=1), 1, 1000)
     return inputs
 
 
-def _whisper(build: Build, layers: int | None, *, width: int = 512, heads: int = 8, frames: int = 3000) -> dict[str, Array]:
+def _whisper(
+    build: Build, layers: int | None, *, width: int = 512, heads: int = 8, frames: int = 3000
+) -> dict[str, Array]:
     inputs = {"input_features": build.random.standard_normal((1, 80, frames), np.float32)}
     length, size = frames // 2, width // heads
 
     def stem(x: str, inner: int, stride: int) -> str:
         w = build.weight(f"stem{stride}.weight", width, inner, 3, deviation=math.sqrt(2 / (3 * inner)))
         b = build.weight(f"stem{stride}.bias", width, deviation=0.1)
-        y = build.op("Conv", x, w, b, group=1, pads=[1, 1], auto_pad="NOTSET", strides=[stride], dilations=[1], kernel_shape=[3])
+        y = build.op(
+            "Conv", x, w, b, group=1, pads=[1, 1], auto_pad="NOTSET", strides=[stride], dilations=[1], kernel_shape=[3]
+        )
         return str(build.op("Gelu", y, approximate="none"))
 
     x = build.op("Transpose", stem(stem("input_features", 80, 1), width, 2), perm=[0, 2, 1])
-    x = build.op("Add", x, build.op("Gather", build.weight("positions", length, width, deviation=0.5), build.constant(np.arange(length)), axis=0))
+    x = build.op(
+        "Add",
+        x,
+        build.op(
+            "Gather", build.weight("positions", length, width, deviation=0.5), build.constant(np.arange(length)), axis=0
+        ),
+    )
     root = build.scalar(size**-0.5)
     for _ in range(layers or 6):
         y = build.layer_norm(x, width, 1e-5)
         q = build.heads(build.op("Mul", build.linear(y, width, width), root), length, size)
         k = build.op("MatMul", y, build.weight(f"key{build.count}", width, width, deviation=width**-0.5))
         k, v = build.heads(k, length, size), build.heads(build.linear(y, width, width), length, size)
-        k = build.op("Transpose", build.op("Reshape", k, build.constant([-1, length, size]), allowzero=0), perm=[0, 2, 1])
+        k = build.op(
+            "Transpose", build.op("Reshape", k, build.constant([-1, length, size]), allowzero=0), perm=[0, 2, 1]
+        )
         k = build.op("Reshape", k, build.constant([1, heads, size, length]), allowzero=0)
         y = build.op("MatMul", build.op("Softmax", build.op("MatMul", q, k), axis=-1), v)
-        y = build.op("Reshape", build.op("Transpose", y, perm=[0, 2, 1, 3]), build.constant([1, length, -1]), allowzero=1)
+        y = build.op(
+            "Reshape", build.op("Transpose", y, perm=[0, 2, 1, 3]), build.constant([1, length, -1]), allowzero=1
+        )
         x = build.op("Add", x, build.linear(y, width, width))
         y = build.op("Gelu", build.linear(build.layer_norm(x, width, 1e-5), width, 4 * width), approximate="none")
         x = build.op("Add", x, build.linear(y, 4 * width, width))
@@ -216,7 +258,15 @@ def _whisper(build: Build, layers: int | None, *, width: int = 512, heads: int =
 
 
 def _llama(
-    build: Build, layers: int | None, *, width: int = 512, heads: int = 8, groups: int = 2, inner: int = 1376, length: int = 128, vocabulary: int = 8000
+    build: Build,
+    layers: int | None,
+    *,
+    width: int = 512,
+    heads: int = 8,
+    groups: int = 2,
+    inner: int = 1376,
+    length: int = 128,
+    vocabulary: int = 8000,
 ) -> dict[str, Array]:
     inputs = {"input_ids": build.random.integers(0, vocabulary, (1, length))}
     size = width // heads
@@ -225,10 +275,18 @@ def _llama(
     mask = np.where(np.tril(np.ones((1, 1, length, length), bool)), np.float32(0), np.finfo(np.float32).min)
 
     def project(x: str, inside: int, outside: int) -> str:
-        return str(build.op("MatMul", x, build.weight(f"projection{build.count}", inside, outside, deviation=inside**-0.5)))
+        return str(
+            build.op("MatMul", x, build.weight(f"projection{build.count}", inside, outside, deviation=inside**-0.5))
+        )
 
     def rms_norm(x: str) -> str:
-        mean = build.op("ReduceMean", build.op("Pow", x, build.scalar(2.0)), build.constant([-1]), keepdims=1, noop_with_empty_axes=0)
+        mean = build.op(
+            "ReduceMean",
+            build.op("Pow", x, build.scalar(2.0)),
+            build.constant([-1]),
+            keepdims=1,
+            noop_with_empty_axes=0,
+        )
         root = build.op("Reciprocal", build.op("Sqrt", build.op("Add", mean, build.scalar(1e-6))))
         scale = build.hold(f"norm{build.count}", (1 + 0.1 * build.random.standard_normal(width)).astype(np.float32))
         return str(build.op("Mul", scale, build.op("Mul", x, root)))
@@ -248,7 +306,9 @@ def _llama(
     for _ in range(layers or 4):
         y = rms_norm(x)
         q, k, v = (build.heads(project(y, width, n * size), length, size) for n in (heads, groups, groups))
-        y = build.attention(rotate(q), repeat(rotate(k)), repeat(v), build.constant(mask, np.float32), heads, length, size)
+        y = build.attention(
+            rotate(q), repeat(rotate(k)), repeat(v), build.constant(mask, np.float32), heads, length, size
+        )
         y = build.op("Reshape", y, build.constant([1, length, -1]), allowzero=1)
         x = build.op("Add", x, project(y, width, width))
         y = rms_norm(x)
@@ -282,27 +342,45 @@ def torch_builders(one_field: Callable[[Any, str, str], Any]) -> dict[str, Calla
     from torch import nn
 
     def picture(make: str, config: Any) -> tuple[Any, str, Any]:
-        return one_field(getattr(transformers, make)(config), "logits", "pixel_values"), "pixel_values", torch.randn(1, 3, 224, 224)
+        return (
+            one_field(getattr(transformers, make)(config), "logits", "pixel_values"),
+            "pixel_values",
+            torch.randn(1, 3, 224, 224),
+        )
 
     def efficientnet() -> tuple[Any, str, Any]:
-        config = transformers.EfficientNetConfig(num_labels=1000, image_size=224, width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280)
+        config = transformers.EfficientNetConfig(
+            num_labels=1000, image_size=224, width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280
+        )
         made = picture("EfficientNetForImageClassification", config)
-        # The framework's pools over windows of 1280 × 1280, cut to the picture, which OpenVINO refuses; this is the same mean.
+        # The framework's pools over windows of 1280 × 1280, cut to the picture, which OpenVINO refuses; this is the
+        # same mean.
         made[0].model.efficientnet.pooler = nn.AdaptiveAvgPool2d(1)
         return made
 
     def whisper() -> tuple[Any, str, Any]:
         from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-        config = transformers.WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048, num_mel_bins=80)
-        return one_field(WhisperEncoder(config), "last_hidden_state", "input_features"), "input_features", torch.randn(1, 80, 3000)
+        config = transformers.WhisperConfig(
+            d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048, num_mel_bins=80
+        )
+        return (
+            one_field(WhisperEncoder(config), "last_hidden_state", "input_features"),
+            "input_features",
+            torch.randn(1, 80, 3000),
+        )
 
     def llama() -> tuple[Any, str, Any]:
         config = transformers.LlamaConfig(
-            vocab_size=8000, hidden_size=512, intermediate_size=1376, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
+            vocab_size=8000, hidden_size=512, intermediate_size=1376, num_hidden_layers=4, num_attention_heads=8,
+            num_key_value_heads=2,
             max_position_embeddings=1024, use_cache=False,
         )  # fmt: skip
-        return one_field(transformers.LlamaForCausalLM(config), "logits", "input_ids"), "input_ids", torch.randint(0, 8000, (1, 128))
+        return (
+            one_field(transformers.LlamaForCausalLM(config), "logits", "input_ids"),
+            "input_ids",
+            torch.randint(0, 8000, (1, 128)),
+        )
 
     def conv(inner: int, outer: int, kernel: int, stride: int = 1, dilation: int = 1, groups: int = 1) -> Sequence[Any]:
         pad = dilation * (kernel // 2)
@@ -313,7 +391,9 @@ def torch_builders(one_field: Callable[[Any, str, str], Any]) -> dict[str, Calla
             super().__init__()
             middle = conv(narrow, narrow, 3, stride, dilation, 32)
             self.body = nn.Sequential(*conv(inner, narrow, 1), nn.ReLU(), *middle, nn.ReLU(), *conv(narrow, outer, 1))
-            self.shortcut = nn.Sequential(*conv(inner, outer, 1, stride)) if stride != 1 or inner != outer else nn.Identity()
+            self.shortcut = (
+                nn.Sequential(*conv(inner, outer, 1, stride)) if stride != 1 or inner != outer else nn.Identity()
+            )
 
         def forward(self, x: Any) -> Any:
             return torch.relu(self.body(x) + self.shortcut(x))
@@ -324,10 +404,15 @@ def torch_builders(one_field: Callable[[Any, str, str], Any]) -> dict[str, Calla
             self.stem = nn.Sequential(*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
             blocks, inner = [], 64
             for narrow, outer, stride, dilation in _DEEPLAB_STAGES:
-                blocks += [Bottleneck(inner, narrow, outer, stride, dilation), Bottleneck(outer, narrow, outer, 1, dilation)]
+                blocks += [
+                    Bottleneck(inner, narrow, outer, stride, dilation),
+                    Bottleneck(outer, narrow, outer, 1, dilation),
+                ]
                 inner = outer
             self.body = nn.Sequential(*blocks)
-            self.pyramid = nn.ModuleList([nn.Sequential(*conv(2048, 256, 1 if d == 1 else 3, 1, d), nn.ReLU()) for d in (1, 6, 12)])
+            self.pyramid = nn.ModuleList(
+                [nn.Sequential(*conv(2048, 256, 1 if d == 1 else 3, 1, d), nn.ReLU()) for d in (1, 6, 12)]
+            )
             self.head = nn.Sequential(*conv(768, 256, 1), nn.ReLU(), nn.Conv2d(256, 21, 1))
 
         def forward(self, x: Any) -> Any:
@@ -338,8 +423,12 @@ def torch_builders(one_field: Callable[[Any, str, str], Any]) -> dict[str, Calla
     return {
         "efficientnet_b0": efficientnet,
         "resnext_deeplab": lambda: (Deeplab(), "pixel_values", torch.randn(1, 3, 224, 224)),
-        "convnext_tiny": lambda: picture("ConvNextForImageClassification", transformers.ConvNextConfig(num_labels=1000)),
-        "swin_tiny": lambda: picture("SwinForImageClassification", transformers.SwinConfig(num_labels=1000, image_size=224)),
+        "convnext_tiny": lambda: picture(
+            "ConvNextForImageClassification", transformers.ConvNextConfig(num_labels=1000)
+        ),
+        "swin_tiny": lambda: picture(
+            "SwinForImageClassification", transformers.SwinConfig(num_labels=1000, image_size=224)
+        ),
         "whisper_encoder": whisper,
         "llama_prefill": llama,
     }

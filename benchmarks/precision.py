@@ -1,9 +1,11 @@
 """What -precision=fp16 (or bf16) costs in accuracy and gains in time: products of few rows, and whole models.
 
-    python -m benchmarks.precision [--precision fp16|bf16] [--products 1x4096x4096,…] [--models …] [--threads N] [--seconds S] [--json FILE]
+    python -m benchmarks.precision [--precision fp16|bf16] [--products 1x4096x4096,…] [--models …] [--threads N]
+    [--seconds S] [--json FILE]
 
-A product is x [M, K] · w [K, N] with w constant. Both versions run in turns, S seconds each product or model; times are medians. The error is the
-largest difference over the largest magnitude of the framework's answer (ONNX Runtime's for twins; the exact one for products).
+A product is x [M, K] · w [K, N] with w constant. Both versions run in turns, S seconds each product or model; times are
+medians. The error is the largest difference over the largest magnitude of the framework's answer (ONNX Runtime's for
+twins; the exact one for products).
 """
 
 from __future__ import annotations
@@ -43,11 +45,20 @@ def compared(model: Any, inputs: Mapping[str, Any], want: Any, options: argparse
     import weft
     from weft.dtypes import dtype
 
-    executables = {p: weft.compile(model, f"llvm -threads={options.threads} -precision={p}") for p in ("fp32", options.precision)}
+    executables = {
+        p: weft.compile(model, f"llvm -threads={options.threads} -precision={p}") for p in ("fp32", options.precision)
+    }
     scale = np.abs(want).max()
-    result: dict[str, Any] = {"seconds": in_turns({p: lambda e=e: e.run(inputs) for p, e in executables.items()}, options.seconds)}  # type: ignore[misc]
-    result["error"] = {p: float(np.abs(next(iter(e.run(inputs).values())) - want).max() / scale) for p, e in executables.items()}
-    result["bytes"] = {p: sum(int(np.prod(c.shape)) * dtype(c.dtype).bytes for c in e.manifest.constants) for p, e in executables.items()}
+    result: dict[str, Any] = {
+        "seconds": in_turns({p: lambda e=e: e.run(inputs) for p, e in executables.items()}, options.seconds)
+    }  # type: ignore[misc]
+    result["error"] = {
+        p: float(np.abs(next(iter(e.run(inputs).values())) - want).max() / scale) for p, e in executables.items()
+    }
+    result["bytes"] = {
+        p: sum(int(np.prod(c.shape)) * dtype(c.dtype).bytes for c in e.manifest.constants)
+        for p, e in executables.items()
+    }
     return result
 
 
@@ -91,9 +102,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for r in results:
         seconds, error, size = r["seconds"], r["error"], r["bytes"]
         times = [f"{seconds['fp32'] * 1e3:.3f}", f"{seconds[p] * 1e3:.3f}", f"{seconds['fp32'] / seconds[p]:.2f}"]
-        rows.append([r["name"], *times, f"{size['fp32'] / 1e6:.1f}", f"{size[p] / 1e6:.1f}", f"{error['fp32']:.1e}", f"{error[p]:.1e}"])
+        rows.append(
+            [
+                r["name"],
+                *times,
+                f"{size['fp32'] / 1e6:.1f}",
+                f"{size[p] / 1e6:.1f}",
+                f"{error['fp32']:.1e}",
+                f"{error[p]:.1e}",
+            ]
+        )
     heads = ["", "fp32 ms", f"{p} ms", "times as fast", "fp32 MB", f"{p} MB", "fp32 error", f"{p} error"]
-    print_table(f"-precision={p}, {machine()['cpu']}, {options.threads} thread(s)", heads, rows, right=tuple(range(1, len(heads))))
+    print_table(
+        f"-precision={p}, {machine()['cpu']}, {options.threads} thread(s)",
+        heads,
+        rows,
+        right=tuple(range(1, len(heads))),
+    )
     write_report(options, precision=p, results=results)
     return 0
 

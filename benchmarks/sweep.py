@@ -1,10 +1,12 @@
 """Random convolutions and matrix products, one operator to a model: Weft beside the better peer, shape by shape.
 
-    python -m benchmarks.sweep [--count 200] [--seed N] [--threads 1,2] [--kinds matmul,conv] [--only TEXT] [--json FILE]
+    python -m benchmarks.sweep [--count 200] [--seed N] [--threads 1,2] [--kinds matmul,conv] [--only TEXT] [--json
+    FILE]
 
-A table of shapes would do well on the shapes of the table. These are drawn at random, the same ones for the same seed: seeds below 1000 are for development,
-from 1000 on for acceptance, drawn after the cost model was last changed. Every engine has a process for all shapes and takes turns with the others on each.
-Prints every shape, the worst first, and percentiles of Weft's time over that of the better peer.
+A table of shapes would do well on the shapes of the table. These are drawn at random, the same ones for the same seed:
+seeds below 1000 are for development, from 1000 on for acceptance, drawn after the cost model was last changed. Every
+engine has a process for all shapes and takes turns with the others on each. Prints every shape, the worst first, and
+percentiles of Weft's time over that of the better peer.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ LARGEST_ERROR = 1e-3
 
 @dataclass(frozen=True)
 class Case:
-    """A shape. `form`: constant, runtime, batched, transposed (matmul); dense, grouped, depthwise (conv). `shape` in words that `--only` finds."""
+    """A shape. `form`: constant, runtime, batched, transposed (matmul); dense, grouped, depthwise (conv). `shape` in
+    words that `--only` finds."""
 
     kind: str
     form: str
@@ -78,7 +81,11 @@ def draw_matmul(r: random.Random) -> Case:
     constant = form == "constant" or (form == "transposed" and r.random() < 0.5)
     flipped = form != "constant" and r.random() < 0.5
     transposed = flipped or form == "transposed"
-    return Case("matmul", form, (("batch", batch), ("m", m), ("k", k), ("n", n), ("constant", constant), ("transposed", transposed)))
+    return Case(
+        "matmul",
+        form,
+        (("batch", batch), ("m", m), ("k", k), ("n", n), ("constant", constant), ("transposed", transposed)),
+    )
 
 
 def draw_conv(r: random.Random) -> Case:
@@ -90,14 +97,24 @@ def draw_conv(r: random.Random) -> Case:
         groups = channels = outputs = log_uniform(r, 8, 1024)
     elif form == "grouped":
         groups = r.choice((2, 3, 4, 8, 16, 32))
-        channels, outputs = groups * log_uniform(r, 1, max(2, 1024 // groups)), groups * log_uniform(r, 1, max(2, 1024 // groups))
+        channels, outputs = (
+            groups * log_uniform(r, 1, max(2, 1024 // groups)),
+            groups * log_uniform(r, 1, max(2, 1024 // groups)),
+        )
     else:
         channels, outputs = log_uniform(r, 1, 1024), log_uniform(r, 1, 1024)
     dilation = r.choice((1, 1, 1, 1, 1, 2)) if kernel > 1 else 1
     pad = r.choice((dilation * (kernel // 2), dilation * (kernel // 2), 0))
     size = (log_uniform(r, 7, 112), 0)
     size = (size[0], size[0] if r.random() < 0.7 else log_uniform(r, 7, 112))
-    settings = (("channels", channels), ("outputs", outputs), ("size", size), ("kernel", kernel), ("stride", r.choice((1, 1, 2))), ("pad", pad))
+    settings = (
+        ("channels", channels),
+        ("outputs", outputs),
+        ("size", size),
+        ("kernel", kernel),
+        ("stride", r.choice((1, 1, 2))),
+        ("pad", pad),
+    )
     return Case("conv", form, (*settings, ("dilation", dilation), ("groups", groups)))
 
 
@@ -110,7 +127,9 @@ def work(case: Case) -> tuple[float, float]:
     out = [max(0, (s + 2 * o["pad"] - o["dilation"] * (o["kernel"] - 1) - 1) // o["stride"] + 1) for s in o["size"]]
     taps = o["channels"] // o["groups"] * o["kernel"] ** 2
     positions = math.prod(out)
-    return 2.0 * positions * o["outputs"] * taps, 4.0 * (o["channels"] * math.prod(o["size"]) + positions * o["outputs"] + o["outputs"] * taps)
+    return 2.0 * positions * o["outputs"] * taps, 4.0 * (
+        o["channels"] * math.prod(o["size"]) + positions * o["outputs"] + o["outputs"] * taps
+    )
 
 
 def draw(count: int, seed: int, kinds: Sequence[str]) -> list[Case]:
@@ -142,7 +161,9 @@ def model_of(case: Case, seed: int = 0) -> tuple[onnx.ModelProto, dict[str, Arra
     if case.kind == "matmul":
         lead = (o["batch"],) if o["batch"] > 1 else ()
         inputs["x"] = array(*lead, o["m"], o["k"])
-        (constants if o["constant"] else inputs)["w"] = array(*lead, *((o["n"], o["k"]) if o["transposed"] else (o["k"], o["n"])))
+        (constants if o["constant"] else inputs)["w"] = array(
+            *lead, *((o["n"], o["k"]) if o["transposed"] else (o["k"], o["n"]))
+        )
         if o["transposed"] and not lead:
             nodes.append(helper.make_node("Gemm", ["x", "w"], ["y"], transB=1))
         else:
@@ -153,7 +174,12 @@ def model_of(case: Case, seed: int = 0) -> tuple[onnx.ModelProto, dict[str, Arra
     else:
         inputs["x"] = array(1, o["channels"], *o["size"])
         constants["w"] = array(o["outputs"], o["channels"] // o["groups"], o["kernel"], o["kernel"])
-        attributes = {"strides": [o["stride"]] * 2, "pads": [o["pad"]] * 4, "dilations": [o["dilation"]] * 2, "group": o["groups"]}
+        attributes = {
+            "strides": [o["stride"]] * 2,
+            "pads": [o["pad"]] * 4,
+            "dilations": [o["dilation"]] * 2,
+            "group": o["groups"],
+        }
         nodes.append(helper.make_node("Conv", ["x", "w"], ["y"], **attributes))
         rank = 4
     graph = helper.make_graph(
@@ -170,7 +196,8 @@ def model_of(case: Case, seed: int = 0) -> tuple[onnx.ModelProto, dict[str, Arra
 
 
 def serve(name: str, source: IO[str], sink: IO[str]) -> None:
-    """One engine: {"open": path, "threads": n, "out": path} → {"open": s}, {"calls": n, "seconds": s} → {"times": [s, …]}."""
+    """One engine: {"open": path, "threads": n, "out": path} → {"open": s}, {"calls": n, "seconds": s} → {"times": [s,
+    …]}."""
     open_engine = find_engine(name)
     run: Run | None = None
     inputs: Mapping[str, Array] = {}
@@ -201,7 +228,10 @@ class Engine:
 
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
-        env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))}
+        env = {
+            **os.environ,
+            **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
+        }
         root = str(Path(__file__).resolve().parent.parent)
         env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "benchmarks.sweep", "--serve", name]
@@ -229,7 +259,8 @@ class Engine:
 
 @dataclass
 class Timed:
-    """A model on every engine, in seconds. `difference`: of Weft's answer from the first peer's, over the largest answer."""
+    """A model on every engine, in seconds. `difference`: of Weft's answer from the first peer's, over the largest
+    answer."""
 
     threads: int
     times: dict[str, list[float]] = field(default_factory=dict)
@@ -250,14 +281,23 @@ class Measured(Timed):
     case: Case = field(kw_only=True)
 
 
-def measure(case: Case, threads: int, engines: Mapping[str, Engine], folder: Path, repeat: int, calls: int, seconds: float) -> Measured:
+def measure(
+    case: Case, threads: int, engines: Mapping[str, Engine], folder: Path, repeat: int, calls: int, seconds: float
+) -> Measured:
     result = Measured(threads, case=case)
     time_model(result, *model_of(case), engines, folder, repeat, calls, seconds)
     return result
 
 
 def time_model(
-    result: Timed, model: onnx.ModelProto, inputs: Mapping[str, Array], engines: Mapping[str, Engine], folder: Path, repeat: int, calls: int, seconds: float
+    result: Timed,
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Array],
+    engines: Mapping[str, Engine],
+    folder: Path,
+    repeat: int,
+    calls: int,
+    seconds: float,
 ) -> None:
     """Fills `result`: every engine opens the model, then they take turns."""
     import onnx
@@ -267,7 +307,9 @@ def time_model(
     np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
     try:
         for name, engine in engines.items():
-            result.opened[name] = engine.ask(open=str(path), threads=result.threads, out=str(folder / f"{name}.npy"))["open"]
+            result.opened[name] = engine.ask(open=str(path), threads=result.threads, out=str(folder / f"{name}.npy"))[
+                "open"
+            ]
             result.times[name] = []
         order = list(engines)
         for number in range(repeat):
@@ -315,12 +357,19 @@ def percentile(values: Sequence[float], share: float) -> float:
 def show(results: Sequence[Measured], by: str) -> None:
     good = sorted((r for r in results if r.error is None), key=lambda r: -r.ratio(by))
     names = list(good[0].times) if good else []
-    print(f"{'ratio':>6} {'min':>6} thr {'GFLOP/s':>8} " + " ".join(f"{n[:11] + ' us':>14}" for n in names) + f" {'open s':>6}  shape")
+    print(
+        f"{'ratio':>6} {'min':>6} thr {'GFLOP/s':>8} "
+        + " ".join(f"{n[:11] + ' us':>14}" for n in names)
+        + f" {'open s':>6}  shape"
+    )
     for r in good:
         own = r.seconds(WEFT, by)
         times = " ".join(f"{r.seconds(n, by) * 1e6:14.1f}" for n in names)
         speed = work(r.case)[0] / own / 1e9
-        print(f"{r.ratio(by):6.2f} {r.ratio('min'):6.2f} {r.threads:3d} {speed:8.1f} {times} {r.opened[WEFT]:6.2f}  {r.case.kind} {r.case.form} {r.case.shape}")
+        print(
+            f"{r.ratio(by):6.2f} {r.ratio('min'):6.2f} {r.threads:3d} {speed:8.1f} {times} {r.opened[WEFT]:6.2f} "
+            f" {r.case.kind} {r.case.form} {r.case.shape}"
+        )
     for r in results:
         if r.error is not None:
             print(f"FAILED {r.threads} {r.case.kind} {r.case.form} {r.case.shape}: {r.error}")
@@ -340,15 +389,27 @@ def show(results: Sequence[Measured], by: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--count", type=int, default=200, help="shapes [%(default)s]")
-    parser.add_argument("--seed", type=int, default=0, help="the same shapes for the same seed; from 1000 on for acceptance [%(default)s]")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the same shapes for the same seed; from 1000 on for acceptance [%(default)s]",
+    )
     parser.add_argument("--threads", default="1,2", help="numbers of threads separated by commas [%(default)s]")
     parser.add_argument("--kinds", default=",".join(KINDS), help="[%(default)s]")
     parser.add_argument("--engines", help="peers separated by commas [every one that is installed]")
     parser.add_argument("--only", help="of the shapes drawn those whose line holds this text")
-    parser.add_argument("--by", choices=("median", "min"), default="median", help="which of the times counts; min on a machine with other work [%(default)s]")
+    parser.add_argument(
+        "--by",
+        choices=("median", "min"),
+        default="median",
+        help="which of the times counts; min on a machine with other work [%(default)s]",
+    )
     parser.add_argument("--repeat", type=int, default=6, help="turns of every engine on a shape [%(default)s]")
     parser.add_argument("--calls", type=int, default=30, help="calls in a turn at most [%(default)s]")
-    parser.add_argument("--seconds", type=float, default=0.02, help="length of a turn, after at least one call [%(default)s]")
+    parser.add_argument(
+        "--seconds", type=float, default=0.02, help="length of a turn, after at least one call [%(default)s]"
+    )
     parser.add_argument("--json", type=Path, help="file for every number")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -371,7 +432,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for k, case in enumerate(cases):
                     if sys.stderr.isatty():
                         print(f"\r{threads} threads, {k + 1}/{len(cases)}", end="", file=sys.stderr, flush=True)
-                    results.append(measure(case, threads, engines(), Path(folder), options.repeat, options.calls, options.seconds))
+                    results.append(
+                        measure(case, threads, engines(), Path(folder), options.repeat, options.calls, options.seconds)
+                    )
     show(results, options.by)
     write_report(options, results=[{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results])
     return 1 if any(r.error for r in results) else 0

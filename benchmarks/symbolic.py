@@ -1,10 +1,12 @@
 """One executable for any batch and length, beside those compiled for one size.
 
-    python -m benchmarks.symbolic [--models bert_base_s128,gpt2_s128] [--lengths 1,…,512] [--at 1x128,4x64] [--repeat N] [--json FILE]
+    python -m benchmarks.symbolic [--models bert_base_s128,gpt2_s128] [--lengths 1,…,512] [--at 1x128,4x64] [--repeat N]
+    [--json FILE]
 
-PyTorch exports each model with batch and length open. It is compiled once as it is, and once for every size of --at; the two take turns in one process, and
-their median times are compared: at most 10 % more. At every length, with a batch of one, and for a batch of three, the open executable's answer is held
-against PyTorch's: the largest error over the largest answer, at most 1e-5.
+PyTorch exports each model with batch and length open. It is compiled once as it is, and once for every size of --at;
+the two take turns in one process, and their median times are compared: at most 10 % more. At every length, with a batch
+of one, and for a batch of three, the open executable's answer is held against PyTorch's: the largest error over the
+largest answer, at most 1e-5.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def export_open(name: str, folder: Path, longest: int) -> tuple[Path, Any]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            model.module, (tokens,), str(path), input_names=list(model.names), output_names=["out"], dynamic_shapes=[{0: batch, 1: length}],
+            model.module, (tokens,), str(path), input_names=list(model.names), output_names=["out"],
+            dynamic_shapes=[{0: batch, 1: length}],
             dynamo=True, opset_version=OPSET, external_data=False, verbose=False,
         )  # fmt: skip
     return path, model.module
@@ -56,7 +59,12 @@ def errors(executable: Any, module: Any, sizes: Sequence[tuple[int, int]]) -> li
         with torch.no_grad():
             want = module(tokens).numpy()
         got = executable(tokens.numpy())
-        found.append(((batch, length), float(np.abs(got - want).max() / np.abs(want).max()) if got.shape == want.shape else float("inf")))
+        found.append(
+            (
+                (batch, length),
+                float(np.abs(got - want).max() / np.abs(want).max()) if got.shape == want.shape else float("inf"),
+            )
+        )
     return found
 
 
@@ -109,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.symbolic", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--models", default=",".join(MODELS), help="[%(default)s]")
     parser.add_argument("--lengths", type=numbers, default=list(LENGTHS), help="of the answers that are checked")
-    parser.add_argument("--at", type=pairs, default=[(1, 128), (4, 64)], help="sizes that are measured, BATCHxLENGTH [1x128,4x64]")
+    parser.add_argument(
+        "--at", type=pairs, default=[(1, 128), (4, 64)], help="sizes that are measured, BATCHxLENGTH [1x128,4x64]"
+    )
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
     parser.add_argument("--repeat", type=int, default=15, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="file for every number")
@@ -120,9 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for s in r["sizes"]:
             kept &= s["ratio"] <= RATIO_LIMIT
             size = f"{s['batch']} × {s['length']}"
-            rows.append([r["model"], size, f"{s['open'] * 1e3:.1f}", f"{s['fixed'] * 1e3:.1f}", f"{s['ratio']:.3f}", judge(s["ratio"], RATIO_LIMIT)])
+            rows.append(
+                [
+                    r["model"],
+                    size,
+                    f"{s['open'] * 1e3:.1f}",
+                    f"{s['fixed'] * 1e3:.1f}",
+                    f"{s['ratio']:.3f}",
+                    judge(s["ratio"], RATIO_LIMIT),
+                ]
+            )
         kept &= r["worst"] <= ERROR_LIMIT
-        rows.append([r["model"], f"{len(r['errors'])} sizes", "", "", f"{r['worst']:.1e}", judge(r["worst"], ERROR_LIMIT)])
+        rows.append(
+            [r["model"], f"{len(r['errors'])} sizes", "", "", f"{r['worst']:.1e}", judge(r["worst"], ERROR_LIMIT)]
+        )
     title = f"Sizes open beside fixed, {options.threads} thread(s), {machine()['cpu']}"
     print_table(title, ["model", "size", "open ms", "fixed ms", "ratio, error", ""], rows, right=(2, 3, 4))
     write_report(options, results=results)

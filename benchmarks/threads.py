@@ -1,10 +1,13 @@
-"""What threads cost and gain: a fork-join, every kernel on several threads beside one, latencies when callers share the processor.
+"""What threads cost and gain: a fork-join, every kernel on several threads beside one, latencies when callers share the
+processor.
 
-    python -m benchmarks.threads [--models …] [--only join,kernels,callers] [--threads N] [--callers N] [--seconds S] [--json FILE]
+    python -m benchmarks.threads [--models …] [--only join,kernels,callers] [--threads N] [--callers N] [--seconds S]
+    [--json FILE]
 
 join     a parallel loop of N empty tasks: microseconds of the caller, its workers awake, and asleep before
-kernels  seconds on one thread ÷ (seconds on N × N), of every kernel at its fastest, runs of both taking turns; the kernels that lose most
-callers  so many threads call one executable at once: median and 99th percentile of a call, beside ONNX Runtime where it is installed
+kernels  seconds on one thread ÷ (seconds on N × N), of every kernel at its fastest, runs of both taking turns; the
+kernels that lose most callers  so many threads call one executable at once: median and 99th percentile of a call,
+beside ONNX Runtime where it is installed
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ done:
 
 
 def measure_join(threads: int) -> list[dict[str, Any]]:
-    """Seconds of a fork-join of one empty task for each thread: the least of many with workers awake, the median with workers asleep."""
+    """Seconds of a fork-join of one empty task for each thread: the least of many with workers awake, the median with
+    workers asleep."""
     from weft.resolve import resolve_target
     from weft_llvm.codegen import LlvmCodegen
     from weft_llvm.link import link
@@ -64,7 +68,9 @@ def measure_join(threads: int) -> list[dict[str, Any]]:
     image = link({"forks": compile_object(FORKS.replace("PARALLEL_FOR", str(OFFSETS["parallel_for"])), cpu)})
     code = Code(image.bytes, image.entries)
     forks = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address("forks"))
-    context = Context(imports=ctypes.addressof(imports_table()), pool=pool.state, parallel_for=pool.parallel_for, threads=threads)
+    context = Context(
+        imports=ctypes.addressof(imports_table()), pool=pool.state, parallel_for=pool.parallel_for, threads=threads
+    )
     address = ctypes.addressof(context)
 
     def once(times: int) -> float:
@@ -81,7 +87,8 @@ def measure_join(threads: int) -> list[dict[str, Any]]:
 
 
 def measure_kernels(name: str, path: Path, threads: int, seconds: float) -> list[dict[str, Any]]:
-    """Per kernel call the least seconds on one thread and on `threads`; the clocks are those of `weft bench --roofline`."""
+    """Per kernel call the least seconds on one thread and on `threads`; the clocks are those of `weft bench
+    --roofline`."""
     from weft.cli.profile import compile_profiled, measure
     from weft.resolve import resolve_target
 
@@ -96,7 +103,9 @@ def measure_kernels(name: str, path: Path, threads: int, seconds: float) -> list
                 fastest = min(e - s for s, e in zip(call.start, call.end))
                 least[n][k] = min(least[n].get(k, fastest), fastest)
                 names[k] = call.kernel
-    rows = [{"kernel": names[k], "alone": least[1][k], "together": least[threads].get(k, least[1][k])} for k in least[1]]
+    rows = [
+        {"kernel": names[k], "alone": least[1][k], "together": least[threads].get(k, least[1][k])} for k in least[1]
+    ]
     rows.sort(key=lambda r: float(r["alone"]) / threads - float(r["together"]))  # type: ignore[arg-type]
     alone, together = sum(least[1].values()), sum(least[threads].values())
     totals = {"efficiency": alone / together / threads, "alone": alone, "together": together}
@@ -175,19 +184,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     results += measure_callers(name, path, options.threads, options.callers, options.seconds)
     for r in results:
         if r["what"] == "join":
-            print(f"fork-join of {r['threads']} threads: {r['awake'] * 1e6:.2f} µs with workers awake, {r['asleep'] * 1e6:.1f} µs asleep")
+            print(
+                f"fork-join of {r['threads']} threads: {r['awake'] * 1e6:.2f} µs with workers awake,"
+                f" {r['asleep'] * 1e6:.1f} µs asleep"
+            )
         elif r["what"] == "kernels":
             rows: list[list[object]] = [
-                [k["kernel"], f"{k['alone'] * 1e6:.0f}", f"{k['together'] * 1e6:.0f}", f"{k['alone'] / k['together'] / r['threads']:.0%}"]
+                [
+                    k["kernel"],
+                    f"{k['alone'] * 1e6:.0f}",
+                    f"{k['together'] * 1e6:.0f}",
+                    f"{k['alone'] / k['together'] / r['threads']:.0%}",
+                ]
                 for k in r["kernels"][:SHOWN]
             ]
             title = f"{r['model']}: {r['efficiency']:.0%} of {r['threads']} threads used; kernels that lose most"
             print_table(title, ["kernel", "µs on 1", f"µs on {r['threads']}", "used"], rows, right=(1, 2, 3))
     calls: list[list[object]] = [
-        [r["model"], r["engine"], r["callers"], r["calls"], f"{r['p50'] * 1e3:.2f}", f"{r['p99'] * 1e3:.2f}"] for r in results if r["what"] == "callers"
+        [r["model"], r["engine"], r["callers"], r["calls"], f"{r['p50'] * 1e3:.2f}", f"{r['p99'] * 1e3:.2f}"]
+        for r in results
+        if r["what"] == "callers"
     ]
     if calls:
-        print_table(f"Latency of a call, {machine()['cpu']}", ["model", "engine", "callers", "calls", "median ms", "99 % ms"], calls, right=(2, 3, 4, 5))
+        print_table(
+            f"Latency of a call, {machine()['cpu']}",
+            ["model", "engine", "callers", "calls", "median ms", "99 % ms"],
+            calls,
+            right=(2, 3, 4, 5),
+        )
     write_report(options, results=results)
     return 0
 

@@ -1,10 +1,11 @@
-"""Ensembles of decision trees beside ONNX Runtime in one run: random forests and boosted trees of scikit-learn, exported by skl2onnx.
+"""Ensembles of decision trees beside ONNX Runtime in one run: random forests and boosted trees of scikit-learn,
+exported by skl2onnx.
 
     python -m benchmarks.trees [--models forest,classes,…] [--rows 1,1000,…] [--threads N] [--seconds S] [--json FILE]
 
-`forest` and `classes` are random forests of 500 trees of depth 8 over 30 features, a regression and two classes; `deep` has 100 trees of four
-classes, as deep as they grow; `boosted` 200 boosted trees of depth 3. Both run the same file on the same rows in turns; times are of the fastest run,
-and results are compared.
+`forest` and `classes` are random forests of 500 trees of depth 8 over 30 features, a regression and two classes; `deep`
+has 100 trees of four classes, as deep as they grow; `boosted` 200 boosted trees of depth 3. Both run the same file on
+the same rows in turns; times are of the fastest run, and results are compared.
 
 Limit: the forests of depth 8 run at least three times as fast as ONNX Runtime at 1,000 rows.
 """
@@ -84,9 +85,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for rows in map(int, options.rows.split(",")):
             timed, apart = calls(model, rows, options.threads)
             seconds = fastest(timed, options.seconds)
-            results.append({"model": name, "rows": rows, "seconds": seconds, "times": seconds["onnxruntime"] / seconds["weft"], "apart": apart})
+            results.append(
+                {
+                    "model": name,
+                    "rows": rows,
+                    "seconds": seconds,
+                    "times": seconds["onnxruntime"] / seconds["weft"],
+                    "apart": apart,
+                }
+            )
     table = [
-        [r["model"], str(r["rows"]), f"{r['seconds']['weft'] * 1e3:.3f}", f"{r['seconds']['onnxruntime'] * 1e3:.3f}", f"{r['times']:.2f}", f"{r['apart']:.1e}"]
+        [
+            r["model"],
+            str(r["rows"]),
+            f"{r['seconds']['weft'] * 1e3:.3f}",
+            f"{r['seconds']['onnxruntime'] * 1e3:.3f}",
+            f"{r['times']:.2f}",
+            f"{r['apart']:.1e}",
+        ]
         for r in results
     ]
     heads = ["", "rows", "Weft ms", "ONNX Runtime ms", "times as fast", "apart"]

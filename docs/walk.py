@@ -3,7 +3,8 @@
     python docs/walk.py             prints every piece
     python docs/walk.py --update    rewrites the blocks in architecture.md that stand behind `<!-- walk: name -->`
 
-The target is written out, so the pieces do not depend on this machine. What LLVM makes (`assembly`) depends on its version.
+The target is written out, so the pieces do not depend on this machine. What LLVM makes (`assembly`) depends on its
+version.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def model() -> bytes:
     from onnx import TensorProto, helper, numpy_helper
 
     random = np.random.default_rng(0)
-    tensors = {"w": random.normal(0, 0.1, (32, 16, 3, 3)), **{n: random.uniform(0.5, 1.5, 32) for n in ("scale", "shift", "mean", "var")}}
+    tensors = {
+        "w": random.normal(0, 0.1, (32, 16, 3, 3)),
+        **{n: random.uniform(0.5, 1.5, 32) for n in ("scale", "shift", "mean", "var")},
+    }
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], "conv1", kernel_shape=[3, 3]),
         helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["n"], "bn1"),
@@ -62,13 +66,19 @@ def pieces() -> dict[str, str]:
     codegen = target.kind.codegen(target.target)
     assert kernel.scheduled is not None
     stages: dict[str, str] = {}
-    lowered = lower_program(kernel.scheduled, codegen.functions, lambda name, program: stages.__setitem__(name, str(program)))
+    lowered = lower_program(
+        kernel.scheduled, codegen.functions, lambda name, program: stages.__setitem__(name, str(program))
+    )
     found["naive"] = part(str(kernel.naive), (0, 17), ("block add(", 3), ("block relu(", 3))
     found["trace"] = str(kernel.trace)
     found["scheduled"] = part(str(kernel.scheduled), ("for conv_i0 in", 10), ("for conv_r0 in", 10), ("block relu(", 3))
     found["lower_blocks"] = part(stages["lower_blocks"], ("for conv_i3_0 in", 1), ("for conv_r0i in", 6))
     found["partition_loops"] = part(
-        stages["partition_loops"], ("for conv_i3_0 in", 1), ("for conv_r0i in", 5), ("allocate conv_1", 1), ("for conv_r0i_1 in", 6)
+        stages["partition_loops"],
+        ("for conv_i3_0 in", 1),
+        ("for conv_r0i in", 5),
+        ("allocate conv_1", 1),
+        ("for conv_r0i_1 in", 6),
     )
     found["flatten_buffers"] = part(stages["flatten_buffers"], ("for conv_r0i in", 5))
     found["vectorize_loops"] = part(stages["vectorize_loops"], ("for conv_r0i in", 4))
@@ -85,12 +95,15 @@ def pieces() -> dict[str, str]:
 
 
 def part(text: str, *places: tuple[int | str, int]) -> str:
-    """Some lines of a text: `n` from each place, a line number or what the line starts with; `…` for what is left out."""
+    """Some lines of a text: `n` from each place, a line number or what the line starts with; `…` for what is left
+    out."""
     lines = text.splitlines()
     result: list[str] = []
     last = 0
     for place, n in places:
-        start = place if isinstance(place, int) else next(k for k, x in enumerate(lines) if x.lstrip().startswith(place))
+        start = (
+            place if isinstance(place, int) else next(k for k, x in enumerate(lines) if x.lstrip().startswith(place))
+        )
         if start > last:
             result.append("…")
         result += lines[start : start + n]
@@ -101,7 +114,8 @@ def part(text: str, *places: tuple[int | str, int]) -> str:
 
 
 def loop_with_most(text: str, word: str, starts: str, ends: str) -> str:
-    """The innermost piece from a line that `starts` matches to the next that `ends` matches that has `word` most often."""
+    """The innermost piece from a line that `starts` matches to the next that `ends` matches that has `word` most
+    often."""
     best, current = "", ""
     for line in text.splitlines():
         if re.match(starts, line):
@@ -114,9 +128,14 @@ def loop_with_most(text: str, word: str, starts: str, ends: str) -> str:
 
 
 def renumbered(text: str) -> str:
-    """Numbers of values, labels and metadata from 0 in order of appearance: what stands before this piece does not show in it."""
+    """Numbers of values, labels and metadata from 0 in order of appearance: what stands before this piece does not show
+    in it."""
     numbers: dict[str, int] = {}
-    return re.sub(r"(?<=%v|%i)\d+|(?<=loop|done|slot|next)\d+|(?<=!)\d+", lambda m: str(numbers.setdefault(m[0], len(numbers))), text)
+    return re.sub(
+        r"(?<=%v|%i)\d+|(?<=loop|done|slot|next)\d+|(?<=!)\d+",
+        lambda m: str(numbers.setdefault(m[0], len(numbers))),
+        text,
+    )
 
 
 def tidy(text: str) -> str:

@@ -17,7 +17,9 @@ from weft_runtime.threads import available_threads
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="everything: tests marked 'full' and every case of the big suites")
+    parser.addoption(
+        "--full", action="store_true", help="everything: tests marked 'full' and every case of the big suites"
+    )
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
 
@@ -25,7 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests neither trust nor fill the user's cache. Workers of xdist inherit the controller's.
     if not hasattr(config, "workerinput"):
         config.stash[_CACHE] = os.environ["WEFT_CACHE_DIR"] = tempfile.mkdtemp(prefix="weft-tests-")
-        os.environ["POCL_CACHE_DIR"] = os.path.join(config.stash[_CACHE], "pocl")  # PoCL keeps what it has compiled, too
+        os.environ["POCL_CACHE_DIR"] = os.path.join(
+            config.stash[_CACHE], "pocl"
+        )  # PoCL keeps what it has compiled, too
         os.environ.update(zig_environment())  # one for all processes, where it cannot have its own
 
 
@@ -40,9 +44,15 @@ _CACHE = pytest.StashKey[str]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    # The whole suite takes every processor; a part of it, named on the command line, starts at once in one process. -n decides where it is given.
+    # The whole suite takes every processor; a part of it, named on the command line, starts at once in one process. -n
+    # decides where it is given.
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if whole and config.pluginmanager.hasplugin("xdist") and config.option.numprocesses is None and not hasattr(config, "workerinput"):
+    if (
+        whole
+        and config.pluginmanager.hasplugin("xdist")
+        and config.option.numprocesses is None
+        and not hasattr(config, "workerinput")
+    ):
         config.option.numprocesses = max(2, min(8, available_threads()))
 
 
@@ -62,14 +72,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def not_chosen(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of the cases of each test with a mark `one_in(n)`, those that are left to `--full`: one in n stays, by a hash of its name, and one of each test."""
+    """Of the cases of each test with a mark `one_in(n)`, those that are left to `--full`: one in n stays, by a hash of
+    its name, and one of each test."""
     tests: dict[str, list[tuple[int, int, pytest.Item]]] = {}
     for i in items:
         mark = i.get_closest_marker("one_in")
         if mark is not None:
             test, _, case = i.nodeid.partition("[")
             tests.setdefault(test, []).append((zlib.crc32(case.encode()), mark.args[0], i))
-    return [i for cases in tests.values() for hashed, n, i in cases if hashed % n and hashed != min(cases, key=lambda c: c[0])[0]]
+    return [
+        i
+        for cases in tests.values()
+        for hashed, n, i in cases
+        if hashed % n and hashed != min(cases, key=lambda c: c[0])[0]
+    ]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -88,7 +104,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(name, text)`: text must be that of the file golden/<name>.txt beside the test; --update-golden writes it."""
+    """`golden(name, text)`: text must be that of the file golden/<name>.txt beside the test; --update-golden writes
+    it."""
     folder = Path(request.path).parent / "golden"
 
     def compare(name: str, text: str) -> None:

@@ -1,10 +1,13 @@
-"""What tests need that `pip install ".[test]"` does not bring everywhere: how each thing is found on a machine, and how it is installed.
+"""What tests need that `pip install ".[test]"` does not bring everywhere: how each thing is found on a machine, and how
+it is installed.
 
     pytestmark = pytest.mark.needs("opencl")          every test of a module
-    @pytest.mark.needs("qemu")                        one test, or one case: pytest.param(..., marks=pytest.mark.needs("qemu"))
-    require("onnxruntime")                            in a fixture or a test, from there on
+    @pytest.mark.needs("qemu")                        one test, or one case: pytest.param(...,
+    marks=pytest.mark.needs("qemu")) require("onnxruntime")                            in a fixture or a test, from
+    there on
 
-A test whose need is not met is skipped; where CI or WEFT_REQUIRE_ALL is set it fails, unless the thing is optional there too.
+A test whose need is not met is skipped; where CI or WEFT_REQUIRE_ALL is set it fails, unless the thing is optional
+there too.
 """
 
 from __future__ import annotations
@@ -62,15 +65,23 @@ NEEDS: dict[str, Need] = {
     "qemu": Need("qemu-user", lambda: runner.qemu() is not None, "apt install qemu-user"),
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
-    **{m: _package(m, 'pip install ".[test]"') for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")},
-    **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")},
+    **{
+        m: _package(m, 'pip install ".[test]"')
+        for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")
+    },
+    **{
+        m: _package(m, 'pip install ".[bench]"', optional=True)
+        for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")
+    },
 }
 _found = cache(lambda key: NEEDS[key].found())
 
 
 def required() -> bool:
     """Whether a lack is an error."""
-    return any(os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off") for name in ("CI", "WEFT_REQUIRE_ALL"))
+    return any(
+        os.environ.get(name, "").lower() not in ("", "0", "false", "no", "off") for name in ("CI", "WEFT_REQUIRE_ALL")
+    )
 
 
 def require(*keys: str) -> None:
@@ -90,7 +101,8 @@ def lacks(name: str, install: str, optional: bool = False) -> None:
 
 
 def summary(reasons: Iterable[str]) -> str | None:
-    """One line on the tests that were skipped for what the machine lacks, from the reasons of all skips; None if there are none."""
+    """One line on the tests that were skipped for what the machine lacks, from the reasons of all skips; None if there
+    are none."""
     found = Counter(match[0] for r in reasons if (match := re.search(r"(?<=needs ).+\(.+\)$", r)))
     if not found:
         return None

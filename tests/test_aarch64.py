@@ -1,4 +1,5 @@
-"""Cross compilation for aarch64: every operator's samples compile, carry nothing of the host, and give the right answers under qemu-user."""
+"""Cross compilation for aarch64: every operator's samples compile, carry nothing of the host, and give the right
+answers under qemu-user."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ from weft_testing.models import picture, resnet18
 def is_numeric(sample: Sample) -> bool:
     """Strings and sequences never reach compiled code."""
     arrays = [x for x in sample.inputs if x is not None]
-    return all(isinstance(x, np.ndarray | np.generic) and dt.dtype(x.dtype).kind in ("bool", "int", "uint", "float") for x in arrays)
+    return all(
+        isinstance(x, np.ndarray | np.generic) and dt.dtype(x.dtype).kind in ("bool", "int", "uint", "float")
+        for x in arrays
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -119,7 +123,12 @@ def test_inner_loops_are_vector_multiply_adds(graph: Graph) -> None:
         text = codegen.assembly(kernel.lowered)
         assert not re.search(r"%[xyz]mm|\bvfmadd", text)
         for loop in innermost_loops(text):
-            found.append((sum(bool(re.match(r"fmla\s+v\d+\.4s", i)) for i in loop), sum(bool(re.match(r"(st[rp]|st1)\b.*\[sp", i)) for i in loop)))
+            found.append(
+                (
+                    sum(bool(re.match(r"fmla\s+v\d+\.4s", i)) for i in loop),
+                    sum(bool(re.match(r"(st[rp]|st1)\b.*\[sp", i)) for i in loop),
+                )
+            )
     count, spills = max(found, default=(0, 0))
     # 32 vector registers hold a tile of at least 16 accumulators.
     assert count >= 16, f"multiply-adds and spills by loop: {found}"
@@ -161,7 +170,9 @@ import weft
 from weft_testing.models import resnet18
 weft.compile(resnet18(size=64, width=16), {TARGET!r}, cache=False).save({str(path)!r})
 """
-    done = subprocess.run([sys.executable, "-c", script], env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-2000:]}"
     manifest = Executable.inspect(path)
     assert manifest.machine == "aarch64"

@@ -20,7 +20,12 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 def mlp() -> Graph:
     b = GraphBuilder("mlp")
     weights = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
-    b.output(b.add(ops.Relu(), b.add(ops.MatMul(), b.input("x", tensor_type("float32", ("batch", 64))), b.constant(weights))), "y")
+    b.output(
+        b.add(
+            ops.Relu(), b.add(ops.MatMul(), b.input("x", tensor_type("float32", ("batch", 64))), b.constant(weights))
+        ),
+        "y",
+    )
     return b.build()
 
 
@@ -71,7 +76,9 @@ def test_what_cannot_be_compiled_is_warned_of_and_served(open_sizes: weft.Execut
         warnings.simplefilter("always")
         exe(data(3))
         assert exe.wait(60)
-    assert [w.category for w in caught] == [AdaptiveWarning] and "runs with open sizes: no room" in str(caught[0].message)
+    assert [w.category for w in caught] == [AdaptiveWarning] and "runs with open sizes: no room" in str(
+        caught[0].message
+    )
     assert exe(data(3)).shape == (3, 32)
 
 

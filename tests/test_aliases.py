@@ -25,7 +25,9 @@ def test_modules_of_an_old_name_are_those_of_the_new_one(old: str) -> None:
     for file in sorted(Path(str(package.__file__)).parent.glob("*.py")):
         if not file.stem.startswith("_"):
             sys.modules.pop(f"{old}.{file.stem}", None)
-            with pytest.warns(DeprecationWarning, match=rf"'{old}.{file.stem}' has another name now: '{new}.{file.stem}'"):
+            with pytest.warns(
+                DeprecationWarning, match=rf"'{old}.{file.stem}' has another name now: '{new}.{file.stem}'"
+            ):
                 found = importlib.import_module(f"{old}.{file.stem}")
             assert found is importlib.import_module(f"{new}.{file.stem}")
             assert found.__name__ == found.__spec__.name == f"{new}.{file.stem}"  # type: ignore[union-attr]
@@ -63,7 +65,9 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
                 raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    with pytest.raises(ModuleNotFoundError, match=r"'weft\.testing\.plugin' is 'weft_testing\.plugin' of the distribution weft-testing"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"'weft\.testing\.plugin' is 'weft_testing\.plugin' of the distribution weft-testing"
+    ):
         importlib.import_module("weft.testing.plugin")
 
 
@@ -71,5 +75,7 @@ def test_a_name_that_has_changed_with_its_module() -> None:
     import weft.loop.boxes
     from weft_gpu.bulk_copies import BulkCopy
 
-    with pytest.warns(DeprecationWarning, match=r"'weft\.loop\.boxes\.Box' has another name now: 'weft_gpu\.bulk_copies\.BulkCopy'"):
+    with pytest.warns(
+        DeprecationWarning, match=r"'weft\.loop\.boxes\.Box' has another name now: 'weft_gpu\.bulk_copies\.BulkCopy'"
+    ):
         assert weft.loop.boxes.Box is BulkCopy

@@ -1,4 +1,5 @@
-"""Whatever a public function is given: a result, or an error of Weft's that says what was wrong. Never an error of Python's own."""
+"""Whatever a public function is given: a result, or an error of Weft's that says what was wrong. Never an error of
+Python's own."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Odd:
 
 
 VALUES: tuple[Any, ...] = (
-    None, 3, -1, 2.5, "", "no", b"x", [], {}, (), object(), Odd, io.BytesIO(), io.StringIO(), float("nan"), "a\0b", "x" * 5000, {"x": 1}, [1, 2],
+    None, 3, -1, 2.5, "", "no", b"x", [], {}, (), object(), Odd, io.BytesIO(), io.StringIO(), float("nan"), "a\0b",
+    "x" * 5000, {"x": 1}, [1, 2],
     np.zeros(3), True,
 )  # fmt: skip
 
@@ -48,7 +50,9 @@ CALLS: dict[str, Callable[[Executable, Any], object]] = {
         f"compile {name}": lambda exe, v, name=name: weft.compile(some(GraphBuilder("g")), cache=False, **{name: v})  # type: ignore[misc]
         for name in ("input_shapes", "passes", "frontend", "strict")
     },
-    "compile on_stage": lambda exe, v: weft.compile(some(GraphBuilder("g")), cache=False, on_stage=None if v is Odd else v),
+    "compile on_stage": lambda exe, v: weft.compile(
+        some(GraphBuilder("g")), cache=False, on_stage=None if v is Odd else v
+    ),
     "load": lambda exe, v: weft.load(v),
     "load frontend": lambda exe, v: weft.load(b"", frontend=v),
     "compile_adaptive": lambda exe, v: weft.compile_adaptive(v),
@@ -79,7 +83,9 @@ CALLS: dict[str, Callable[[Executable, Any], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_wrong_arguments_are_errors_of_weft(name: str, executable: Executable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_errors_of_weft(
+    name: str, executable: Executable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for value in VALUES:
         try:
@@ -96,7 +102,10 @@ def test_every_public_function_is_tried() -> None:
 def test_a_buffer_is_no_place_for_an_archive(executable: Executable) -> None:
     with pytest.raises(InputError) as caught:
         executable.save(io.BytesIO())  # type: ignore[arg-type]
-    assert str(caught.value) == 'the file of an archive is a path, got BytesIO\n  hint: a str or pathlib.Path, for example "model.weft"'
+    assert (
+        str(caught.value)
+        == 'the file of an archive is a path, got BytesIO\n  hint: a str or pathlib.Path, for example "model.weft"'
+    )
 
 
 def test_tensors_without_data(executable: Executable) -> None:
@@ -108,7 +117,10 @@ def test_tensors_without_data(executable: Executable) -> None:
     meta = SimpleNamespace(__dlpack__=fails, __dlpack_device__=fails, device="meta")
     with pytest.raises(InputError) as caught:
         executable.run({"x": meta})
-    message = "input 'x' has no data that can be read (device 'meta')\n  why: Unknown device type meta for Dlpack\n  hint: give a tensor on the CPU"
+    message = (
+        "input 'x' has no data that can be read (device 'meta')\n  why: Unknown device type meta for Dlpack\n  hint:"
+        " give a tensor on the CPU"
+    )
     assert str(caught.value) == message
     with pytest.raises(InputError, match=r"input 'x' has no data that can be read\n  why: Unknown device type"):
         executable.run({"x": SimpleNamespace(__array__=fails)})
@@ -120,11 +132,16 @@ def test_no_memory_is_an_error_of_weft() -> None:
 
     with pytest.raises(ExecutionError) as caught:
         weft.compile(mlp(), passes=[greedy], cache=False)
-    assert str(caught.value).startswith("there is not enough memory to compile the model\n  why: cannot allocate 1 TiB\n  hint: ")
+    assert str(caught.value).startswith(
+        "there is not enough memory to compile the model\n  why: cannot allocate 1 TiB\n  hint: "
+    )
 
 
 def test_functions_of_other_arguments() -> None:
-    with pytest.raises(TensorError, match=r"the function of compute '\w+' is called with 2 argument\(s\), one for each dimension\n  why: "):
+    with pytest.raises(
+        TensorError,
+        match=r"the function of compute '\w+' is called with 2 argument\(s\), one for each dimension\n  why: ",
+    ):
         weft.compute((2, 3), lambda i: i)
 
 

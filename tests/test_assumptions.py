@@ -26,7 +26,10 @@ def dim(name: str) -> Var:
 
 def graph_of(op: Any, *shapes: tuple[Any, ...]) -> Graph:
     b = GraphBuilder("g")
-    inputs = [b.input(f"x{k}", tensor_type("float32", tuple(dim(d) if isinstance(d, str) else d for d in shape))) for k, shape in enumerate(shapes)]
+    inputs = [
+        b.input(f"x{k}", tensor_type("float32", tuple(dim(d) if isinstance(d, str) else d for d in shape)))
+        for k, shape in enumerate(shapes)
+    ]
     with b.named("node"):
         results = b.add_all(op, *inputs)
     b.output(results[0] if isinstance(results, (list, tuple)) else results, "y")
@@ -34,22 +37,89 @@ def graph_of(op: Any, *shapes: tuple[Any, ...]) -> Graph:
 
 
 CASES = [
-    (Add(), [("a",), ("b",)], [(3,), (5,)], "Add 'node': broadcast, dimension 0: expected 3, got 5\n  g\n  hint: a and b must be equal"),
-    (Add(), [("a",), (3,)], [(1,), (3,)], "Add 'node': broadcast, dimension 0: expected 1, got 3\n  g\n  hint: a and 3 must be equal"),
-    (MatMul(), [("a", "b"), (4, "d")], [(2, 3), (4, 3)], "MatMul 'node': length of the products: expected 3, got 4\n  g\n  hint: b and 4 must be equal"),
-    (MatMul(), [("a", "b"), ("c", "d")], [(2, 3), (2, 3)], "MatMul 'node': length of the products: expected 3, got 2\n  g\n  hint: b and c must be equal"),
-    (Reshape((dim("a"), 50)), [("a", "b")], [(2, 3)], "Reshape 'node': number of elements: expected 6, got 100\n  g\n  hint: b*a and a*50 must be equal"),
-    (TopK(dim("a")), [("a", "b")], [(4, 3)], "TopK 'node': k: expected at most 3, got 4\n  g\n  hint: a must not exceed b"),
-    (Slice((0,), (9,)), [("a",)], [(5,)], "Slice 'node': dimension 0: expected elements below 5, got 0 … 8\n  g\n  hint: slice inside the operand"),
-    (Pad((1, 0), "edge"), [("a",)], [(0,)], "Pad 'node': dimension 0, whose elements are repeated: expected 1 element or more, got 0\n  g\n  hint: a must be"),
-    (Resize((4,)), [("a",)], [(0,)], "Resize 'node': dimension 0, which is resized: expected 1 element or more, got 0\n  g\n  hint: a must be at least 1"),
-    (GridSample(), [(1, 1, "h"), (1, 2, 1)], [(1, 1, 0), (1, 2, 1)], "GridSample 'node': an axis that is sampled: expected 1 element or more, got 0"),
-    (Conv(), [(1, 4, "h", 9), (4, 4, 3, 3)], [(1, 4, 1, 9), (4, 4, 3, 3)], "Conv 'node': its output would have size -1 on axis 2"),
+    (
+        Add(),
+        [("a",), ("b",)],
+        [(3,), (5,)],
+        "Add 'node': broadcast, dimension 0: expected 3, got 5\n  g\n  hint: a and b must be equal",
+    ),
+    (
+        Add(),
+        [("a",), (3,)],
+        [(1,), (3,)],
+        "Add 'node': broadcast, dimension 0: expected 1, got 3\n  g\n  hint: a and 3 must be equal",
+    ),
+    (
+        MatMul(),
+        [("a", "b"), (4, "d")],
+        [(2, 3), (4, 3)],
+        "MatMul 'node': length of the products: expected 3, got 4\n  g\n  hint: b and 4 must be equal",
+    ),
+    (
+        MatMul(),
+        [("a", "b"), ("c", "d")],
+        [(2, 3), (2, 3)],
+        "MatMul 'node': length of the products: expected 3, got 2\n  g\n  hint: b and c must be equal",
+    ),
+    (
+        Reshape((dim("a"), 50)),
+        [("a", "b")],
+        [(2, 3)],
+        "Reshape 'node': number of elements: expected 6, got 100\n  g\n  hint: b*a and a*50 must be equal",
+    ),
+    (
+        TopK(dim("a")),
+        [("a", "b")],
+        [(4, 3)],
+        "TopK 'node': k: expected at most 3, got 4\n  g\n  hint: a must not exceed b",
+    ),
+    (
+        Slice((0,), (9,)),
+        [("a",)],
+        [(5,)],
+        "Slice 'node': dimension 0: expected elements below 5, got 0 … 8\n  g\n  hint: slice inside the operand",
+    ),
+    (
+        Pad((1, 0), "edge"),
+        [("a",)],
+        [(0,)],
+        (
+            "Pad 'node': dimension 0, whose elements are repeated: expected 1 element or more, got 0\n  g\n  hint: a"
+            " must be"
+        ),
+    ),
+    (
+        Resize((4,)),
+        [("a",)],
+        [(0,)],
+        (
+            "Resize 'node': dimension 0, which is resized: expected 1 element or more, got 0\n  g\n  hint: a must be at"
+            " least 1"
+        ),
+    ),
+    (
+        GridSample(),
+        [(1, 1, "h"), (1, 2, 1)],
+        [(1, 1, 0), (1, 2, 1)],
+        "GridSample 'node': an axis that is sampled: expected 1 element or more, got 0",
+    ),
+    (
+        Conv(),
+        [(1, 4, "h", 9), (4, 4, 3, 3)],
+        [(1, 4, 1, 9), (4, 4, 3, 3)],
+        "Conv 'node': its output would have size -1 on axis 2",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("op", "shapes", "sizes", "message"), CASES, ids=lambda c: type(c).__name__ if not isinstance(c, (str, list)) else "")
-def test_sizes_that_do_not_fit_each_other_are_refused_before_anything_is_read(op: Any, shapes: Any, sizes: Any, message: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "shapes", "sizes", "message"),
+    CASES,
+    ids=lambda c: type(c).__name__ if not isinstance(c, (str, list)) else "",
+)
+def test_sizes_that_do_not_fit_each_other_are_refused_before_anything_is_read(
+    op: Any, shapes: Any, sizes: Any, message: str
+) -> None:
     exe = weft.compile(graph_of(op, *shapes), cache=False)
     with pytest.raises(ExecutionError) as caught:
         exe(*(np.ones(s, np.float32) for s in sizes))
@@ -63,7 +133,9 @@ def test_sizes_that_fit_run() -> None:
 
 def test_a_size_left_open_may_turn_out_as_a_number() -> None:
     exe = weft.compile(graph_of(MatMul(), ("a", "b"), (4, 2)), cache=False)
-    np.testing.assert_array_equal(exe(np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)), np.full((3, 2), 4, np.float32))
+    np.testing.assert_array_equal(
+        exe(np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)), np.full((3, 2), 4, np.float32)
+    )
 
 
 def test_what_is_certain_is_not_checked() -> None:
@@ -93,8 +165,12 @@ def test_symbols_of_kernels_and_bytes_of_values_are_bounded() -> None:
     b.output(b.add(Fill(dt.float32, (rows, columns, 8), 1.0)), "z")
     told = [a.what for a in limits(b.build())]
     assert [t for t in told if "element 2 of 'shape' is {0}, expected 0 … 140737488355328" in t], "a position"
-    assert [t for t in told if "{0} × {1} × 8 elements of float32 are more than memory can hold" in t], "a product of sizes"
-    assert [t for t in told if t == "input 'x': {0} × 3 elements of float32 are more than memory can hold"], "a size of an input"
+    assert [t for t in told if "{0} × {1} × 8 elements of float32 are more than memory can hold" in t], (
+        "a product of sizes"
+    )
+    assert [t for t in told if t == "input 'x': {0} × 3 elements of float32 are more than memory can hold"], (
+        "a size of an input"
+    )
     assert not [t for t in told if "element 3" in t], "what is there for a condition alone may be anything"
 
 
@@ -110,7 +186,9 @@ def test_symbols_of_kernels_and_bytes_of_values_are_bounded() -> None:
         ((2**41, 32), "elements of float32 are more than memory can hold"),
     ],
 )
-def test_sizes_whose_product_wraps_are_refused_before_memory_is_asked_for(target: str, sizes: tuple[int, ...], message: str) -> None:
+def test_sizes_whose_product_wraps_are_refused_before_memory_is_asked_for(
+    target: str, sizes: tuple[int, ...], message: str
+) -> None:
     b = GraphBuilder("g")
     b.output(b.add(Fill(dt.float32, filled(b, 2), 1.0)), "y")
     exe = weft.compile(b.build(), target, cache=False)
@@ -128,7 +206,10 @@ def test_an_empty_array_that_is_too_large_without_its_zeros_is_refused_with_numb
     exe = weft.compile(b.build(), target, cache=False)
     with pytest.raises(ExecutionError) as caught:
         exe(np.ones((0, 3), np.float32), np.array([2**45, 2]))
-    text = f"Tile: {2**45} × 6 elements of float32 are more than memory can hold\n  g\n  hint: give smaller sizes; one of 0 counts as 1 here"
+    text = (
+        f"Tile: {2**45} × 6 elements of float32 are more than memory can hold\n  g\n  hint: give smaller sizes; one of"
+        " 0 counts as 1 here"
+    )
     assert str(caught.value) == text
     assert exe(np.ones((0, 3), np.float32), np.array([2**40, 2])).shape == (0, 6)
 

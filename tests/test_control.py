@@ -1,4 +1,5 @@
-"""Branches, loops, sequences, optionals and strings: what a graph means = what its plan does, compiled, saved and loaded."""
+"""Branches, loops, sequences, optionals and strings: what a graph means = what its plan does, compiled, saved and
+loaded."""
 
 from __future__ import annotations
 
@@ -90,7 +91,11 @@ def test_a_loop_of_tests_and_trips(tmp_path: Path) -> None:
 
     g = graph(INDEX, TensorType(dt.bool_, ()), VECTOR, VECTOR, build=build)
     x, y = np.array([1, 2], F), np.array([0, 1], F)
-    executable = agree(g, *([np.array(n), np.array(go), x, y] for n, go in ((5, True), (50, True), (0, True), (5, False))), folder=tmp_path)
+    executable = agree(
+        g,
+        *([np.array(n), np.array(go), x, y] for n, go in ((5, True), (50, True), (0, True), (5, False))),
+        folder=tmp_path,
+    )
     assert [s.kind for s in executable.manifest.steps] == ["loop", "native"]
     assert [[s.kind for s in p.steps] for p in executable.manifest.plans] == [["native"]]
 
@@ -115,9 +120,16 @@ def test_items_and_results_go_both_ways() -> None:
 
     def build(b: GraphBuilder, x: Value, y: Value) -> Any:
         n = x.shape[0]
-        course = {"item_axes": (0, 1), "item_backward": (False, True), "result_axes": (1, 0), "result_backward": (True, False)}
+        course = {
+            "item_axes": (0, 1),
+            "item_backward": (False, True),
+            "result_axes": (1, 0),
+            "result_backward": (True, False),
+        }
         inner = graph(INDEX, VECTOR, VECTOR, VECTOR, build=body, name="body")
-        total, products, numbers = b.add_all(ops.Loop(inner, 1, False, n, **course), None, None, b.constant(np.zeros(2, F)), x, y)
+        total, products, numbers = b.add_all(
+            ops.Loop(inner, 1, False, n, **course), None, None, b.constant(np.zeros(2, F)), x, y
+        )
         assert products.type == tensor_type("float32", (2, "n")) and numbers.type == tensor_type("float32", ("n",))
         return total, b.add(ops.Negative(), products), numbers
 
@@ -154,7 +166,9 @@ def test_a_loop_in_a_branch_in_a_loop(tmp_path: Path) -> None:
     def build(b: GraphBuilder, trips: Value, x: Value, n: Value) -> Any:
         return b.add(ops.Loop(graph(INDEX, VECTOR, INDEX, build=outer, name="outer"), 1), trips, None, x, n)
 
-    executable = agree(graph(INDEX, VECTOR, INDEX, build=build), [np.array(3), np.array([1, 2], F), np.array(4)], folder=tmp_path)
+    executable = agree(
+        graph(INDEX, VECTOR, INDEX, build=build), [np.array(3), np.array([1, 2], F), np.array(4)], folder=tmp_path
+    )
     assert len(executable.manifest.plans) == 4
 
 
@@ -165,13 +179,16 @@ def test_sequences_and_optionals(tmp_path: Path) -> None:
         longer = b.add(ops.SequenceInsert(), s, x, k)
         mapped = b.add(
             ops.Loop(
-                graph(INDEX, tensor_type("float32", ("n",)), build=lambda b, i, v: b.add(ops.Negative(), v), name="body"),
+                graph(INDEX, tensor_type("float32", ("n",)), build=lambda b, i, v: b.add(ops.Negative(), v),
+                    name="body"),
                 item_axes=(ops.SEQUENCE,), item_backward=(False,), result_axes=(ops.SEQUENCE,), result_backward=(True,),
             ), None, None, longer,
         )  # fmt: skip
         return (
-            mapped, b.add(ops.SequenceAt(), longer, k), b.add(ops.SequenceErase(), longer), b.add(ops.SequenceLength(), longer),
-            b.add(ops.SequenceConcat(0), longer), b.add(ops.OptionalHasElement(), o), b.add(ops.HostIdentity(), o), b.add(ops.OptionalSome(), x),
+            mapped, b.add(ops.SequenceAt(), longer, k), b.add(ops.SequenceErase(), longer), b.add(ops.SequenceLength(),
+                longer),
+            b.add(ops.SequenceConcat(0), longer), b.add(ops.OptionalHasElement(), o), b.add(ops.HostIdentity(), o),
+            b.add(ops.OptionalSome(), x),
             b.add(ops.SequenceSplit(0, False), x), b.add(ops.OptionalEmpty(dt.float32)),
         )  # fmt: skip
 
@@ -201,16 +218,24 @@ def test_strings(tmp_path: Path) -> None:
         parts, counts = b.add_all(ops.StringSplit(), b.add(ops.StringConcat(), greeting, x))
         index = b.add(ops.StringIndex(("b", "a")), x)
         return (
-            parts, b.add(ops.Add(), counts, index), b.add(ops.StringEqual(), x, greeting), b.add(ops.RegexFullMatch("[ab]+"), x),
-            b.add(ops.StringTake(), at, x, greeting), b.add(ops.NumberToString(), at), b.add(ops.StringNormalizer("UPPER", False, ("A",)), x),
+            parts, b.add(ops.Add(), counts, index), b.add(ops.StringEqual(), x, greeting),
+            b.add(ops.RegexFullMatch("[ab]+"), x),
+            b.add(ops.StringTake(), at, x, greeting), b.add(ops.NumberToString(), at),
+            b.add(ops.StringNormalizer("UPPER", False, ("A",)), x),
             b.add(ops.StringToNumber(dt.int32), b.add(ops.NumberToString(), at)),
         )  # fmt: skip
 
     g = graph(texts, tensor_type("int64", (2,)), build=build)
-    executable = agree(g, *([np.array(x, object), np.array([0, 1])] for x in (["a", "b ü", "ab"], [""])), folder=tmp_path)
+    executable = agree(
+        g, *([np.array(x, object), np.array([0, 1])] for x in (["a", "b ü", "ab"], [""])), folder=tmp_path
+    )
     results = list(executable.run({"x0": ["a", "b ü", "ab"], "x1": np.array([3, 0])}).values())
     assert results[0].tolist() == [["hello", "a", ""], ["hello", "b", "ü"], ["hello", "ab", ""]]
-    assert results[1].tolist() == [3, 5, 4] and results[4].tolist() == ["hello ", "a"] and results[5].tolist() == ["3", "0"]
+    assert (
+        results[1].tolist() == [3, 5, 4]
+        and results[4].tolist() == ["hello ", "a"]
+        and results[5].tolist() == ["3", "0"]
+    )
     assert results[6].tolist() == ["B Ü", "AB"]
     with pytest.raises(InputError, match="input 'x0': a string is no UTF-8"):
         executable.run({"x0": np.array([b"\xff"], object), "x1": np.array([0, 0])})
@@ -227,7 +252,11 @@ def test_strings(tmp_path: Path) -> None:
         (ops.StringToNumber(dt.int8), [np.array(["300"], object)], "Cast: a number is beyond the range of int8"),
         (ops.RegexFullMatch("("), [np.array(["x"], object)], r"RegexFullMatch: '\(' is no regular expression"),
         (ops.RegexFullMatch("(?=x)x"), [np.array(["x"], object)], r"is no regular expression of RE2(?s:.*)look-around"),
-        (ops.StringNormalizer(), [np.array([["x"], ["y"]], object)], r"StringNormalizer takes \[C\] or \[1, C\] strings"),
+        (
+            ops.StringNormalizer(),
+            [np.array([["x"], ["y"]], object)],
+            r"StringNormalizer takes \[C\] or \[1, C\] strings",
+        ),
         (ops.ImageDecoder(), [np.zeros(9, np.uint8)], "the bytes are no picture that can be decoded"),
         (ops.OneElement(1), [np.zeros((2, 2), F)], "a tensor whose rank only the run knows is float32"),
         (ops.SequenceAt(), [[], np.array(0)], "SequenceAt: position 0 is not in a sequence of 0"),
@@ -235,7 +264,11 @@ def test_strings(tmp_path: Path) -> None:
         (ops.SequenceErase(), [[]], "SequenceErase: the sequence is empty"),
         (ops.SequenceConcat(0), [[]], "ConcatFromSequence: the sequence is empty"),
         (ops.SequenceConcat(0), [[np.zeros((2, 2), F), np.zeros(1, F)]], "SequenceConcat failed"),
-        (ops.SequenceSplit(0), [np.zeros(3, F), np.array([1, 1])], r"SplitToSequence: parts of \[1, 1\] elements do not make up 3"),
+        (
+            ops.SequenceSplit(0),
+            [np.zeros(3, F), np.array([1, 1])],
+            r"SplitToSequence: parts of \[1, 1\] elements do not make up 3",
+        ),
         (ops.SequenceSplit(0), [np.zeros(3, F), np.array(0)], "SplitToSequence: parts of 0 elements"),
         (ops.OptionalGetElement(), [None], "OptionalGetElement: the optional holds nothing"),
         (ops.SequenceInsert(), [np.zeros(2, F), np.zeros(2, F)], "SequenceInsert takes a sequence, got a tensor"),
@@ -249,7 +282,11 @@ def test_errors_of_the_run(op: ops.HostOperator, inputs: list[Any], message: str
 
 def test_regular_expressions_take_time_linear_in_the_text() -> None:
     """Patterns that a backtracking matcher never ends with."""
-    for pattern, text in (("(a+)+b", "a" * 100_000), ("(a|a)*b", "a" * 100_000), ("(.*)(.*)(.*)(.*)(.*)x", "y" * 10_000)):
+    for pattern, text in (
+        ("(a+)+b", "a" * 100_000),
+        ("(a|a)*b", "a" * 100_000),
+        ("(.*)(.*)(.*)(.*)(.*)x", "y" * 10_000),
+    ):
         begin = time.process_time()
         assert not ops.RegexFullMatch(pattern).reference(np.array([text], object)).any()
         assert time.process_time() - begin < 5
@@ -265,12 +302,18 @@ def test_types_that_do_not_fit() -> None:
         (ops.SequenceConstruct(), (), "takes at least one operand"),
         (ops.StringConcat(), (x, x), "expected strings, got float32"),
         (ops.Loop(doubling(), 1, True), (None, None, x, x), "the body gives 2 values, 1 are carried and 0 collected"),
-        (ops.Loop(doubling(), 1, True, result_axes=(0,), result_backward=(False,)), (x, None, x, x), "a number of trips is an integer"),
+        (
+            ops.Loop(doubling(), 1, True, result_axes=(0,), result_backward=(False,)),
+            (x, None, x, x),
+            "a number of trips is an integer",
+        ),
         (ops.If(doubling(), doubling()), (x,), "a condition is a bool"),
     ):
         with pytest.raises(GraphError, match=message):
             b.add(op, *inputs)
-    with pytest.raises(UnsupportedError, match="Reshape works on tensors of numbers, not on strings, sequences and optionals"):
+    with pytest.raises(
+        UnsupportedError, match="Reshape works on tensors of numbers, not on strings, sequences and optionals"
+    ):
         weft.compile(graph(tensor_type("string", (2,)), build=lambda b, v: b.add(ops.Reshape((2, 1)), v)), cache=False)
 
 
@@ -285,8 +328,12 @@ def planned(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """An archive with a loop and a host function, and its manifest."""
 
     def build(b: GraphBuilder, trips: Value, x: Value) -> Any:
-        z = b.add(ops.Loop(graph(INDEX, VECTOR, build=lambda b, i, v: b.add(ops.Add(), v, v), name="body"), 1), trips, None, x)
-        return b.add(ops.SequenceConstruct(), z), b.add(ops.SequenceConcat(0, True), b.add(ops.SequenceConstruct(), z, x))
+        z = b.add(
+            ops.Loop(graph(INDEX, VECTOR, build=lambda b, i, v: b.add(ops.Add(), v, v), name="body"), 1), trips, None, x
+        )
+        return b.add(ops.SequenceConstruct(), z), b.add(
+            ops.SequenceConcat(0, True), b.add(ops.SequenceConstruct(), z, x)
+        )
 
     file = tmp_path / "good.weft"
     weft.compile(graph(INDEX, VECTOR, build=build), cache=False).save(file)
@@ -307,13 +354,22 @@ def spoil(file: Path, manifest: dict[str, Any]) -> Path:
     ("change", "message"),
     [
         (lambda m: m["steps"][1].update(function="os.system"), "there is no host function 'os.system'"),
-        (lambda m: step(m, "SequenceConcat")["attributes"].update(axis="0"), "SequenceConcat takes an integer as 'axis'"),
-        (lambda m: step(m, "SequenceConcat")["attributes"].update(more=1), "SequenceConcat takes the attributes axis, new_axis, got axis, more, new_axis"),
+        (
+            lambda m: step(m, "SequenceConcat")["attributes"].update(axis="0"),
+            "SequenceConcat takes an integer as 'axis'",
+        ),
+        (
+            lambda m: step(m, "SequenceConcat")["attributes"].update(more=1),
+            "SequenceConcat takes the attributes axis, new_axis, got axis, more, new_axis",
+        ),
         (lambda m: m["steps"][1].update(inputs=["nothing"]), "needs 'nothing' on host, where nothing has put it"),
         (lambda m: m["steps"][1].update(outputs=["nothing"]), "names 'nothing', which is no value of the plan"),
         (lambda m: m["steps"][0].update(body=1), "runs plan 1, which is not before it"),
         (lambda m: m["steps"][0].update(body=-1), "should be an integer from 0"),
-        (lambda m: m["steps"][0].update(carried=2), "takes fewer values than the loop has|which are not those of what it runs"),
+        (
+            lambda m: m["steps"][0].update(carried=2),
+            "takes fewer values than the loop has|which are not those of what it runs",
+        ),
         (lambda m: m["steps"][0].update(tests=1), "should be true or false"),
         (lambda m: m["steps"][0].update(item_axes=[-2]), "should be an integer from -1 to 64"),
         (lambda m: m["steps"][0].update(item_axes=[0]), "does not say of every item whether it goes backward"),
@@ -341,7 +397,9 @@ def test_wrong_values_between_steps_are_errors(tmp_path: Path) -> None:
     step(manifest, "SequenceConcat").update(function="SequenceLength", attributes={})
     executable = weft.Executable.load(spoil(file, manifest))
     x = np.array([1, 2], F)
-    result = executable.run({"x0": np.array(2), "x1": x})  # an object of any rank: the length, of another dtype than it says
+    result = executable.run(
+        {"x0": np.array(2), "x1": x}
+    )  # an object of any rank: the length, of another dtype than it says
     assert list(result.values())[1].shape == ()
     file, manifest = planned(tmp_path)
     for v in manifest["values"]:

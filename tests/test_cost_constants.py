@@ -32,7 +32,10 @@ EXCEPTIONS = {
     ("core/weft/passes/place.py", "1e3"): "a time in milliseconds, for people",
     ("core/weft/passes/place.py", "1e6"): "a time in microseconds, for people",
     ("core/weft/passes/place.py", "1e9"): "a time in nanoseconds, for people",
-    ("ops/weft_ops/passes/simplify_algebra.py", "1e-6"): "how far a constant of a model may be from the one of a formula",
+    (
+        "ops/weft_ops/passes/simplify_algebra.py",
+        "1e-6",
+    ): "how far a constant of a model may be from the one of a formula",
     ("plugins/metal/weft_metal/target.py", "1e6"): "megahertz of the families' table in hertz",
 }
 """(file, number or name) → why it is no cost of a machine."""

@@ -47,7 +47,9 @@ def start(model: Path, cache: Path, *, seed: str = "0") -> subprocess.Popen[str]
     """The same in a process of its own."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "WEFT_CACHE_DIR": str(cache), "PYTHONHASHSEED": seed, "PYTHONPATH": path}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(model)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(model)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:

@@ -57,7 +57,8 @@ def test_loop_passes_keep_their_order() -> None:
 
 
 def test_passes_that_follow_others_stay_together() -> None:
-    """What follows the same stage comes behind all that the one before it brings along, which others of other plugins may follow."""
+    """What follows the same stage comes behind all that the one before it brings along, which others of other plugins
+    may follow."""
     rows = [("a", "simplify"), ("b", "a"), ("c", "b"), ("d", "simplify"), ("e", "d"), ("f", "a")]
     stages = ordered([LoopPass(name, lambda p: p, after, f"{name} holds") for name, after in rows])
     names = [s.name for s in stages]
@@ -74,4 +75,8 @@ def test_loop_passes_that_follow_nothing_come_first() -> None:
 def test_loop_pass_with_an_unknown_place() -> None:
     with pytest.raises(LoopError) as caught:
         lower_program(None, frozenset(), extra=[LoopPass("mine", lambda p: p, after="flaten_buffers")])  # type: ignore[arg-type]
-    assert str(caught.value) == "the loop pass 'mine' runs after 'flaten_buffers', which does not exist\n  hint: did you mean 'flatten_buffers'?"
+    assert (
+        str(caught.value)
+        == "the loop pass 'mine' runs after 'flaten_buffers', which does not exist\n  hint: did you mean"
+        " 'flatten_buffers'?"
+    )

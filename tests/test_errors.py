@@ -26,7 +26,8 @@ def test_lines_of_a_reason_and_of_a_hint_are_lines() -> None:
     """What looks like a part of its own stands further in, and what acts on a terminal is an escape."""
     error = WeftError("it failed", why="the compiler says\nline 2: \x1b[2J\nhint: fake\n", hint="do this\n  and that")
     assert str(error).split("\n") == [
-        "it failed", "  why: the compiler says", "       line 2: \\u001b[2J", "       hint: fake", "  hint: do this", "          and that",
+        "it failed", "  why: the compiler says", "       line 2: \\u001b[2J", "       hint: fake", "  hint: do this",
+            "          and that",
     ]  # fmt: skip
     assert len(str(WeftError("it failed", why="x\n" * 100_000))) < 20_000
 
@@ -53,7 +54,9 @@ def test_one_except_catches_all() -> None:
     assert issubclass(UnsupportedError, FrontendError)
 
 
-@pytest.mark.parametrize(("word", "expected"), [("lvm", "llvm"), ("LLVM", None), ("quantum", None), ("threads", "-threads")])
+@pytest.mark.parametrize(
+    ("word", "expected"), [("lvm", "llvm"), ("LLVM", None), ("quantum", None), ("threads", "-threads")]
+)
 def test_nearest(word: str, expected: str | None) -> None:
     assert nearest(word, ["llvm", "cuda", "-threads"]) == expected
 
@@ -77,5 +80,7 @@ def test_where_foreign_code_was() -> None:
         assert re.fullmatch(here, of(package, lambda: parse_expr("1 +")) or "")  # nor Weft's
     assert raised_in(ValueError("nobody has raised it")) is None
     error = ValueError("of another process")
-    error.__cause__ = Exception('File "/x/weft_quilt/codegen.py", line 12, in emit\nFile "/x/concurrent/process.py", line 7, in call')
+    error.__cause__ = Exception(
+        'File "/x/weft_quilt/codegen.py", line 12, in emit\nFile "/x/concurrent/process.py", line 7, in call'
+    )
     assert raised_in(error, "weft_quilt") == "in weft_quilt/codegen.py:12"

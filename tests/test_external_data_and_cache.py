@@ -64,7 +64,8 @@ def test_an_entry_with_damaged_weights_is_rebuilt(tmp_path: Path, monkeypatch: p
     assert entry.read_bytes() != whole
     for expected_stages in ({"load", "save"}, {"cache"}):
         stages: list[str] = []
-        np.testing.assert_array_equal(weft.compile(path, "llvm", on_stage=lambda s: stages.append(s.stage))(x), expected)  # noqa: B023
+        again = weft.compile(path, "llvm", on_stage=lambda s: stages.append(s.stage))  # noqa: B023
+        np.testing.assert_array_equal(again(x), expected)
         assert expected_stages <= set(stages)
     assert entry.read_bytes() == whole
 
@@ -90,7 +91,9 @@ def replaced_unseen(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("external", [True, False])
-def test_the_content_of_weights_decides_not_their_size_and_time(external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_of_weights_decides_not_their_size_and_time(
+    external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     weights = np.arange(1200, dtype=np.float32).reshape(30, 40)
     path = save_with_external_data(tmp_path, weights)
@@ -106,7 +109,9 @@ def test_the_content_of_weights_decides_not_their_size_and_time(external: bool, 
 def test_weights_of_a_darknet_model_decide_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     cfg = tmp_path / "net.cfg"
-    cfg.write_text("[net]\nwidth=4\nheight=4\nchannels=1\n[convolutional]\nfilters=1\nsize=1\nstride=1\npad=1\nactivation=linear\n")
+    cfg.write_text(
+        "[net]\nwidth=4\nheight=4\nchannels=1\n[convolutional]\nfilters=1\nsize=1\nstride=1\npad=1\nactivation=linear\n"
+    )
     head = np.array([0, 2, 0], "<i4").tobytes() + np.array([0], "<i8").tobytes()
     weights = cfg.with_suffix(".weights")
     weights.write_bytes(head + np.array([0, 3], "<f4").tobytes())
@@ -134,9 +139,13 @@ def test_every_file_that_loading_reads_is_part_of_the_key(tmp_path: Path) -> Non
     inner = helper.make_graph([helper.make_node("Constant", [], ["c"], value=tensor("branch.bin"))], "inner", [], [])
     node = helper.make_node("If", ["b"], ["y"], then_branch=inner)
     sparse = helper.make_sparse_tensor(tensor("sparse.bin"), helper.make_tensor("i", TensorProto.INT64, [1], [0]), [4])
-    graph = helper.make_graph([node], "g", [], [], [tensor("a.bin"), tensor("sub/b.bin"), tensor("../outside.bin"), tensor("/etc/passwd")])
+    graph = helper.make_graph(
+        [node], "g", [], [], [tensor("a.bin"), tensor("sub/b.bin"), tensor("../outside.bin"), tensor("/etc/passwd")]
+    )
     graph.sparse_initializer.append(sparse)
-    function = helper.make_function("own", "F", [], ["y"], [helper.make_node("Constant", [], ["y"], value=tensor("function.bin"))], [])
+    function = helper.make_function(
+        "own", "F", [], ["y"], [helper.make_node("Constant", [], ["y"], value=tensor("function.bin"))], []
+    )
     onnx.save(helper.make_model(graph, functions=[function]), folder / "m.onnx")
     (tmp_path / "m.onnx").symlink_to(folder / "m.onnx")
     expected = {folder / name for name in ("a.bin", "sub/b.bin", "branch.bin", "sparse.bin", "function.bin")}

@@ -76,7 +76,9 @@ def test_a_script_is_known_by_its_file(tmp_path: Path) -> None:
 
     def now() -> str:
         run = [sys.executable, str(script)]
-        return subprocess.run(run, check=True, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1], env=ENVIRONMENT).stdout
+        return subprocess.run(
+            run, check=True, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1], env=ENVIRONMENT
+        ).stdout
 
     script.write_text(text)
     before = now()

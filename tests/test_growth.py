@@ -1,4 +1,5 @@
-"""Chains whose formulas, graphs or constants could double with every step compile in time that grows with the model, not with what it could become."""
+"""Chains whose formulas, graphs or constants could double with every step compile in time that grows with the model,
+not with what it could become."""
 
 from __future__ import annotations
 
@@ -39,10 +40,12 @@ def seconds(model: bytes) -> float:
     return min(time.perf_counter() - clock, time.process_time() - own)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.full if k in SLOW else ()) for k in CHAINS if k not in REFUSED])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.full if k in SLOW else ()) for k in CHAINS if k not in REFUSED]
+)
 def test_a_chain_of_thirty_steps_compiles_in_a_moment(kind: str) -> None:
-    """Within the limit of `benchmarks.growth`; on a machine that is too slow or busy for it, at most ten times as long as half the chain, which leaves
-    room for a cube and none for what doubles with each step."""
+    """Within the limit of `benchmarks.growth`; on a machine that is too slow or busy for it, at most ten times as long
+    as half the chain, which leaves room for a cube and none for what doubles with each step."""
     taken = seconds(model_of(kind, STEPS).SerializeToString())
     assert taken <= CHAIN_LIMIT or taken <= 10 * seconds(model_of(kind, STEPS // 2).SerializeToString())
 
@@ -86,19 +89,25 @@ def test_chains_that_are_cut_give_what_their_definition_says() -> None:
     np.testing.assert_array_equal(first("gather", 11, x, i), repeated(lambda t: t[i], x, 11))
     np.testing.assert_array_equal(first("gather_of_itself", 7, i), repeated(lambda t: t[t], i, 7))
     y = np.arange(8) * 3
-    np.testing.assert_array_equal(first("gather_arithmetic", 9, y, np.arange(8)), repeated(lambda t: (y[t] + t) % 8, np.arange(8), 9))
+    np.testing.assert_array_equal(
+        first("gather_arithmetic", 9, y, np.arange(8)), repeated(lambda t: (y[t] + t) % 8, np.arange(8), 9)
+    )
     z = np.linspace(0.999, 1.001, 5, dtype=np.float32)
     np.testing.assert_allclose(first("product", 12, z), z.astype(np.float64) ** 4096, rtol=1e-3)
     s = np.linspace(0, 1, 9, dtype=np.float32).reshape(3, 3)
     np.testing.assert_allclose(first("transposed_product", 5, s), repeated(lambda t: t * t.T, s, 5), rtol=1e-5)
     v = np.linspace(0, 1, 20, dtype=np.float32)
     np.testing.assert_allclose(first("sums_of_slices", 9, v), repeated(lambda t: t[1:] + t[:-1], v, 9), rtol=1e-5)
-    np.testing.assert_allclose(first("padded", 9, v[:3]), repeated(lambda t: np.pad(t, (1, 0)) + np.pad(t, (0, 1)), v[:3], 9), rtol=1e-5)
+    np.testing.assert_allclose(
+        first("padded", 9, v[:3]), repeated(lambda t: np.pad(t, (1, 0)) + np.pad(t, (0, 1)), v[:3], 9), rtol=1e-5
+    )
     np.testing.assert_array_equal(first("concat", 6, f(3)), np.tile(f(3), 64))
     np.testing.assert_array_equal(first("function_twice", 9, f(4)), np.maximum(f(4), 0) * 512)
     one, rows = f(1, 3), [np.array(s) for s in ((1, 1), (1, 3), (4, 1), (4, 3), (1, 1), (4, 1))]
     np.testing.assert_array_equal(first("expands", 6, one, *rows), np.broadcast_to(one, (4, 3)))
-    sides = [np.array(p) for p in ((1, 0, 0, 2), (0, 0, 0, 0), (0, 3, 1, 0), (-1, 0, 0, 1), (0, 0, 2, -2), (2, 1, 1, 0))]
+    sides = [
+        np.array(p) for p in ((1, 0, 0, 2), (0, 0, 0, 0), (0, 3, 1, 0), (-1, 0, 0, 1), (0, 0, 2, -2), (2, 1, 1, 0))
+    ]
     padded = repeated(lambda t: np.pad(t, ((1, 0), (0, 2))), f(2, 3), 1)
     padded = np.pad(np.pad(np.pad(padded, ((0, 1), (3, 0)))[1:], ((0, 0), (0, 1))), ((0, 2), (0, 0)))[:, :-2]
     bounds = [(1, 60, 1), (-1, -99, -2), (0, 99, 3), (99, -99, -1), (1, 9, 1), (0, 99, 1), (7, 0, -2), (0, 1, 5)]
@@ -117,7 +126,9 @@ def test_chains_of_where_choose_as_numpy_does() -> None:
     for c, a, b in zip(conditions, u, v):
         chosen, compared = np.where(c, chosen, a), np.where(compared > a, compared, b)
     np.testing.assert_array_equal(first("wheres", 6, x, *(t for pair in zip(conditions, u) for t in pair)), chosen)
-    np.testing.assert_array_equal(first("wheres_of_themselves", 6, x, *(t for pair in zip(u, v) for t in pair)), compared)
+    np.testing.assert_array_equal(
+        first("wheres_of_themselves", 6, x, *(t for pair in zip(u, v) for t in pair)), compared
+    )
 
 
 def test_wide_models_give_what_their_definition_says() -> None:
@@ -125,7 +136,10 @@ def test_wide_models_give_what_their_definition_says() -> None:
     inputs = [helper.make_tensor_value_info(f"x{k}", TensorProto.FLOAT, [f"n{k}", 3]) for k in range(200)]
     node = helper.make_node("Concat", [i.name for i in inputs], ["y"], axis=0)
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])])
-    exe = weft.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString(), cache=False)
+    exe = weft.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString(),
+        cache=False,
+    )
     np.testing.assert_array_equal(exe(*pieces), np.concatenate(pieces))
     x = f(2, 3)
     parts = [(np.add, np.multiply, np.subtract)[k % 3](x, np.float32(k)) for k in range(100)]
@@ -136,7 +150,11 @@ def test_wide_models_give_what_their_definition_says() -> None:
 
 def test_kernels_that_differ_in_a_constant_only_are_one() -> None:
     scheduled: list[str] = []
-    exe = weft.compile(model_of("outputs", 40).SerializeToString(), cache=False, on_stage=lambda r: scheduled.extend([r.subject] * (r.stage == "schedule")))
+    exe = weft.compile(
+        model_of("outputs", 40).SerializeToString(),
+        cache=False,
+        on_stage=lambda r: scheduled.extend([r.subject] * (r.stage == "schedule")),
+    )
     assert len(scheduled) <= 2  # x + 0 is a copy
     for k, y in enumerate(exe(f(5))):
         np.testing.assert_array_equal(y, f(5) + k)
@@ -178,7 +196,8 @@ def test_sizes_whose_formulas_are_cut_are_what_they_were(kind: str, step: Callab
 
 
 def test_a_size_that_may_be_negative_keeps_its_sign_when_its_formula_is_cut() -> None:
-    """s = s·s − 3s, at 2 and 1: −2, 10, 70 and −2, 10, 70 by way of negative numbers; an unsigned symbol would be wrong."""
+    """s = s·s − 3s, at 2 and 1: −2, 10, 70 and −2, 10, 70 by way of negative numbers; an unsigned symbol would be
+    wrong."""
     steps = 8
     nodes = [helper.make_node("Shape", ["x"], ["n"]), helper.make_node("Sub", ["n", "three"], ["s0"])]
     for k in range(steps):
@@ -191,7 +210,10 @@ def test_a_size_that_may_be_negative_keeps_its_sign_when_its_formula_is_cut() ->
     inputs = [info("x", TensorProto.FLOAT, ["n"]), info("v", TensorProto.FLOAT, [1])]
     numbers = [numpy_helper.from_array(np.array([k]), n) for n, k in (("three", 30), ("five", 5), ("two", 2))]
     graph = helper.make_graph(nodes, "g", inputs, [info("y", TensorProto.FLOAT, [None])], numbers)
-    run = weft.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString(), cache=False)
+    run = weft.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString(),
+        cache=False,
+    )
     for n in (1, 7, 100):
         s = n - 30
         for _ in range(steps):
@@ -203,9 +225,13 @@ def test_a_random_function_that_is_called_twice_is_not_one_call() -> None:
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
     noise = helper.make_node("RandomNormalLike", ["a"], ["b"])
     function = helper.make_function("own", "noise", ["a"], ["b"], [noise], opsets)
-    nodes = [helper.make_node("noise", ["x"], [n], domain="own") for n in ("p", "q")] + [helper.make_node("Sub", ["p", "q"], ["y"])]
+    nodes = [helper.make_node("noise", ["x"], [n], domain="own") for n in ("p", "q")] + [
+        helper.make_node("Sub", ["p", "q"], ["y"])
+    ]
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [64]) for n in ("x", "y")]
-    model = helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:]), opset_imports=opsets, functions=[function], ir_version=10)
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", info[:1], info[1:]), opset_imports=opsets, functions=[function], ir_version=10
+    )
     try:
         exe = weft.compile(model.SerializeToString(), cache=False)
     except UnsupportedError:
@@ -266,7 +292,10 @@ def test_values_made_of_nothing_are_folded_as_far_as_the_budget_goes(monkeypatch
     parts = [b.add(Fill(dt.float32, (1 << 6, 1 << 6), float(k))) for k in range(12)]
     b.output(b.add(Concat(0), *parts))
     folded = fold_constants(b.build())
-    assert folded.nodes and 0 < sum(c.constant.nbytes for c in folded.constants() if c.constant is not None) <= folding.MADE
+    assert (
+        folded.nodes
+        and 0 < sum(c.constant.nbytes for c in folded.constants() if c.constant is not None) <= folding.MADE
+    )
 
 
 def test_growth_models_are_valid_onnx() -> None:

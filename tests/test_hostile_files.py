@@ -1,4 +1,5 @@
-"""Files of zeros, large and sparse, are refused after a look at them: within 0.2 s of a process's time, 50 MB of memory, and with a reason."""
+"""Files of zeros, large and sparse, are refused after a look at them: within 0.2 s of a process's time, 50 MB of
+memory, and with a reason."""
 
 from __future__ import annotations
 
@@ -25,12 +26,17 @@ seconds = min(time.process_time() - began, time.perf_counter() - clock)
 print(json.dumps([message, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))
 """
 SIZES = {"zeros": 20 << 20, "sparse": 3 << 30}
-NETWORK = b"[net]\nwidth=8\nheight=8\nchannels=3\n[convolutional]\nfilters=4\nsize=3\nstride=1\npad=1\nactivation=linear\n"
+NETWORK = (
+    b"[net]\nwidth=8\nheight=8\nchannels=3\n[convolutional]\nfilters=4\nsize=3\nstride=1\npad=1\nactivation=linear\n"
+)
 
 
 def refused(path: Path, folder: Path, **options: object) -> str:
     """The message, after time and memory were within bounds."""
-    command, environment = [sys.executable, "-c", CODE, str(path), json.dumps(options)], {"WEFT_CACHE_DIR": str(folder), "PATH": "/bin"}
+    command, environment = (
+        [sys.executable, "-c", CODE, str(path), json.dumps(options)],
+        {"WEFT_CACHE_DIR": str(folder), "PATH": "/bin"},
+    )
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     message, seconds, kilobytes = json.loads(done.stdout)
     assert message is not None and seconds <= 0.2 and kilobytes <= 50_000, (message, seconds, kilobytes)
@@ -50,9 +56,16 @@ def zeros(path: Path, size: str) -> Path:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("suffix", "what"),
-    [(".onnx", "is not an ONNX model"), (".cfg", "is not a Darknet network"), (".weft", "is no Weft archive"), (".bin", "no frontend takes")],
+    [
+        (".onnx", "is not an ONNX model"),
+        (".cfg", "is not a Darknet network"),
+        (".weft", "is no Weft archive"),
+        (".bin", "no frontend takes"),
+    ],
 )
-def test_a_file_of_zeros_is_refused_after_a_look(suffix: str, what: str, size: str, cache: bool, tmp_path: Path) -> None:
+def test_a_file_of_zeros_is_refused_after_a_look(
+    suffix: str, what: str, size: str, cache: bool, tmp_path: Path
+) -> None:
     if suffix == ".weft" and not cache:
         pytest.skip("an archive is not cached")
     options = {} if suffix == ".weft" else {"cache": cache}

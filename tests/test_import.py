@@ -11,9 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-HEAVY = {"llvmlite", "onnx", "onnxruntime", "openvino", "pyopencl", "torch", "tensorflow", "jax", "scipy", "rich", "typer", "pluggy"}
+HEAVY = {
+    "llvmlite",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "pyopencl",
+    "torch",
+    "tensorflow",
+    "jax",
+    "scipy",
+    "rich",
+    "typer",
+    "pluggy",
+}
 LAYERS = (
-    "pipeline", "kernel", "expr", "tensor", "loop", "graph", "ops", "passes", "lower", "schedule", "codegen", "plugins", "hooks",
+    "pipeline", "kernel", "expr", "tensor", "loop", "graph", "ops", "passes", "lower", "schedule", "codegen", "plugins",
+    "hooks",
 )  # fmt: skip
 COMPILER = {"weft_ops.library", *(f"weft.{m}" for m in LAYERS)}
 
@@ -57,7 +71,9 @@ def test_help_answers_at_once() -> None:
     """The command line knows its plugins' commands, and neither the compiler nor a framework or driver."""
     found = modules_after("from weft.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass")
     assert "weft_llvm.plugin" in found
-    assert not found & ((HEAVY | COMPILER | {"cuda", "numba"}) - {"pluggy", "typer", "rich", "weft.plugins", "weft.hooks"})
+    assert not found & (
+        (HEAVY | COMPILER | {"cuda", "numba"}) - {"pluggy", "typer", "rich", "weft.plugins", "weft.hooks"}
+    )
 
 
 def test_the_public_names_are_listed_and_resolve() -> None:
@@ -71,16 +87,25 @@ def test_the_public_names_are_listed_and_resolve() -> None:
 
 
 def test_running_an_archive_imports_no_compiler(archive: Path) -> None:
-    code = "import sys, numpy, weft; e = weft.Executable.load(sys.argv[1]); e.run({'x': numpy.ones((3, 64), 'float32')})"
+    code = (
+        "import sys, numpy, weft; e = weft.Executable.load(sys.argv[1]); e.run({'x': numpy.ones((3, 64), 'float32')})"
+    )
     found = modules_after(code, str(archive))
     assert not found & (HEAVY | COMPILER)
 
 
 def test_the_command_runs_an_archive_without_the_compiler_or_frameworks(archive: Path) -> None:
-    code = "import sys; from weft.cli.main import main\ntry: main(['run', sys.argv[1]])\nexcept SystemExit as e: assert not e.code"
+    code = (
+        "import sys; from weft.cli.main import main\ntry: main(['run', sys.argv[1]])\nexcept SystemExit as e: assert"
+        " not e.code"
+    )
     found = modules_after(code, str(archive))
     # Plugins are asked for commands, so their modules are there; what they drive is not.
-    assert not found & (HEAVY | COMPILER - {"rich", "typer", "pluggy", "weft.plugins", "weft.hooks"}) - {"rich", "typer", "pluggy"}
+    assert not found & (HEAVY | COMPILER - {"rich", "typer", "pluggy", "weft.plugins", "weft.hooks"}) - {
+        "rich",
+        "typer",
+        "pluggy",
+    }
 
 
 def test_plugins_import_nothing_heavy() -> None:
@@ -99,7 +124,9 @@ def test_a_loaded_archive_computes_what_was_compiled(archive: Path) -> None:
     np.testing.assert_allclose(weft.Executable.load(archive).run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 
 
-OPERATORS = sorted(p.stem for p in (Path(__file__).parents[1] / "ops" / "weft_ops").glob("*.py") if p.stem != "__init__")
+OPERATORS = sorted(
+    p.stem for p in (Path(__file__).parents[1] / "ops" / "weft_ops").glob("*.py") if p.stem != "__init__"
+)
 
 
 @pytest.mark.parametrize("module", OPERATORS)

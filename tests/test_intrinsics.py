@@ -23,7 +23,12 @@ from weft_testing.intrinsics import check_intrinsic
 OPERANDS = tuple(Operand(n, strides=(None, 1)) for n in "ABC")
 
 
-def rows(update: Callable[..., Stmt] | None = None, reset: Callable[..., Stmt] | None = None, operands: Any = OPERANDS, dtype: str = "float32") -> Intrinsic:
+def rows(
+    update: Callable[..., Stmt] | None = None,
+    reset: Callable[..., Stmt] | None = None,
+    operands: Any = OPERANDS,
+    dtype: str = "float32",
+) -> Intrinsic:
     """gemm in vectors of eight."""
 
     def start(c: Any) -> Stmt:
@@ -31,10 +36,14 @@ def rows(update: Callable[..., Stmt] | None = None, reset: Callable[..., Stmt] |
 
     def add(a: Any, b: Any, c: Any) -> Stmt:
         k = tl.var("k")
-        return For(k, const(8), seq(*(c.store(c.load(8, i) + Broadcast(a[i, k], 8) * b.load(8, k), i) for i in range(8))))
+        return For(
+            k, const(8), seq(*(c.store(c.load(8, i) + Broadcast(a[i, k], 8) * b.load(8, k), i) for i in range(8)))
+        )
 
     used = update or add
-    return Intrinsic("rows", gemm(dtype=dtype).meaning, operands, lambda a, b, c: seq(start(c), used(a, b, c)), reset or start, used)
+    return Intrinsic(
+        "rows", gemm(dtype=dtype).meaning, operands, lambda a, b, c: seq(start(c), used(a, b, c)), reset or start, used
+    )
 
 
 def loops(body: Callable[[Any, Any, Any], Stmt]) -> Stmt:
@@ -87,7 +96,9 @@ def broken_row(c: Any) -> Stmt:
         (rows(reset=broken_bounds), "reset", "elements beside the start of C, outside of it"),
     ],
 )
-def test_code_that_disagrees_is_named_with_the_element_and_both_values(intrinsic: Intrinsic, form: str, words: str) -> None:
+def test_code_that_disagrees_is_named_with_the_element_and_both_values(
+    intrinsic: Intrinsic, form: str, words: str
+) -> None:
     with pytest.raises(ScheduleError) as caught:
         check_intrinsic(intrinsic)
     text = str(caught.value)
@@ -104,9 +115,13 @@ def test_code_that_is_right_interpreted_and_wrong_where_it_runs() -> None:
         wide = a.load(8).dtype
         return y.store(IntrinsicCall("llvm.minnum.v8f32", (a.load(8), Broadcast(const(0.0), 8)), wide))
 
-    wrong = Intrinsic("relu", meaning, (Operand("x"), Operand("y")), code, instructions={"llvm.minnum.v8f32": np.maximum})
+    wrong = Intrinsic(
+        "relu", meaning, (Operand("x"), Operand("y")), code, instructions={"llvm.minnum.v8f32": np.maximum}
+    )
     check_intrinsic(wrong)
-    with pytest.raises(ScheduleError, match="the compute code of intrinsic 'relu' disagrees with its meaning") as caught:
+    with pytest.raises(
+        ScheduleError, match="the compute code of intrinsic 'relu' disagrees with its meaning"
+    ) as caught:
         check_intrinsic(wrong, "llvm")
     assert "on target 'llvm" in str(caught.value)
 
@@ -117,7 +132,9 @@ def test_code_that_is_no_statement() -> None:
 
 
 def test_operands_in_memories_of_their_own_are_copied_there_and_back() -> None:
-    scoped = tuple(Operand(n, scope=s, strides=(None, 1)) for n, s in zip("ABC", ("activations", "weights", "accumulator")))
+    scoped = tuple(
+        Operand(n, scope=s, strides=(None, 1)) for n, s in zip("ABC", ("activations", "weights", "accumulator"))
+    )
     assert check_intrinsic(rows(operands=scoped)) == 24
 
 
@@ -153,13 +170,17 @@ def test_intrinsics_of_a_target_reach_schedules() -> None:
 
 def test_an_intrinsic_that_two_plugins_claim() -> None:
     lacking = replace(gemm(), requires=("matrix unit",))
-    assert resolve_target("llvm", plugins(ours=Offers(GEMM), theirs=Offers(lacking))).intrinsics["gemm"] is GEMM, "no machine has both"
+    assert resolve_target("llvm", plugins(ours=Offers(GEMM), theirs=Offers(lacking))).intrinsics["gemm"] is GEMM, (
+        "no machine has both"
+    )
     host = plugins(ours=Offers(GEMM), theirs=Offers(gemm()))
     with pytest.raises(PluginError) as caught:
         resolve_target("llvm", host).intrinsics  # noqa: B018 - asked for at first use
-    assert str(caught.value) == (
-        "the intrinsic 'gemm' of target 'llvm' is claimed by plugin 'ours' (registered by hand) and plugin 'theirs' (registered by hand)\n"
-        "  why: nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'ours' or unregister 'theirs'"
+    assert (
+        str(caught.value)
+        == "the intrinsic 'gemm' of target 'llvm' is claimed by plugin 'ours' (registered by hand) and plugin 'theirs'"
+        " (registered by hand)\n  why: nothing says which of them is meant, and the order of plugins decides"
+        " nothing\n  hint: unregister 'ours' or unregister 'theirs'"
     )
     assert [(p.name, h) for p, h, _ in host.failures] == [("ours", "intrinsics"), ("theirs", "intrinsics")]
     assert resolve_target("c", host).intrinsics == {}, "other targets are not harmed"
@@ -167,16 +188,26 @@ def test_an_intrinsic_that_two_plugins_claim() -> None:
 
 def test_the_plugin_of_the_target_has_no_better_claim() -> None:
     own = next(iter(resolve_target("llvm").intrinsics.values()))
-    with pytest.raises(PluginError, match=rf"the intrinsic '{own.name}' of target 'llvm' is claimed by plugin 'llvm' \(weft-llvm .*\) and plugin 'theirs'"):
+    with pytest.raises(
+        PluginError,
+        match=(
+            rf"the intrinsic '{own.name}' of target 'llvm' is claimed by plugin 'llvm' \(weft-llvm .*\) and plugin"
+            r" 'theirs'"
+        ),
+    ):
         resolve_target("llvm", plugins(theirs=Offers(replace(GEMM, name=own.name)))).intrinsics  # noqa: B018
-    with pytest.raises(PluginError, match=r"plugin 'theirs' \(registered by hand\) claims the intrinsic 'gemm' of target 'llvm' twice"):
+    with pytest.raises(
+        PluginError, match=r"plugin 'theirs' \(registered by hand\) claims the intrinsic 'gemm' of target 'llvm' twice"
+    ):
         resolve_target("llvm", plugins(theirs=Offers(GEMM, GEMM))).intrinsics  # noqa: B018
 
 
 def test_what_is_no_intrinsic_is_reported_with_its_plugin() -> None:
     host = plugins(ours=Offers("gemm8x8"))
     assert "gemm8x8" not in resolve_target("llvm", host).intrinsics
-    assert [(p.name, str(e)) for p, _, e in host.failures] == [("ours", "gave 'gemm8x8', which is no Intrinsic (in a list of 1)")]
+    assert [(p.name, str(e)) for p, _, e in host.failures] == [
+        ("ours", "gave 'gemm8x8', which is no Intrinsic (in a list of 1)")
+    ]
 
 
 def test_a_plugin_that_fails_loses_its_own_only() -> None:

@@ -26,6 +26,8 @@ def test_dims_are_those_of_inputs() -> None:
 
 def test_dims_may_be_constants() -> None:
     spec = kernel_segment(PROGRAM, CODE, {"n": 30})
-    assert spec.symbols == () and spec.inputs[0].dims == (ex.const(30), ex.const(4)) and spec.inputs[0].dtype == dt.float32
+    assert (
+        spec.symbols == () and spec.inputs[0].dims == (ex.const(30), ex.const(4)) and spec.inputs[0].dtype == dt.float32
+    )
     assert spec.buffers[2] == Arena(ex.const(0), ex.const(192))
     assert spec.items == (AllocateOutput(0, (ex.const(60),)), KernelCall("k", (0, 1, 2, 3), (ex.const(30),)))

@@ -29,16 +29,29 @@ def _folder(package: str) -> Path | None:
 
 
 def test_import_contracts_hold() -> None:
-    command = [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())", "--no-cache"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())",
+        "--no-cache",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONIOENCODING": "utf-8"}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("file", sources(), ids=lambda f: "/".join(f.parts[-3:]))
 def test_no_module_imports_a_private_name_of_another_package(file: Path) -> None:
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith("weft") and node.module != "__future__":
-            private = [a.name for a in node.names if a.name.startswith("_")] + [p for p in (node.module or "").split(".") if p.startswith("_")]
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0].startswith("weft")
+            and node.module != "__future__"
+        ):
+            private = [a.name for a in node.names if a.name.startswith("_")] + [
+                p for p in (node.module or "").split(".") if p.startswith("_")
+            ]
             same_package = (node.module or "").split(".")[:2] == module_name(file).split(".")[:2]
             assert not private or same_package, f"{file}:{node.lineno} imports {', '.join(private)} from {node.module}"
 

@@ -1,4 +1,5 @@
-"""Loops whose trips native code runs: what they mean = what the runtime does trip by trip = what it does natively, and when it does."""
+"""Loops whose trips native code runs: what they mean = what the runtime does trip by trip = what it does natively, and
+when it does."""
 
 from __future__ import annotations
 
@@ -71,7 +72,12 @@ def agree(g: Graph, *runs: list[Any], target: str = "llvm -threads=2") -> weft.E
             for want, got in zip(wanted, results, strict=True):
                 assert got.dtype == want.dtype and got.shape == want.shape and got.flags.c_contiguous
                 np.testing.assert_array_equal(got, want)
-            assert not any(np.may_share_memory(a, b) for k, a in enumerate(results) for b in (*inputs, *results[:k]) if isinstance(b, np.ndarray))
+            assert not any(
+                np.may_share_memory(a, b)
+                for k, a in enumerate(results)
+                for b in (*inputs, *results[:k])
+                if isinstance(b, np.ndarray)
+            )
         for x, y in zip(inputs, before):
             np.testing.assert_array_equal(x, y)
     return executable
@@ -120,7 +126,10 @@ def loop(course: Course) -> Graph:
     def body(b: GraphBuilder, i: Value, until: Value, *values: Value) -> Any:
         one, most = b.constant(np.array(1, F)), b.constant(np.array(100, F))
         plain = [b.add(ops.Cast(dt.float32), v) for v in values]
-        carried = [b.add(ops.Minimum(), b.add(ops.Add(), plain[(j + 1) % len(c.carried)], plain[-1 - j % len(plain)]), most) for j in range(len(c.carried))]
+        carried = [
+            b.add(ops.Minimum(), b.add(ops.Add(), plain[(j + 1) % len(c.carried)], plain[-1 - j % len(plain)]), most)
+            for j in range(len(c.carried))
+        ]
         carried = [b.add(ops.Cast(dt.dtype(of)), v) for of, v in zip(c.carried, carried)]
         number = b.add(ops.Cast(dt.float32), i)
         seen = [*values, *carried, *(b.add(ops.Subtract(), number, b.add(ops.Add(), v, one)) for v in plain)]
@@ -130,11 +139,19 @@ def loop(course: Course) -> Graph:
     # The body takes what it captures last; `until` is the first of it.
     types = [tensor_type(of, c.shape) for of in (*c.carried, *(of for of, _, _ in c.items))]
     captured = [tensor_type(of, c.shape) for of in c.captured]
-    inner = graph(INDEX, *types, INDEX, *captured, build=lambda b, i, *vs: body(b, i, vs[len(types)], *vs[: len(types)], *vs[len(types) + 1 :]), name="body")
+    inner = graph(
+        INDEX,
+        *types,
+        INDEX,
+        *captured,
+        build=lambda b, i, *vs: body(b, i, vs[len(types)], *vs[: len(types)], *vs[len(types) + 1 :]),
+        name="body",
+    )
 
     def build(b: GraphBuilder, trips: Value, going: Value, *values: Value) -> Any:
         op = ops.Loop(
-            inner, len(c.carried), c.tests, None, tuple(a for _, a, _ in c.items), tuple(back for _, _, back in c.items),
+            inner, len(c.carried), c.tests, None, tuple(a for _, a, _ in c.items), tuple(back for _, _,
+                back in c.items),
             tuple(a for _, a, _ in c.results), tuple(back for _, _, back in c.results),
         )  # fmt: skip
         found = b.add_all(op, trips if c.counts else None, going, *values)
@@ -178,8 +195,17 @@ def check_random(course: Course, data: st.DataObject) -> None:
 
 
 def test_trips_after_the_first_are_native(ran: list[tuple[int, int]]) -> None:
-    g = loop(Course((2, "n"), ("float32",), (("float16", 2, True),), ("bool",), ((0, 1, True), (3, 0, False)), False, False))
-    inputs = [np.array(0), np.array(True), np.ones((2, 3), F), np.arange(60).reshape(2, 3, 10).astype(np.float16), np.array(0), np.ones((2, 3), bool)]
+    g = loop(
+        Course((2, "n"), ("float32",), (("float16", 2, True),), ("bool",), ((0, 1, True), (3, 0, False)), False, False)
+    )
+    inputs = [
+        np.array(0),
+        np.array(True),
+        np.ones((2, 3), F),
+        np.arange(60).reshape(2, 3, 10).astype(np.float16),
+        np.array(0),
+        np.ones((2, 3), bool),
+    ]
     agree(g, inputs)
     assert ran == [(1, 10)]
 
@@ -187,8 +213,24 @@ def test_trips_after_the_first_are_native(ran: list[tuple[int, int]]) -> None:
 @pytest.mark.needs("c")
 @pytest.mark.parametrize("tests", [False, True])
 def test_the_target_c_has_native_trips(ran: list[tuple[int, int]], tests: bool) -> None:
-    g = loop(Course((2, "n"), ("float32", "int64"), (("float32", 2, True), ("bool", 0, False)), ("bool",), ((0, 1, True), (3, 0, False)), tests, False))
-    inputs = [np.array(0), np.array(True), np.ones((2, 3), F), np.zeros((2, 3), np.int64), np.arange(60, dtype=F).reshape(2, 3, 10)]
+    g = loop(
+        Course(
+            (2, "n"),
+            ("float32", "int64"),
+            (("float32", 2, True), ("bool", 0, False)),
+            ("bool",),
+            ((0, 1, True), (3, 0, False)),
+            tests,
+            False,
+        )
+    )
+    inputs = [
+        np.array(0),
+        np.array(True),
+        np.ones((2, 3), F),
+        np.zeros((2, 3), np.int64),
+        np.arange(60, dtype=F).reshape(2, 3, 10),
+    ]
     agree(g, [*inputs, np.arange(60).reshape(10, 2, 3) % 3 > 0, np.array(6), np.ones((2, 3), bool)], target="c")
     assert ran == [(1, 7 if tests else 10)]
 
@@ -197,7 +239,9 @@ def test_results_of_a_loop_without_a_number_of_trips_grow(ran: list[tuple[int, i
     g = loop(Course(("n",), ("int64",), (), ("int64",), ((0, 0, False), (1, 1, True)), True, False))
     executable = agree(g, [np.array(0), np.array(True), np.zeros(3, np.int64), np.array(999), np.array([1, 2, 3])])
     assert ran == [(1, 1000)]
-    for result in executable.run(named(executable, [np.array(0), np.array(True), np.zeros(3, np.int64), np.array(70), np.ones(3, np.int64)])).values():
+    for result in executable.run(
+        named(executable, [np.array(0), np.array(True), np.zeros(3, np.int64), np.array(70), np.ones(3, np.int64)])
+    ).values():
         assert result.base is None or result.base.nbytes < result.nbytes + 4096  # no room that nobody needs
 
 
@@ -212,9 +256,14 @@ def test_sizes_that_change_on_the_way(ran: list[tuple[int, int]]) -> None:
     inner = graph(INDEX, tensor_type("int64", ("m",)), build=body, name="body")
 
     def build(b: GraphBuilder, trips: Value, x: Value) -> Any:
-        return [b.add(ops.HostIdentity(), v) for v in b.add_all(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), trips, None, x)]
+        return [
+            b.add(ops.HostIdentity(), v)
+            for v in b.add_all(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), trips, None, x)
+        ]
 
-    agree(graph(INDEX, tensor_type("int64", (5,)), build=build), [np.array(8), np.arange(5)], [np.array(4), np.arange(5)])
+    agree(
+        graph(INDEX, tensor_type("int64", (5,)), build=build), [np.array(8), np.arange(5)], [np.array(4), np.arange(5)]
+    )
     assert ran == [(1, 6), (1, 4)]
 
 
@@ -222,12 +271,20 @@ def test_a_trip_that_fails_says_which(ran: list[tuple[int, int]]) -> None:
     from onnx import TensorProto, helper
 
     info = helper.make_tensor_value_info
-    step = [helper.make_node("Gather", ["x", "at"], ["row"], axis=0), helper.make_node("Add", ["total", "row"], ["sum"])]
+    step = [
+        helper.make_node("Gather", ["x", "at"], ["row"], axis=0),
+        helper.make_node("Add", ["total", "row"], ["sum"]),
+    ]
     inner = helper.make_graph(
-        step, "body", [info("total", TensorProto.FLOAT, [2]), info("at", TensorProto.INT64, [])], [info("sum", TensorProto.FLOAT, [2])]
+        step, "body", [info("total", TensorProto.FLOAT, [2]), info("at", TensorProto.INT64, [])], [info("sum",
+            TensorProto.FLOAT, [2])]
     )  # fmt: skip
     node = helper.make_node("Scan", ["zero", "places"], ["y"], body=inner, num_scan_inputs=1)
-    ends = [info("zero", TensorProto.FLOAT, [2]), info("places", TensorProto.INT64, ["t"]), info("x", TensorProto.FLOAT, ["n", 2])]
+    ends = [
+        info("zero", TensorProto.FLOAT, [2]),
+        info("places", TensorProto.INT64, ["t"]),
+        info("x", TensorProto.FLOAT, ["n", 2]),
+    ]
     g = helper.make_graph([node], "g", ends, [info("y", TensorProto.FLOAT, [2])])
     executable = weft.compile(helper.make_model(g, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
     inputs = {"zero": np.zeros(2, F), "places": np.array([0, 1, 1, 7, 0]), "x": np.ones((3, 2), F)}
@@ -236,17 +293,32 @@ def test_a_trip_that_fails_says_which(ran: list[tuple[int, int]]) -> None:
         with pytest.raises(WeftError) as caught:
             e.run(inputs)
         messages.append(str(caught.value))
-    assert messages[0] == messages[1] and "7" in messages[0].splitlines()[0] and "in trip 3 of a loop, counted from 0" in messages[0]
+    assert (
+        messages[0] == messages[1]
+        and "7" in messages[0].splitlines()[0]
+        and "in trip 3 of a loop, counted from 0" in messages[0]
+    )
     assert ran == [(1, 3)]
     inputs["places"] = np.array([0, 1, 1, 2, 0])
     np.testing.assert_array_equal(executable.run(inputs)["y"], np.full(2, 5, F))
 
 
 def test_two_threads_at_once() -> None:
-    g = loop(Course((64,), ("float32", "float32"), (("float32", 0, False),), ("float32",), ((0, 0, False),), True, False))
+    g = loop(
+        Course((64,), ("float32", "float32"), (("float32", 0, False),), ("float32",), ((0, 0, False),), True, False)
+    )
     executable = weft.compile(g, "llvm -threads=2")
     rng = np.random.default_rng(0)
-    runs = [[np.array(0), np.array(True), *rng.integers(0, 9, (2, 64)).astype(F), rng.integers(0, 9, (300, 64)).astype(F), np.array(250), np.ones(64, F)]]
+    runs = [
+        [
+            np.array(0),
+            np.array(True),
+            *rng.integers(0, 9, (2, 64)).astype(F),
+            rng.integers(0, 9, (300, 64)).astype(F),
+            np.array(250),
+            np.ones(64, F),
+        ]
+    ]
     runs += [[*runs[0][:2], runs[0][3], runs[0][2], runs[0][4][::-1], np.array(290), runs[0][6]]]
     wanted = [evaluate(g, r) for r in runs]
     wrong: list[Any] = []
@@ -270,7 +342,9 @@ def test_a_long_loop_can_be_interrupted() -> None:
 
     g = loop(Course((4,), ("float32",), (), ("float32",), (), True, False))
     executable = weft.compile(g)
-    inputs = named(executable, [np.array(0), np.array(True), np.zeros(4, F), np.array(1 << 27), np.ones(4, F)])  # a minute, if nobody interrupts it
+    inputs = named(
+        executable, [np.array(0), np.array(True), np.zeros(4, F), np.array(1 << 27), np.ones(4, F)]
+    )  # a minute, if nobody interrupts it
     timer = threading.Timer(0.3, _thread.interrupt_main)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may ignore it
     try:
@@ -320,10 +394,11 @@ def test_a_plan_that_carries_what_is_of_another_type_is_not_run_natively(ran: li
     inner = graph(INDEX, tensor_type("float32", (4,)), tensor_type("int8", (4,)), build=body, name="body")
     g = graph(
         INDEX, tensor_type("float32", (4,)), tensor_type("int8", (4,)),
-        build=lambda b, n, x, y: [b.add(ops.HostIdentity(), v) for v in b.add_all(ops.Loop(inner, 1, False, None, (), (), (0,), (False,)), n, None, x, y)],
+        build=lambda b, n, x, y: [b.add(ops.HostIdentity(), v) for v in b.add_all(ops.Loop(inner, 1, False, None, (),
+            (), (0,), (False,)), n, None, x, y)],
     )  # fmt: skip
     executable = weft.compile(g, cache=False)
-    (loop_, *rest) = executable.manifest.steps
+    loop_, *rest = executable.manifest.steps
     step = replace(loop_, carried=2, result_axes=(), result_backward=())  # type: ignore[arg-type, call-arg]
     manifest = executable.manifest.with_(steps=(step, *rest))
     assert manifest.trouble() is None
@@ -348,7 +423,10 @@ def test_a_target_without_native_loops(monkeypatch: pytest.MonkeyPatch, ran: lis
 def test_bodies_of_several_steps_stay_with_the_runtime() -> None:
     def body(b: GraphBuilder, i: Value, x: Value) -> Any:
         even = b.add(ops.Equal(), b.add(ops.Mod(), i, b.constant(np.array(2))), b.constant(np.array(0)))
-        branches = [graph(tensor_type("float32", (3,)), build=lambda b, v, op=op: b.add(op, v), name="part") for op in (ops.Negative(), ops.Relu())]
+        branches = [
+            graph(tensor_type("float32", (3,)), build=lambda b, v, op=op: b.add(op, v), name="part")
+            for op in (ops.Negative(), ops.Relu())
+        ]
         return b.add(ops.If(*branches), even, x, x)
 
     inner = graph(INDEX, tensor_type("float32", (3,)), build=body, name="body")
@@ -364,7 +442,9 @@ def test_its_code_is_for_every_architecture(architecture: str) -> None:
     from weft_llvm.native import loops_code
     from weft_llvm.toolchain import Cpu
 
-    code = loops_code(Cpu(f"{architecture}-unknown-linux-gnu", "generic" if architecture == "aarch64" else "x86-64", "", 2))
+    code = loops_code(
+        Cpu(f"{architecture}-unknown-linux-gnu", "generic" if architecture == "aarch64" else "x86-64", "", 2)
+    )
     assert list(code.entries) == ["repeat"] and code.architecture == architecture
 
 
@@ -372,17 +452,36 @@ def test_a_scan_of_onnx_goes_along_its_axes_in_its_directions(ran: list[tuple[in
     from onnx import TensorProto, helper
 
     info = helper.make_tensor_value_info
-    step = [helper.make_node("MatMul", ["h", "u"], ["a"]), helper.make_node("Add", ["a", "row"], ["b"]), helper.make_node("Tanh", ["b"], ["g"])]
+    step = [
+        helper.make_node("MatMul", ["h", "u"], ["a"]),
+        helper.make_node("Add", ["a", "row"], ["b"]),
+        helper.make_node("Tanh", ["b"], ["g"]),
+    ]
     step += [helper.make_node("Greater", ["g", "other"], ["more"]), helper.make_node("Identity", ["g"], ["y"])]
     row = [2, "w"]
     inner = helper.make_graph(
         step, "body", [info(n, TensorProto.FLOAT, row) for n in ("h", "row", "other")],
         [info("g", TensorProto.FLOAT, row), info("y", TensorProto.FLOAT, row), info("more", TensorProto.BOOL, row)],
     )  # fmt: skip
-    course = {"scan_input_axes": [0, 2], "scan_input_directions": [1, 0], "scan_output_axes": [1, 2], "scan_output_directions": [0, 1]}
-    node = helper.make_node("Scan", ["h0", "x", "z"], ["last", "every", "flags"], body=inner, num_scan_inputs=2, **course)
-    ends = [info("h0", TensorProto.FLOAT, row), info("u", TensorProto.FLOAT, ["w", "w"]), info("x", TensorProto.FLOAT, ["t", *row])]
-    outputs = [info("last", TensorProto.FLOAT, row), info("every", TensorProto.FLOAT, [2, "t", "w"]), info("flags", TensorProto.BOOL, [2, "w", "t"])]
+    course = {
+        "scan_input_axes": [0, 2],
+        "scan_input_directions": [1, 0],
+        "scan_output_axes": [1, 2],
+        "scan_output_directions": [0, 1],
+    }
+    node = helper.make_node(
+        "Scan", ["h0", "x", "z"], ["last", "every", "flags"], body=inner, num_scan_inputs=2, **course
+    )
+    ends = [
+        info("h0", TensorProto.FLOAT, row),
+        info("u", TensorProto.FLOAT, ["w", "w"]),
+        info("x", TensorProto.FLOAT, ["t", *row]),
+    ]
+    outputs = [
+        info("last", TensorProto.FLOAT, row),
+        info("every", TensorProto.FLOAT, [2, "t", "w"]),
+        info("flags", TensorProto.BOOL, [2, "w", "t"]),
+    ]
     g = helper.make_graph([node], "g", [*ends, info("z", TensorProto.FLOAT, [*row, "t"])], outputs)
     model = helper.make_model(g, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     executable = weft.compile(model)

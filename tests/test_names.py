@@ -1,4 +1,5 @@
-"""Names of a model, whatever characters they hold, do nothing to a terminal, to a template, to a page or to the form of errors."""
+"""Names of a model, whatever characters they hold, do nothing to a terminal, to a template, to a page or to the form of
+errors."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from weft.graph.nodes import Graph
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 HOSTILE = (
-    "\x1b[2J\x1b]0;title\x07", "a\nhint: run this", "a\r\x08", "\u202egnp.exe", "\u2066\u2069", "{0}", "{1}{{", "{0.__class__}",
+    "\x1b[2J\x1b]0;title\x07", "a\nhint: run this", "a\r\x08", "\u202egnp.exe", "\u2066\u2069", "{0}", "{1}{{",
+        "{0.__class__}",
     "%s%n", "</script><b>", "`", '"',
     "x" * 5000, "\x9b31m", "\x00", "[red]b[/red]",
 )  # fmt: skip
@@ -63,7 +65,9 @@ def test_an_error_keeps_its_form(name: str) -> None:
     assert harmless(text)
     lines = text.split("\n")
     assert lines[0].startswith("'")
-    assert [line for line in lines if re.match(r" {0,2}\S", line)][-2:] == [line for line in lines if line.startswith(("  why: ", "  hint: rename "))]
+    assert [line for line in lines if re.match(r" {0,2}\S", line)][-2:] == [
+        line for line in lines if line.startswith(("  why: ", "  hint: rename "))
+    ]
 
 
 @hostile
@@ -80,7 +84,12 @@ def model(name: str, operator: str = "Reshape") -> bytes:
     tensor = helper.make_tensor_value_info
     x, s, y, n = (name + c for c in "xsyn")
     inputs = [tensor(x, TensorProto.FLOAT, [n]), tensor(s, TensorProto.INT64, [2])]
-    graph = helper.make_graph([helper.make_node(operator, [x, s], [y], name + "o")], name + "g", inputs, [helper.make_empty_tensor_value_info(y)])
+    graph = helper.make_graph(
+        [helper.make_node(operator, [x, s], [y], name + "o")],
+        name + "g",
+        inputs,
+        [helper.make_empty_tensor_value_info(y)],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString()  # type: ignore[no-any-return]
 
 
@@ -90,7 +99,12 @@ def what_is_said(graph: Graph, name: str) -> list[str]:
     x, s, y = (name + c for c in "xsy")
     good, texts = np.ones(6, np.float32), [str(graph), str(executable.manifest.plan())]
     np.testing.assert_array_equal(executable.run({x: good, s: np.array([2, 3])})[y], good.reshape(2, 3))
-    for inputs in ({x: good, s: np.array([2, 4])}, {x: good.astype(int), s: np.array([2, 3])}, {x: good}, {x: good, s: np.ones(3, np.int64)}):
+    for inputs in (
+        {x: good, s: np.array([2, 4])},
+        {x: good.astype(int), s: np.array([2, 3])},
+        {x: good},
+        {x: good, s: np.ones(3, np.int64)},
+    ):
         with pytest.raises(WeftError) as caught:
             executable.run(inputs)
         texts.append(str(caught.value))

@@ -61,11 +61,12 @@ def test_a_name_that_two_plugins_claim_is_an_error_where_a_text_says_it() -> Non
     finally:
         host().unregister("one")
         host().unregister("two")
-    assert str(caught.value) == (
-        "graph text, line 2, column 20: the operator 'Rectified' is claimed by plugin 'one' (registered by hand) and plugin 'two' (registered by hand)\n"
-        "    %y: float32[4] = Rectified()(%x)\n                     ^\n"
-        "  why: nothing says which of them is meant, and the order of plugins decides nothing\n"
-        "  hint: unregister 'one' or unregister 'two' or give one another `operator_name`"
+    assert (
+        str(caught.value)
+        == "graph text, line 2, column 20: the operator 'Rectified' is claimed by plugin 'one' (registered by hand) and"
+        " plugin 'two' (registered by hand)\n    %y: float32[4] = Rectified()(%x)\n                     ^\n  why:"
+        " nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'one' or"
+        " unregister 'two' or give one another `operator_name`"
     )
     assert type(node.op) is Relu, "texts that do not name it are read"
 
@@ -73,7 +74,9 @@ def test_a_name_that_two_plugins_claim_is_an_error_where_a_text_says_it() -> Non
 def test_nobody_is_told_to_uninstall_the_library() -> None:
     host().register(Plugin(type("Relu", (Relu,), {})), "rude")
     try:
-        with pytest.raises(ParseError, match=r"'Relu' is claimed by plugin 'ops' \(weft-ops .*\) and plugin 'rude'") as caught:
+        with pytest.raises(
+            ParseError, match=r"'Relu' is claimed by plugin 'ops' \(weft-ops .*\) and plugin 'rude'"
+        ) as caught:
             parse_graph(TEXT.format(name="Relu"))
     finally:
         host().unregister("rude")
@@ -81,5 +84,11 @@ def test_nobody_is_told_to_uninstall_the_library() -> None:
 
 
 def test_two_given_operators_of_one_name_are_an_error() -> None:
-    with pytest.raises(GraphError, match=r"two operators are called 'Rectified': .*\.Rectified and .*\.Another\n  hint: give one another `operator_name`"):
+    with pytest.raises(
+        GraphError,
+        match=(
+            r"two operators are called 'Rectified': .*\.Rectified and .*\.Another\n  hint: give one another"
+            r" `operator_name`"
+        ),
+    ):
         parse_graph(TEXT.format(name="Rectified"), {}, [Rectified, Another])

@@ -56,7 +56,9 @@ def test_text_and_back(words: list[str], options: Options) -> None:
 
 
 def test_python_gives_what_no_text_can() -> None:
-    assert make(weights=Path("w"), array=b"x", dims={"n": 1}, scale=2) == Options(weights=Path("w"), array=b"x", dims={"n": 1}, scale=2)
+    assert make(weights=Path("w"), array=b"x", dims={"n": 1}, scale=2) == Options(
+        weights=Path("w"), array=b"x", dims={"n": 1}, scale=2
+    )
     assert make(weights=None) == Options()
 
 
@@ -69,7 +71,13 @@ def test_python_gives_what_no_text_can() -> None:
         (["-array=x"], "option '-array' takes bytes, which cannot be written, got 'x'\n  f -array=x"),
         (["-size"], "option '-size' needs a value\n  f -size\n  hint: write -size=value"),
         (["-size=10"], "frontend 'f' has no such options\n  f -size=10\n  why: size is at most 9, got 10"),
-        (["size=1"], "expected an option, got 'size=1'\n  f size=1\n  hint: options are written -name=value; 'f' has -size, -scale, -fast, -mode"),
+        (
+            ["size=1"],
+            (
+                "expected an option, got 'size=1'\n  f size=1\n  hint: options are written -name=value; 'f' has -size,"
+                " -scale, -fast, -mode"
+            ),
+        ),
     ],
 )
 def test_text_that_does_not_fit(words: list[str], said: str) -> None:
@@ -86,7 +94,10 @@ def test_text_that_does_not_fit(words: list[str], said: str) -> None:
         ({"size": True}, "option 'size' of frontend 'f' takes an integer, got True"),
         ({"size": None}, "option 'size' of frontend 'f' takes an integer, got None"),
         ({"mode": "fast"}, "option 'mode' of frontend 'f' takes one of speed, size, got 'fast'"),
-        ({"dims": {"n": "4"}}, "option 'dims' of frontend 'f' takes a mapping from names, each value an integer, got {'n': '4'}"),
+        (
+            {"dims": {"n": "4"}},
+            "option 'dims' of frontend 'f' takes a mapping from names, each value an integer, got {'n': '4'}",
+        ),
         ({"names": ["x"]}, "option 'names' of frontend 'f' takes a tuple, each element a text, got ['x']"),
         ({"weights": 1}, "option 'weights' of frontend 'f' takes a text or PathLike or bytes, got 1"),
         ({"array": "x" * 99}, "option 'array' of frontend 'f' takes bytes, got a str"),

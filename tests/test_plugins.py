@@ -80,7 +80,9 @@ class Site:
 
     def host(self, version: str = "0.1.0") -> PluginHost:
         found = metadata.entry_points(group="weft.plugins")
-        return PluginHost([e for e in found if e.dist is not None and Path(str(e.dist.locate_file(""))) == self.folder], version)
+        return PluginHost(
+            [e for e in found if e.dist is not None and Path(str(e.dist.locate_file(""))) == self.folder], version
+        )
 
 
 @pytest.fixture
@@ -126,8 +128,13 @@ def test_a_misspelt_hook_is_named_with_the_nearest_and_leaves_others_in_use(site
 
 
 def test_an_argument_that_no_hook_has_quarantines(site: Site) -> None:
-    site.install("greedy", "from weft.hooks import hookimpl\n@hookimpl\ndef schedules(target, weather):\n    return []\n")
-    assert failure(site.host()) == "PluginError: hook 'schedules' takes 'weather', which it is not given: it may take target"
+    site.install(
+        "greedy", "from weft.hooks import hookimpl\n@hookimpl\ndef schedules(target, weather):\n    return []\n"
+    )
+    assert (
+        failure(site.host())
+        == "PluginError: hook 'schedules' takes 'weather', which it is not given: it may take target"
+    )
 
 
 def test_a_failing_import_is_kept_as_data(site: Site) -> None:
@@ -141,12 +148,16 @@ def test_a_failing_import_is_kept_as_data(site: Site) -> None:
 
 def test_a_plugin_out_of_range_is_not_even_imported(site: Site) -> None:
     site.install("old", "raise AssertionError('imported')\n", requires="weft (>=0.0.1,<0.1)")
-    assert failure(site.host("0.1.0")) == "needs weft<0.1,>=0.0.1, this is weft 0.1.0: install another version of old, or weft<0.1,>=0.0.1"
+    assert (
+        failure(site.host("0.1.0"))
+        == "needs weft<0.1,>=0.0.1, this is weft 0.1.0: install another version of old, or weft<0.1,>=0.0.1"
+    )
     assert "old" not in sys.modules
 
 
 HOLD = (
-    "weft>=0.1rc1", "Weft>=0.1", "weft[extra]>=0.1 ; python_version > '3'", "weft>=5 ; extra == 'x'", "weft-llvm>=99", "",
+    "weft>=0.1rc1", "Weft>=0.1", "weft[extra]>=0.1 ; python_version > '3'", "weft>=5 ; extra == 'x'", "weft-llvm>=99",
+    "",
 )  # fmt: skip
 
 
@@ -170,10 +181,16 @@ def test_an_unreadable_requirement_quarantines_that_plugin_alone(site: Site) -> 
 
 def test_a_part_of_weft_keeps_its_plugin_name(site: Site) -> None:
     site.install("another", GOOD, plugin="ops")
-    mine = [e for e in metadata.entry_points(group="weft.plugins") if e.dist is not None and e.dist.name in ("another", "weft-ops")]
+    mine = [
+        e
+        for e in metadata.entry_points(group="weft.plugins")
+        if e.dist is not None and e.dist.name in ("another", "weft-ops")
+    ]
     for entries in (mine, mine[::-1]):
         found = PluginHost(entries, "0.1.0")
-        assert [(p.distribution, p.healthy) for p in found.plugins if p.name == "ops" and p.healthy] == [("weft-ops", True)]
+        assert [(p.distribution, p.healthy) for p in found.plugins if p.name == "ops" and p.healthy] == [
+            ("weft-ops", True)
+        ]
         (out,) = found.quarantined()
         assert out.distribution == "another" and out.failure is not None and "rename this one" in out.failure
         assert "Relu" in operator_classes(found)
@@ -198,7 +215,9 @@ def test_a_part_of_weft_that_fails_is_an_error(site: Site, monkeypatch: pytest.M
         weft.compile(mlp(), "c", cache=False)
     (library,) = [p for p in everything.plugins if p.name == "ops"]
     library.failure = "ImportError: half installed"
-    with pytest.raises(PluginError, match=r"a part of Weft itself, is out of use(.|\n)*pip install --force-reinstall weft-ops"):
+    with pytest.raises(
+        PluginError, match=r"a part of Weft itself, is out of use(.|\n)*pip install --force-reinstall weft-ops"
+    ):
         resolve_target("c", everything)
 
 
@@ -230,11 +249,15 @@ def test_two_distributions_with_one_plugin_name_are_both_out(site: Site) -> None
 
 
 @pytest.mark.parametrize("broken", ["first", "second", "third", ""])
-def test_all_distributions_with_one_plugin_name_are_out_however_many_and_whichever_is_broken(site: Site, broken: str) -> None:
+def test_all_distributions_with_one_plugin_name_are_out_however_many_and_whichever_is_broken(
+    site: Site, broken: str
+) -> None:
     for name in ("first", "second", "third"):
         site.install(name, "import gone\n" if name == broken else GOOD, plugin="same")
     host = site.host()
-    assert [p.failure for p in host.plugins] == ["the plugin 'same' is provided by first and second and third: keep one"] * 3
+    assert [p.failure for p in host.plugins] == [
+        "the plugin 'same' is provided by first and second and third: keep one"
+    ] * 3
     assert host.items("engines") == []
 
 
@@ -246,7 +269,9 @@ def test_a_distribution_seen_twice_on_the_path_is_one(site: Site) -> None:
 
 def test_an_exception_in_a_hook_loses_that_result_only(site: Site) -> None:
     site.install("before", GOOD)
-    site.install("failing", "from weft.hooks import hookimpl\n@hookimpl\ndef engines():\n    raise RuntimeError('no licence')\n")
+    site.install(
+        "failing", "from weft.hooks import hookimpl\n@hookimpl\ndef engines():\n    raise RuntimeError('no licence')\n"
+    )
     site.install("later", GOOD)
     host = site.host()
     assert [c.plugin.name for c in host.items("engines")] == ["before", "later"]
@@ -270,7 +295,9 @@ def test_a_target_comes_from_its_plugin_with_its_options(site: Site) -> None:
 
 
 def test_a_schedule_hook_that_fails_is_fatal_for_the_target_of_the_same_plugin(site: Site) -> None:
-    site.install("npu", TARGET.replace("{before}", "") + "\n@hookimpl\ndef schedules(target):\n    raise OSError('no rules')\n")
+    site.install(
+        "npu", TARGET.replace("{before}", "") + "\n@hookimpl\ndef schedules(target):\n    raise OSError('no rules')\n"
+    )
     with pytest.raises(PluginError, match=r"plugin 'npu' \(npu 1\.5\) failed in hook 'schedules'\n  why: no rules"):
         resolve_target("npu", site.host()).rules  # noqa: B018 - asked for at first use
 
@@ -285,8 +312,9 @@ def test_a_target_of_two_plugins_names_both(site: Site) -> None:
     for text in ("npu -tiles=2", "other, npu"):
         with pytest.raises(PluginError) as caught:
             resolve_targets(text, host)
-        assert str(caught.value) == (
-            "the target 'npu' is claimed by plugin 'npu-one' (npu-one 1.5) and plugin 'npu-two' (npu-two 1.5)\n"
+        assert (
+            str(caught.value)
+            == "the target 'npu' is claimed by plugin 'npu-one' (npu-one 1.5) and plugin 'npu-two' (npu-two 1.5)\n"
             f"  why: {UNDECIDED}\n  hint: uninstall npu-one or uninstall npu-two"
         )
     assert [(p.name, hook) for p, hook, _ in host.failures] == [("npu-one", "targets"), ("npu-two", "targets")]
@@ -296,8 +324,8 @@ def test_a_target_whose_plugin_is_quarantined_says_why(site: Site) -> None:
     site.install("weft-tpu", "import a_driver\n", plugin="tpu")
     with pytest.raises(TargetError) as caught:
         resolve_target("tpu", site.host())
-    assert str(caught.value) == (
-        "the plugin of target 'tpu' is not in use\n  tpu\n"
+    assert (
+        str(caught.value) == "the plugin of target 'tpu' is not in use\n  tpu\n"
         "  hint: weft-tpu 1.5 is installed but out of use: ModuleNotFoundError: No module named 'a_driver'"
     )
 
@@ -332,20 +360,26 @@ def install_frontends(site: Site, monkeypatch: pytest.MonkeyPatch, names: str, *
     ("sniffs", "claims"),
     [(("True", "True"), "content of this kind"), (("False", "False"), "files '.xyz', and none knows its content")],
 )
-def test_frontends_that_claim_a_suffix_are_both_named(site: Site, monkeypatch: pytest.MonkeyPatch, sniffs: tuple[str, str], claims: str) -> None:
+def test_frontends_that_claim_a_suffix_are_both_named(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sniffs: tuple[str, str], claims: str
+) -> None:
     install_frontends(site, monkeypatch, "'{name}', ('.xyz',)", *sniffs)
     model = site.folder / "model.xyz"
     model.write_text("x")
     with pytest.raises(FrontendError) as caught:
         find_frontend(model)
-    assert str(caught.value) == (
-        f"several frontends take '{model}': 'one' of plugin 'one' (one 1.5) and 'two' of plugin 'two' (two 1.5)\n"
-        f"  why: each claims {claims}, and the order of plugins decides nothing\n  hint: name one: frontend='one' or 'two'; or uninstall one"
+    assert (
+        str(caught.value)
+        == f"several frontends take '{model}': 'one' of plugin 'one' (one 1.5) and 'two' of plugin 'two' (two 1.5)\n "
+        f" why: each claims {claims}, and the order of plugins decides nothing\n  hint: name one: frontend='one' or"
+        " 'two'; or uninstall one"
     )
     assert find_frontend(model, "two").name == "two"
 
 
-def test_of_frontends_that_claim_a_suffix_the_one_that_knows_the_content_reads_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_frontends_that_claim_a_suffix_the_one_that_knows_the_content_reads_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_frontends(site, monkeypatch, "'{name}', ('.xyz',)", "head == b'1'", "head == b'2'")
     model = site.folder / "model.xyz"
     for content, name in ((b"1", "one"), (b"2", "two")):
@@ -353,13 +387,18 @@ def test_of_frontends_that_claim_a_suffix_the_one_that_knows_the_content_reads_i
         assert find_frontend(model).name == name
 
 
-@pytest.mark.parametrize(("model", "what", "claims"), [(b"x", "these bytes", "content of this kind"), (7, "an object of type builtins.int", "objects of this")])
+@pytest.mark.parametrize(
+    ("model", "what", "claims"),
+    [(b"x", "these bytes", "content of this kind"), (7, "an object of type builtins.int", "objects of this")],
+)
 def test_frontends_that_claim_bytes_or_objects_are_both_named(
     site: Site, monkeypatch: pytest.MonkeyPatch, model: object, what: str, claims: str
 ) -> None:
     install_frontends(site, monkeypatch, "'{name}', ()", "True", "True", "False")
     third = ", 'three' of plugin 'three' (three 1.5)" if model == 7 else ""
-    with pytest.raises(FrontendError, match=rf"several frontends take {what}: 'one' of plugin 'one' \(one 1\.5\) and ") as caught:
+    with pytest.raises(
+        FrontendError, match=rf"several frontends take {what}: 'one' of plugin 'one' \(one 1\.5\) and "
+    ) as caught:
         find_frontend(model)
     assert caught.value.why is not None and caught.value.why.startswith(f"each claims {claims}")
     assert ("'three' of plugin" in caught.value.what) == bool(third)
@@ -370,11 +409,17 @@ def test_a_plugin_that_offers_a_name_twice_is_told_so(site: Site) -> None:
     with pytest.raises(PluginError) as caught:
         resolve_target("npu", site.host())
     why = "nothing says which of the claims is meant, and the first is as good as the others"
-    assert str(caught.value) == f"plugin 'npu' (npu 1.5) claims the target 'npu' twice\n  why: {why}\n  hint: a defect of the plugin"
+    assert (
+        str(caught.value)
+        == f"plugin 'npu' (npu 1.5) claims the target 'npu' twice\n  why: {why}\n  hint: a defect of the plugin"
+    )
 
 
 def test_an_operator_that_two_claim_is_an_error_where_it_is_named_the_cores_included(site: Site) -> None:
-    operators = "from weft.hooks import hookimpl\n@hookimpl\ndef operators():\n    from weft_ops.activation import Relu as Base\n"
+    operators = (
+        "from weft.hooks import hookimpl\n@hookimpl\ndef operators():\n    from weft_ops.activation import Relu as"
+        " Base\n"
+    )
     operators += "    return [type(n, (Base,), {}) for n in GIVEN]\n"
     site.install("one", operators.replace("GIVEN", "('Twice', 'Relu', 'Group', 'One')"))
     site.install("two", operators.replace("GIVEN", "('Twice', 'Two')"))
@@ -387,19 +432,29 @@ def test_an_operator_that_two_claim_is_an_error_where_it_is_named_the_cores_incl
     found, clashes = operator_claims(host)
     assert {"One", "Two", "Sigmoid", "Relayout"} <= found.keys() and found.keys() == operator_classes(host).keys()
     assert clashes.keys() == {"Twice", "Relu", "Group"} and not clashes.keys() & found.keys()
-    assert str(clashes["Twice"]) == (
-        "the operator 'Twice' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)\n"
+    assert (
+        str(clashes["Twice"])
+        == "the operator 'Twice' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)\n"
         f"  why: {UNDECIDED}\n  hint: uninstall one or uninstall two or give one another `operator_name`"
     )
-    assert clashes["Group"].what == "the operator 'Group' is claimed by plugin 'core' (registered by hand) and plugin 'one' (one 1.5)"
+    assert (
+        clashes["Group"].what
+        == "the operator 'Group' is claimed by plugin 'core' (registered by hand) and plugin 'one' (one 1.5)"
+    )
     assert clashes["Group"].hint == "uninstall one or give one another `operator_name`", "nobody uninstalls the core"
-    assert clashes["Relu"].what == "the operator 'Relu' is claimed by plugin 'one' (one 1.5) and plugin 'ops' (registered by hand)"
+    assert (
+        clashes["Relu"].what
+        == "the operator 'Relu' is claimed by plugin 'one' (one 1.5) and plugin 'ops' (registered by hand)"
+    )
     assert {p.name for p, _, _ in host.failures} == {"one", "two", "ops"}, "the core is not to blame"
 
 
 def test_a_frontend_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     frontend = "from weft.hooks import Frontend, hookimpl\n@hookimpl\ndef frontends():\n"
-    frontend += "    return [Frontend(n, ('.' + n,), lambda head: False, lambda o: False, lambda source, options: None) for n in ('same', '{name}')]\n"
+    frontend += (
+        "    return [Frontend(n, ('.' + n,), lambda head: False, lambda o: False, lambda source, options: None) for n"
+        " in ('same', '{name}')]\n"
+    )
     for name in ("one", "two"):
         site.install(name, frontend)
     for module in ("loading", "pipeline", "resolve"):
@@ -417,12 +472,16 @@ def test_a_frontend_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch) 
         find_frontend(same)
 
 
-def test_an_engine_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_two_claim(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from weft.cli.bench import choose_engines
     from weft_testing.cli.verify import _other
 
     monkeypatch.setattr("weft.plugins.host", functools.cache(site.host))
-    engines = GOOD.replace('"{name}-engine"', 'n').replace("threads: None)]", "threads: None) for n in ('same', '{name}')]")
+    engines = GOOD.replace('"{name}-engine"', "n").replace(
+        "threads: None)]", "threads: None) for n in ('same', '{name}')]"
+    )
     for name in ("one", "two"):
         site.install(name, engines)
     said = "the engine 'same' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)"
@@ -435,7 +494,11 @@ def test_an_engine_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.parametrize(
-    ("hook", "made"), [("graph_passes", "GraphPass('{}', lambda g: g, 'fold_scale')"), ("loop_passes", "LoopPass('{}', lambda p: p, 'simplify')")]
+    ("hook", "made"),
+    [
+        ("graph_passes", "GraphPass('{}', lambda g: g, 'fold_scale')"),
+        ("loop_passes", "LoopPass('{}', lambda p: p, 'simplify')"),
+    ],
 )
 @pytest.mark.parametrize("name", ["mine", "core's"])
 def test_a_pass_that_two_claim(hook: str, made: str, name: str, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +507,10 @@ def test_a_pass_that_two_claim(hook: str, made: str, name: str, site: Site, monk
 
     module, what = ("weft.passes.pipeline", "graph") if hook == "graph_passes" else ("weft.loop.pipeline", "loop")
     own = "simplify" if what == "loop" else "fuse"
-    source = f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}(target):\n    from {module} import {made.partition('(')[0]}\n"
+    source = (
+        f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}(target):\n    from {module} import"
+        f" {made.partition('(')[0]}\n"
+    )
     source += f"    return [{made.format(own if name != 'mine' else name)}] if target.kind == 'llvm' else []\n"
     for plugin in ("one", "two")[: 2 if name == "mine" else 1]:
         site.install(plugin, source)
@@ -455,9 +521,15 @@ def test_a_pass_that_two_claim(hook: str, made: str, name: str, site: Site, monk
     with pytest.raises(PluginError) as caught:
         weft.compile(mlp(), cache=False)
     core = str(everything.core)
-    who, hint = ("plugin 'one' (one 1.5) and plugin 'two' (two 1.5)", " or uninstall two") if name == "mine" else (f"{core} and plugin 'one' (one 1.5)", "")
-    assert str(caught.value) == (
-        f"the {what} pass '{'mine' if name == 'mine' else own}' of target 'llvm' is claimed by {who}\n  why: {UNDECIDED}\n  hint: uninstall one{hint}"
+    who, hint = (
+        ("plugin 'one' (one 1.5) and plugin 'two' (two 1.5)", " or uninstall two")
+        if name == "mine"
+        else (f"{core} and plugin 'one' (one 1.5)", "")
+    )
+    assert (
+        str(caught.value)
+        == f"the {what} pass '{'mine' if name == 'mine' else own}' of target 'llvm' is claimed by {who}\n  why:"
+        f" {UNDECIDED}\n  hint: uninstall one{hint}"
     )
     assert ("one", hook) in [(p.name, h) for p, h, _ in everything.failures]
     others = [p.name for p in resolve_target("c", everything).graph_passes()]
@@ -469,12 +541,23 @@ def test_a_place_in_the_order_that_two_passes_have() -> None:
     from weft.loop.pipeline import LoopPass, ordered
     from weft.passes.pipeline import GraphPass, pass_names
 
-    graph_passes = [GraphPass("twin", lambda g: g), GraphPass("twin", lambda g: g), GraphPass("last", lambda g: g, "twin")]
+    graph_passes = [
+        GraphPass("twin", lambda g: g),
+        GraphPass("twin", lambda g: g),
+        GraphPass("last", lambda g: g, "twin"),
+    ]
     said = "runs after 'twin', which 2 passes are called\n  hint: give each of them a name of its own"
     with pytest.raises(GraphError, match=f"the graph pass 'last' {said}"):
         pass_names(graph_passes)
-    assert pass_names(graph_passes[:2])[:2] == ["twin", "twin"], "where no other names them, functions may be called the same"
-    loop_passes = [LoopPass("twin", lambda p: p, ""), LoopPass("twin", lambda p: p, ""), LoopPass("last", lambda p: p, "twin")]
+    assert pass_names(graph_passes[:2])[:2] == [
+        "twin",
+        "twin",
+    ], "where no other names them, functions may be called the same"
+    loop_passes = [
+        LoopPass("twin", lambda p: p, ""),
+        LoopPass("twin", lambda p: p, ""),
+        LoopPass("last", lambda p: p, "twin"),
+    ]
     with pytest.raises(LoopError, match=f"the loop pass 'last' {said}"):
         ordered(loop_passes)
 
@@ -493,9 +576,10 @@ def test_assumptions_that_two_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     everything.register(Says(), "theirs")
     with pytest.raises(PluginError) as caught:
         resolve_target("board", everything).capabilities  # noqa: B018 - asked for at first use
-    assert str(caught.value) == (
-        "what graph passes may assume of target 'board' is claimed by plugin 'ours' (registered by hand) and plugin 'theirs' (registered by hand)\n"
-        f"  why: {UNDECIDED}\n  hint: unregister 'ours' or unregister 'theirs'"
+    assert (
+        str(caught.value)
+        == "what graph passes may assume of target 'board' is claimed by plugin 'ours' (registered by hand) and plugin"
+        f" 'theirs' (registered by hand)\n  why: {UNDECIDED}\n  hint: unregister 'ours' or unregister 'theirs'"
     )
     assert resolve_target("llvm", everything).capabilities.panel, "the plugin of a target speaks for it"
 
@@ -521,10 +605,18 @@ def test_a_device_that_two_claim_and_one_that_fails_says_so(site: Site, monkeypa
     for name, why in (
         (
             "shared",
-            "the device 'shared' is not here\n  why: the device 'shared' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5): "
-            f"{UNDECIDED}; uninstall one or uninstall two",
+            (
+                "the device 'shared' is not here\n  why: the device 'shared' is claimed by plugin 'one' (one 1.5) and"
+                f" plugin 'two' (two 1.5): {UNDECIDED}; uninstall one or uninstall two"
+            ),
         ),
-        ("two", "the device 'two' is not here\n  why: plugin 'two' (two 1.5) failed to say whether it is: ZeroDivisionError: no"),
+        (
+            "two",
+            (
+                "the device 'two' is not here\n  why: plugin 'two' (two 1.5) failed to say whether it is:"
+                " ZeroDivisionError: no"
+            ),
+        ),
         ("one", "plugin 'one' (one 1.5) opened the device 'one' as object, which is no Device"),
     ):
         with pytest.raises(WeftError) as caught:
@@ -539,9 +631,14 @@ def test_an_engine_that_fails_to_say_whether_it_is_here_is_not(site: Site, monke
     assert [(e.name, e.available()) for e in engine_kinds()] == [("good-engine", "1"), ("worse-engine", None)]
 
 
-def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     frontend = "from weft.hooks import Frontend, hookimpl\n@hookimpl\ndef frontends():\n"
-    frontend += "    return [Frontend('{name}', (), lambda head: SNIFF, lambda o: SNIFF, lambda source, options: {1: 2}[source])]\n"
+    frontend += (
+        "    return [Frontend('{name}', (), lambda head: SNIFF, lambda o: SNIFF, lambda source, options: {1:"
+        " 2}[source])]\n"
+    )
     site.install("broken", frontend.replace("SNIFF", "1 // 0"))
     site.install("good", frontend.replace("SNIFF", "True"))
     host = site.host()
@@ -551,22 +648,38 @@ def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(si
     assert [(p.distribution, h, type(e)) for p, h, e in host.failures] == [("broken", "frontends", ZeroDivisionError)]
     with pytest.raises(PluginError) as caught:
         load(b"xyz")
-    assert str(caught.value).splitlines()[:2] == ["plugin 'good' (good 1.5) failed to read the model as 'good'", "  why: KeyError: b'xyz' (in good.py:4)"]
+    assert str(caught.value).splitlines()[:2] == [
+        "plugin 'good' (good 1.5) failed to read the model as 'good'",
+        "  why: KeyError: b'xyz' (in good.py:4)",
+    ]
     with pytest.raises(PluginError, match=r"plugin 'good' \(good 1.5\) read the model as int, which is no Graph"):
         load(1)
 
 
-# -- how hooks are written, and what they return ------------------------------------------------------------------------
+# -- how hooks are written, and what they return
+# ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
         ("def targets(*given): return []", "hook 'targets' takes '*given', which stays empty: it takes no arguments"),
-        ("def offload(graph, **rest): return None", "hook 'offload' takes '**rest', which stays empty: it may take graph, target"),
-        ("def schedules(traget): return []", "hook 'schedules' takes 'traget', which it is not given: did you mean 'target'?"),
-        ("def schedules(target=None): return []", "hook 'schedules' takes 'target' by keyword or with a default, and would not be given it: write (target)"),
-        ("def schedules(*, target): return []", "hook 'schedules' takes 'target' by keyword or with a default, and would not be given it: write (target)"),
+        (
+            "def offload(graph, **rest): return None",
+            "hook 'offload' takes '**rest', which stays empty: it may take graph, target",
+        ),
+        (
+            "def schedules(traget): return []",
+            "hook 'schedules' takes 'traget', which it is not given: did you mean 'target'?",
+        ),
+        (
+            "def schedules(target=None): return []",
+            "hook 'schedules' takes 'target' by keyword or with a default, and would not be given it: write (target)",
+        ),
+        (
+            "def schedules(*, target): return []",
+            "hook 'schedules' takes 'target' by keyword or with a default, and would not be given it: write (target)",
+        ),
         ("def targets(): yield 1", "hook 'targets' is a generator: it returns its result, a list"),
         ("async def targets(): return []", "hook 'targets' is asynchronous: it returns its result itself"),
         ("class targets: pass", "'targets' is marked as a hook and is no function but a type"),
@@ -582,8 +695,13 @@ def test_a_hook_that_is_written_wrongly_quarantines(site: Site, source: str, why
 
 def test_a_wrapper_is_refused_and_another_name_is_not(site: Site) -> None:
     site.install("wraps", "from weft.hooks import hookimpl\n@hookimpl(wrapper=True)\ndef targets():\n    yield\n")
-    assert failure(site.host()) == "PluginError: hook 'targets' is a wrapper: hooks are called singly, so there is nothing to wrap"
-    site.install("named", "from weft.hooks import hookimpl\n@hookimpl(specname='engines')\ndef mine():\n    return []\n")
+    assert (
+        failure(site.host())
+        == "PluginError: hook 'targets' is a wrapper: hooks are called singly, so there is nothing to wrap"
+    )
+    site.install(
+        "named", "from weft.hooks import hookimpl\n@hookimpl(specname='engines')\ndef mine():\n    return []\n"
+    )
     assert [p.name for p in site.host().plugins if p.healthy] == ["named"]
 
 
@@ -591,7 +709,10 @@ def test_a_forgotten_mark_is_noted(site: Site) -> None:
     site.install("forgetful", "def targets():\n    return []\n")
     (plugin,) = site.host().plugins
     assert plugin.healthy
-    assert plugin.notes == ["it implements no hook", "'targets' has the name of a hook and is not marked with @hookimpl"]
+    assert plugin.notes == [
+        "it implements no hook",
+        "'targets' has the name of a hook and is not marked with @hookimpl",
+    ]
 
 
 def test_an_exit_at_import_or_in_a_hook_ends_nothing(site: Site) -> None:
@@ -629,7 +750,11 @@ def test_a_result_of_another_type_loses_it_and_says_so(site: Site, hook: str, va
     from weft.contributions import RESULTS, arguments
 
     site.install("wrong", f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    return {value}\n")
-    site.install("z", f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    return {'[]' if 'list' in RESULTS[hook].form else 'None'}\n")
+    site.install(
+        "z",
+        f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    return"
+        f" {'[]' if 'list' in RESULTS[hook].form else 'None'}\n",
+    )
     host = site.host()
     given = {a: ARGUMENTS[a] for a in arguments(hook)}
     found = host.call(hook, **given)
@@ -637,7 +762,9 @@ def test_a_result_of_another_type_loses_it_and_says_so(site: Site, hook: str, va
         assert host.failures == []
         return
     ((plugin, where, error),) = host.failures
-    assert (plugin.distribution, where) == ("wrong", hook) and re.match(r"gave .*, (not a list of|which is no) ", str(error))
+    assert (plugin.distribution, where) == ("wrong", hook) and re.match(
+        r"gave .*, (not a list of|which is no) ", str(error)
+    )
     assert all(c.plugin.name == "z" for c in found)
     with pytest.raises(PluginError, match=rf"plugin 'wrong' \(wrong 1\.5\) failed in hook '{hook}'\n  why: gave "):
         host.call(hook, required="wrong", **given)
@@ -651,8 +778,14 @@ def test_a_result_of_another_type_loses_it_and_says_so(site: Site, hook: str, va
         ("None", "gave None, not a list of TargetKind: return [] for nothing"),
         ("(Npu() for _ in 'a')", "gave a generator, not a list of TargetKind"),
         ("[type('Bad', (Npu,), {'name': ''})()]", "gave a Bad, whose name is '' (in a list of 1)"),
-        ("[type('Bad', (Npu,), {'name': 'a b'})()]", "gave the target 'a b': a target's name is letters, digits, '_', '.', '+' and '-' (in a list of 1)"),
-        ("[type('Bad', (Npu,), {'options': dict})()]", "gave the target 'npu', whose options are the class dict: they are a frozen dataclass (in a list of 1)"),
+        (
+            "[type('Bad', (Npu,), {'name': 'a b'})()]",
+            "gave the target 'a b': a target's name is letters, digits, '_', '.', '+' and '-' (in a list of 1)",
+        ),
+        (
+            "[type('Bad', (Npu,), {'options': dict})()]",
+            "gave the target 'npu', whose options are the class dict: they are a frozen dataclass (in a list of 1)",
+        ),
     ],
 )
 def test_a_target_of_another_type_says_how_it_is_written(site: Site, given: str, why: str) -> None:
@@ -663,10 +796,17 @@ def test_a_target_of_another_type_says_how_it_is_written(site: Site, given: str,
 
 
 def test_an_operator_is_a_class(site: Site) -> None:
-    site.install("wrong", "from weft.hooks import hookimpl\n@hookimpl\ndef operators():\n    from weft_ops import Relu\n    return [Relu()]\n")
+    site.install(
+        "wrong",
+        "from weft.hooks import hookimpl\n@hookimpl\ndef operators():\n    from weft_ops import Relu\n    return"
+        " [Relu()]\n",
+    )
     host = site.host()
     assert host.items("operators") == []
-    assert str(host.failures[0][2]) == "gave Relu(), which is no class derived from Operator: give the class itself (in a list of 1)"
+    assert (
+        str(host.failures[0][2])
+        == "gave Relu(), which is no class derived from Operator: give the class itself (in a list of 1)"
+    )
 
 
 def test_a_target_whose_methods_fail_is_named_with_its_distribution(site: Site) -> None:
@@ -674,16 +814,28 @@ def test_a_target_whose_methods_fail_is_named_with_its_distribution(site: Site) 
     resolved = resolve_target("npu", site.host())
     with pytest.raises(PluginError) as caught:
         resolved.machine  # noqa: B018 - asked for at first use
-    expected = ["plugin 'npu' (npu 1.5) failed to describe its machine", "  why: ZeroDivisionError: integer division or modulo by zero (in npu.py:14)"]
+    expected = [
+        "plugin 'npu' (npu 1.5) failed to describe its machine",
+        "  why: ZeroDivisionError: integer division or modulo by zero (in npu.py:14)",
+    ]
     assert str(caught.value).splitlines()[:2] == expected
-    site.install("tpu", TARGET.replace("{before}", "").replace('"npu"', '"tpu"').replace('return "1"', "raise RuntimeError"))
-    with pytest.raises(PluginError, match=r"plugin 'tpu' \(tpu 1\.5\) failed to resolve the target 'tpu'\n  why: RuntimeError"):
+    site.install(
+        "tpu", TARGET.replace("{before}", "").replace('"npu"', '"tpu"').replace('return "1"', "raise RuntimeError")
+    )
+    with pytest.raises(
+        PluginError, match=r"plugin 'tpu' \(tpu 1\.5\) failed to resolve the target 'tpu'\n  why: RuntimeError"
+    ):
         resolve_target("tpu", site.host())
 
 
 def test_an_option_out_of_range_is_an_error_of_the_target(site: Site) -> None:
-    check = "    tiles: int = 4\n    def __post_init__(self):\n        if self.tiles > 8: raise ValueError(f'tiles is at most 8, got {self.tiles}')\n"
-    site.install("npu", TARGET.replace("{before}", "").replace("    tiles: int = 4\n", check + "    clock: float = 1.5\n"))
+    check = (
+        "    tiles: int = 4\n    def __post_init__(self):\n        if self.tiles > 8: raise ValueError(f'tiles is at"
+        " most 8, got {self.tiles}')\n"
+    )
+    site.install(
+        "npu", TARGET.replace("{before}", "").replace("    tiles: int = 4\n", check + "    clock: float = 1.5\n")
+    )
     assert resolve_target("npu -tiles=8 -clock=2", site.host()).target.options.clock == 2.0
     with pytest.raises(TargetError) as caught:
         resolve_target("npu -tiles=9", site.host())
@@ -696,23 +848,36 @@ def test_an_option_out_of_range_is_an_error_of_the_target(site: Site) -> None:
 def test_a_plugin_that_raises_in_any_hook_harms_nobody_else(
     hook: str, site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model is read, compiled for two targets and run, and the command line works; the list of plugins says what failed."""
+    """A model is read, compiled for two targets and run, and the command line works; the list of plugins says what
+    failed."""
     import weft
     from weft.cli.main import main
     from weft_runtime import device
     from weft_testing.models import mlp
 
-    site.install("failing", f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    raise RuntimeError('broken in {hook}')\n")
+    site.install(
+        "failing",
+        f"from weft.hooks import hookimpl\n@hookimpl\ndef {hook}():\n    raise RuntimeError('broken in {hook}')\n",
+    )
     everything = PluginHost()
 
     class Reader:
         @hookimpl
         def frontends(self) -> list[Frontend]:
-            return [Frontend("mlp", (), lambda head: head == b"mlp", lambda model: False, lambda source, options: mlp())]
+            return [
+                Frontend("mlp", (), lambda head: head == b"mlp", lambda model: False, lambda source, options: mlp())
+            ]
 
     everything.register(Reader(), "reader")
     everything.register(board, "board")
-    for module in ("mixed", "compilation", "loading", "resolve", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
+    for module in (
+        "mixed",
+        "compilation",
+        "loading",
+        "resolve",
+        "pipeline",
+        "plugins",
+    ):  # the last: what is imported meanwhile keeps what it finds there
         monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     monkeypatch.setattr(device, "_open", {})
     x = np.ones((2, 64), np.float32)
@@ -763,7 +928,14 @@ def test_what_a_plugin_contributed_and_fails_is_named(place: str, doing: str, mo
 def with_board(monkeypatch: pytest.MonkeyPatch) -> PluginHost:
     everything = PluginHost()
     everything.register(board, "board")
-    for module in ("mixed", "compilation", "loading", "resolve", "pipeline", "plugins"):  # the last: what is imported meanwhile keeps what it finds there
+    for module in (
+        "mixed",
+        "compilation",
+        "loading",
+        "resolve",
+        "pipeline",
+        "plugins",
+    ):  # the last: what is imported meanwhile keeps what it finds there
         monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     return everything
 
@@ -773,12 +945,22 @@ def with_board(monkeypatch: pytest.MonkeyPatch) -> PluginHost:
     [
         ("resolve", None, "failed to resolve the target 'board'\n  why: TypeError: it gave None and the fingerprint "),
         ("fingerprint", 7, "failed to resolve the target 'board'\n  why: TypeError: it gave Target("),
-        ("machine", "fast", "failed to describe its machine\n  why: TypeError: machine gave 'fast', which is no Machine"),
+        (
+            "machine",
+            "fast",
+            "failed to describe its machine\n  why: TypeError: machine gave 'fast', which is no Machine",
+        ),
         ("device", None, "failed to name its device\n  why: TypeError: device gave None, which is no str"),
-        ("transfer", 1e-6, "failed to say what copies take\n  why: TypeError: transfer gave 1e-06, which is no Transfer"),
+        (
+            "transfer",
+            1e-6,
+            "failed to say what copies take\n  why: TypeError: transfer gave 1e-06, which is no Transfer",
+        ),
     ],
 )
-def test_what_a_target_says_of_itself_has_its_type(place: str, given: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_target_says_of_itself_has_its_type(
+    place: str, given: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import weft
     from weft_testing.models import mlp
 
@@ -799,14 +981,23 @@ def test_the_hosts_names_are_no_devices(monkeypatch: pytest.MonkeyPatch, site: S
 
     monkeypatch.setattr(board.Board, "device", lambda self, target: "host")
     with_board(monkeypatch)
-    with pytest.raises(PluginError, match="the target 'board' names 'host' as its device, which is the host's memory in plans\n  hint: name it otherwise"):
+    with pytest.raises(
+        PluginError,
+        match=(
+            "the target 'board' names 'host' as its device, which is the host's memory in plans\n  hint: name it"
+            " otherwise"
+        ),
+    ):
         weft.compile(mlp(), "board, llvm", cache=False)
     for name in ("cpu", "host"):
         site.install(name, DEVICE.replace("{missing}", "lambda: None"))
     everything = site.host()
     assert everything.items("devices") == []
     said = [str(error) for _, _, error in everything.failures]
-    assert said == [f"gave the device '{n}', which is the host's own name: call it otherwise (in a list of 2)" for n in ("cpu", "host")]
+    assert said == [
+        f"gave the device '{n}', which is the host's own name: call it otherwise (in a list of 2)"
+        for n in ("cpu", "host")
+    ]
 
 
 def offering(offer: Callable[[Any], object]) -> object:
@@ -822,12 +1013,23 @@ def offering(offer: Callable[[Any], object]) -> object:
     ("offer", "said"),
     [
         (lambda g: [Take(())], "it takes no nodes (a Take of none)"),
-        (lambda g: [Take((g.nodes[0],), -1.0)], "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in -1.0 seconds"),
-        (lambda g: [Take((g.nodes[0],), float("nan"))], "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in nan seconds"),
-        (lambda g: [Refuse(mlp_node(), "no", "no")], "it speaks of %dense1.bias_add = Add()(%dense1, %dense1.bias), which is no node of the graph"),
+        (
+            lambda g: [Take((g.nodes[0],), -1.0)],
+            "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in -1.0 seconds",
+        ),
+        (
+            lambda g: [Take((g.nodes[0],), float("nan"))],
+            "it takes %dense0 = MatMul(dtype=none)(%x, %dense0.weight) in nan seconds",
+        ),
+        (
+            lambda g: [Refuse(mlp_node(), "no", "no")],
+            "it speaks of %dense1.bias_add = Add()(%dense1, %dense1.bias), which is no node of the graph",
+        ),
     ],
 )
-def test_offers_that_cannot_be_weighed(offer: Callable[[Any], object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offers_that_cannot_be_weighed(
+    offer: Callable[[Any], object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import weft
     from weft_testing.models import mlp
 
@@ -837,7 +1039,12 @@ def test_offers_that_cannot_be_weighed(offer: Callable[[Any], object], said: str
     assert "device" in {s.kind for s in executable.manifest.steps}
     ((plugin, hook, error),) = everything.failures
     assert (plugin.name, hook) == ("stranger", "offload") and str(error).startswith(said)
-    monkeypatch.setattr(board, "offload", hookimpl(lambda graph, target: offer(graph) if target.kind == "board" else None, specname="offload"), raising=False)
+    monkeypatch.setattr(
+        board,
+        "offload",
+        hookimpl(lambda graph, target: offer(graph) if target.kind == "board" else None, specname="offload"),
+        raising=False,
+    )
     with_board(monkeypatch)
     with pytest.raises(PluginError) as caught:
         weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)
@@ -860,14 +1067,20 @@ def test_a_pass_of_a_plugin_that_fails_is_named(hook: str, monkeypatch: pytest.M
     class Passes:
         pass
 
-    made = GraphPass("mine", lambda g: g.nothing, "fold_constants") if hook == "graph_passes" else LoopPass("mine", lambda p: p.nothing, "simplify")
+    made = (
+        GraphPass("mine", lambda g: g.nothing, "fold_constants")
+        if hook == "graph_passes"
+        else LoopPass("mine", lambda p: p.nothing, "simplify")
+    )
     setattr(Passes, hook, hookimpl(lambda self: [made], specname=hook))
     everything = PluginHost()
     everything.register(Passes(), "passes")
     for module in ("loading", "pipeline", "resolve"):
         monkeypatch.setattr(f"weft.{module}.host", lambda: everything)
     what = hook.split("_")[0]
-    with pytest.raises(PluginError, match=rf"plugin 'passes' \(.*\) failed in its {what} pass 'mine'\n  why: AttributeError: "):
+    with pytest.raises(
+        PluginError, match=rf"plugin 'passes' \(.*\) failed in its {what} pass 'mine'\n  why: AttributeError: "
+    ):
         weft.compile(mlp(), cache=False)
 
 
@@ -932,21 +1145,31 @@ class Greedy(Rule):
 
 @pytest.mark.parametrize("others", [True, False])
 def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next rule has its turn; if there is none, the error names rule, memory and distribution. Other targets are as they were."""
+    """The next rule has its turn; if there is none, the error names rule, memory and distribution. Other targets are as
+    they were."""
     from weft.compilation import Compilation
     from weft.machine import Scope
     from weft.resolve import resolve_target
     from weft_testing.models import mlp
 
-    monkeypatch.setattr(board.Board, "machine", lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}))
+    monkeypatch.setattr(
+        board.Board,
+        "machine",
+        lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}),
+    )
     rules = [Greedy(), *([board.Anything(["MatMul", "Add", "Relu"])] if others else [])]
-    monkeypatch.setattr(board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules"))
+    monkeypatch.setattr(
+        board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules")
+    )
     with_board(monkeypatch)
     import weft
 
     if others:
         compilation = Compilation(resolve_target("board"), cache=False)
-        with pytest.warns(ScheduleWarning, match=r"^kernel '\w+' was left to rule 'anything', which may be slow: greedy: failed: it wants 768 bytes"):
+        with pytest.warns(
+            ScheduleWarning,
+            match=r"^kernel '\w+' was left to rule 'anything', which may be slow: greedy: failed: it wants 768 bytes",
+        ):
             kernel = next(iter(compilation.compile_kernels(compilation.optimize(mlp(batch=2)))), None)
         assert kernel is not None
         assert {k.rule for k in compilation.kernels.values()} == {"anything"}
@@ -957,12 +1180,16 @@ def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.Mo
         weft.compile(mlp(batch=2), "board", cache=False)
     text = str(caught.value)
     assert "no schedule rule takes program" in text
-    assert "  why: greedy: failed: it wants 768 bytes of scope 'board.chip', there are 100\n  hint: the rules are those of plugin 'board'" in text
+    assert (
+        "  why: greedy: failed: it wants 768 bytes of scope 'board.chip', there are 100\n  hint: the rules are those of"
+        " plugin 'board'" in text
+    )
     assert weft.compile(mlp(batch=2), "llvm", cache=False).manifest.steps
 
 
 def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `TargetKind.exceeds` says stands beside what the machine's description says, and the next rule has its turn."""
+    """What `TargetKind.exceeds` says stands beside what the machine's description says, and the next rule has its
+    turn."""
     from weft.compilation import Compilation
     from weft.machine import Scope
     from weft.resolve import resolve_target
@@ -971,10 +1198,16 @@ def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatc
     def exceeds(self: object, program: Program, machine: Machine) -> str | None:
         return f"wants a {machine.kind} for two" if "board.chip" in str(program) else None
 
-    monkeypatch.setattr(board.Board, "machine", lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}))
+    monkeypatch.setattr(
+        board.Board,
+        "machine",
+        lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}),
+    )
     monkeypatch.setattr(board.Board, "exceeds", exceeds)
     rules = [Greedy(), board.Anything(["MatMul", "Add", "Relu"])]
-    monkeypatch.setattr(board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules"))
+    monkeypatch.setattr(
+        board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules")
+    )
     with_board(monkeypatch)
     compilation = Compilation(resolve_target("board"), cache=False)
     with pytest.warns(ScheduleWarning, match="which may be slow: greedy: failed: it wants 768 bytes"):
@@ -991,7 +1224,9 @@ def test_registering_by_hand_and_taking_it_back() -> None:
     plugin = Engines()
     host.register(plugin, "mine")
     assert [p.distribution for p in host.plugins] == ["(registered by hand)"]
-    with pytest.raises(PluginError, match="there is a plugin 'mine' already\n  hint: unregister it before, or give another name"):
+    with pytest.raises(
+        PluginError, match="there is a plugin 'mine' already\n  hint: unregister it before, or give another name"
+    ):
         host.register(Engines(), "mine")
     host.unregister("mine")
     assert host.plugins == []
@@ -1003,7 +1238,10 @@ def test_an_entry_point_without_a_distribution_loads() -> None:
 
 
 def test_the_missing_package_is_named() -> None:
-    assert PluginHost([]).missing("cuda", "weft-cuda") == "weft-cuda is not part of this installation, in Weft's repository: pip install \".[gpu]\""
+    assert (
+        PluginHost([]).missing("cuda", "weft-cuda")
+        == 'weft-cuda is not part of this installation, in Weft\'s repository: pip install ".[gpu]"'
+    )
     assert PluginHost([]).missing("abacus", "weft-abacus") == "weft-abacus is not part of this installation"
     assert PluginHost([]).missing("x", None) == "see `weft plugins`"
 
@@ -1045,7 +1283,10 @@ def test_hooks_are_called_with_what_they_ask_for() -> None:
 
 
 def test_what_the_system_refuses_is_no_defect_of_the_plugin() -> None:
-    for raised, hint in ((OSError(28, "No space left on device"), "--traceback"), (KeyError("x"), "this is a defect of the plugin; --traceback")):
+    for raised, hint in (
+        (OSError(28, "No space left on device"), "--traceback"),
+        (KeyError("x"), "this is a defect of the plugin; --traceback"),
+    ):
         with pytest.raises(PluginError) as error, PluginHost([]).blame("good", "to compile"):
             raise raised
         assert error.value.hint == f"{hint} shows the whole way"

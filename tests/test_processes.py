@@ -1,4 +1,5 @@
-"""Compilation in processes as they come: forked while the parent compiles, without standard streams or their descriptors, on a full disk."""
+"""Compilation in processes as they come: forked while the parent compiles, without standard streams or their
+descriptors, on a full disk."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(script: str, *words: str, cache: Path, seconds: float = 300) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "WEFT_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    env = {
+        **os.environ,
+        "WEFT_CACHE_DIR": str(cache),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
     return subprocess.run(
         [sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=seconds, check=False
     )
@@ -78,7 +83,8 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize(("module", "seconds"), [("onnx", 1.5), ("others", 0.3)])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path, module: str, seconds: float) -> None:
-    """Python's lock of a module would stay locked in the child, and the module half made. What Weft needs is waited for longer."""
+    """Python's lock of a module would stay locked in the child, and the module half made. What Weft needs is waited for
+    longer."""
     (tmp_path / f"{module}.py").write_text(f"import time\ntime.sleep({seconds})\ndone = True\n")
     done = run(IMPORTING, str(tmp_path), module, cache=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -170,7 +176,8 @@ threading.Thread(target=work).start()
 held.wait()
 pid = os.fork()
 taken = []
-thread = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=20)))  # by another thread: this one could take a lock of its own
+# by another thread: this one could take a lock of its own
+thread = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=20)))
 thread.start()
 thread.join()
 if not pid:
@@ -270,8 +277,8 @@ def test_no_thread_is_left(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(weft.WeftError) as error:
             weft.compile(mlp(), "c", cache=False)
-    assert str(error.value) == (
-        "there is no thread left to compile the model\n  why: can't start new thread\n"
+    assert (
+        str(error.value) == "there is no thread left to compile the model\n  why: can't start new thread\n"
         "  hint: end other processes, or allow more: ulimit -u, the pids.max of the process's control group"
     )
     assert weft.compile(mlp(), "c", cache=False).manifest.machine
@@ -306,11 +313,18 @@ except BaseException:
 
 @pytest.mark.parametrize(
     ("descriptors", "streams"),
-    [("", "None"), ("2", "None"), ("012", "None"), *(pytest.param(d, "kept", marks=pytest.mark.full) for d in ("0", "1", "2", "01", "02", "12", "012"))],
+    [
+        ("", "None"),
+        ("2", "None"),
+        ("012", "None"),
+        *(pytest.param(d, "kept", marks=pytest.mark.full) for d in ("0", "1", "2", "01", "02", "12", "012")),
+    ],
 )
 def test_compilation_without_standard_streams(descriptors: str, streams: str, tmp_path: Path) -> None:
     run(CLOSED, descriptors, streams, str(tmp_path), cache=tmp_path)
-    assert (tmp_path / "result").read_text() == ("'x86-65' is no processor of x86_64\n  -mcpu=x86-65\n  hint: did you mean 'x86-64'?")
+    assert (
+        tmp_path / "result"
+    ).read_text() == "'x86-65' is no processor of x86_64\n  -mcpu=x86-65\n  hint: did you mean 'x86-64'?"
 
 
 FULL = """
@@ -345,4 +359,6 @@ def test_a_full_cache_disk_fails_no_compilation(tmp_path: Path) -> None:
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "m.onnx")
     done = run(FULL, str(tmp_path / "m.onnx"), cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == str([f"what is compiled is not kept in the cache: No space left on device, in '{tmp_path / 'cache' / 'weft-v1'}'"])
+    assert done.stdout.strip() == str(
+        [f"what is compiled is not kept in the cache: No space left on device, in '{tmp_path / 'cache' / 'weft-v1'}'"]
+    )

@@ -37,26 +37,41 @@ def test_a_target_like_none_lists_what_is_there() -> None:
     assert message("TargetError", mlp(), "abacus").startswith("unknown target 'abacus'\n  abacus\n  hint: available: ")
 
 
-@pytest.mark.parametrize(("target", "package"), [("cuda", "weft-cuda"), ("opencl", "weft-opencl"), ("metal -x=1", "weft-metal")])
-def test_a_target_whose_plugin_is_not_installed_names_the_package(target: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("target", "package"), [("cuda", "weft-cuda"), ("opencl", "weft-opencl"), ("metal -x=1", "weft-metal")]
+)
+def test_a_target_whose_plugin_is_not_installed_names_the_package(
+    target: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from weft.plugins import PluginHost
 
     # Where the package is installed after all, this process acts as if it were not.
     for module in ("loading", "pipeline", "resolve"):
         monkeypatch.setattr(f"weft.{module}.host", lambda: PluginHost([]))
     name = target.split()[0]
-    hint = f"{package} is not part of this installation, in Weft's repository: pip install \".[gpu]\""
-    assert message("TargetError", mlp(), target) == f"the plugin of target '{name}' is not in use\n  {target}\n  hint: {hint}"
+    hint = f'{package} is not part of this installation, in Weft\'s repository: pip install ".[gpu]"'
+    assert (
+        message("TargetError", mlp(), target)
+        == f"the plugin of target '{name}' is not in use\n  {target}\n  hint: {hint}"
+    )
 
 
-@pytest.mark.parametrize(("word", "names"), [("cpu", "'llvm'"), ("X86_64", "'llvm'"), ("host", "'llvm'"), ("native -threads=2", "'llvm'"), ("gcc", "'c'"),
-                                             ("nvidia", "'cuda'"), ("gpu", "'cuda' or 'metal' or 'opencl'")])  # fmt: skip
+@pytest.mark.parametrize(("word", "names"), [("cpu", "'llvm'"), ("X86_64", "'llvm'"), ("host", "'llvm'"),
+("native -threads=2", "'llvm'"), ("gcc", "'c'"),
+                                             ("nvidia", "'cuda'"), ("gpu",
+                                                 "'cuda' or 'metal' or 'opencl'")])  # fmt: skip
 def test_words_that_people_use_for_a_target_are_answered_with_its_name(word: str, names: str) -> None:
-    assert message("TargetError", mlp(), word) == f"unknown target '{word.split()[0]}'\n  {word}\n  hint: did you mean {names}?"
+    assert (
+        message("TargetError", mlp(), word)
+        == f"unknown target '{word.split()[0]}'\n  {word}\n  hint: did you mean {names}?"
+    )
 
 
 def test_a_target_that_is_no_text() -> None:
-    assert message("TargetError", mlp(), None) == 'a target is a text, got NoneType\n  hint: for example "llvm", which is this machine'
+    assert (
+        message("TargetError", mlp(), None)
+        == 'a target is a text, got NoneType\n  hint: for example "llvm", which is this machine'
+    )
 
 
 def test_an_unknown_option_names_the_nearest() -> None:
@@ -103,10 +118,16 @@ def test_a_format_that_nothing_reads_says_what_does(tmp_path: Path, monkeypatch:
     path.write_bytes(b"x")
     with pytest.raises(weft.WeftError) as caught:
         weft.load(path)
-    assert str(caught.value) == f"no frontend takes '{path}'\n  hint: it is a file of Keras: export the model to ONNX; installed frontends: none"
+    assert (
+        str(caught.value)
+        == f"no frontend takes '{path}'\n  hint: it is a file of Keras: export the model to ONNX; installed frontends:"
+        " none"
+    )
 
 
-def test_a_format_whose_frontend_is_not_installed_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_whose_frontend_is_not_installed_names_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from weft.plugins import PluginHost
 
     for module in ("loading", "pipeline", "resolve"):
@@ -127,7 +148,10 @@ def test_hints_name_packages_that_exist() -> None:
 
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    members = {"pip install .": project["dependencies"], 'pip install ".[gpu]"': project["optional-dependencies"]["gpu"]}
+    members = {
+        "pip install .": project["dependencies"],
+        'pip install ".[gpu]"': project["optional-dependencies"]["gpu"],
+    }
     where = {d.split(" @ ")[0]: command for command, listed in members.items() for d in listed}
     assert {d: where[d] for d in INSTALLS} == INSTALLS
     assert set(KNOWN_TARGETS.values()) | set(KNOWN_FRONTENDS.values()) <= set(INSTALLS)
@@ -169,16 +193,23 @@ def test_a_pass_after_one_that_does_not_exist() -> None:
     from weft.passes.pipeline import GraphPass
 
     text = message("GraphError", mlp(), passes=[GraphPass("mine", lambda g: g, after="fold_constant")])
-    assert text == "the graph pass 'mine' runs after 'fold_constant', which does not exist\n  hint: did you mean 'fold_constants'?"
+    assert (
+        text == "the graph pass 'mine' runs after 'fold_constant', which does not exist\n  hint: did you mean"
+        " 'fold_constants'?"
+    )
 
 
 def test_passes_that_are_none_or_leave_no_graph() -> None:
-    assert message("GraphError", mlp(), passes=[3]).startswith("`passes` holds 3, which is no graph pass\n  hint: give functions from Graph to Graph")
+    assert message("GraphError", mlp(), passes=[3]).startswith(
+        "`passes` holds 3, which is no graph pass\n  hint: give functions from Graph to Graph"
+    )
 
     def forgetful(graph: Any) -> Any:
         graph.nodes.reverse()
 
-    assert message("GraphError", mlp(), passes=[forgetful]).startswith("the pass 'forgetful' returned None, not a Graph\n  hint: ")
+    assert message("GraphError", mlp(), passes=[forgetful]).startswith(
+        "the pass 'forgetful' returned None, not a Graph\n  hint: "
+    )
 
     def breaking(graph: Any) -> Any:
         graph.nodes.reverse()
@@ -218,19 +249,24 @@ def test_inputs_that_are_missing_or_unknown(exe: Executable) -> None:
 
 
 def test_an_input_of_another_dtype_is_never_converted(exe: Executable) -> None:
-    assert refused(exe, {"x": X.astype(np.float64)}) == (
-        "input 'x' has dtype float64, expected float32\n  x: float32[batch, 64]\n"
+    assert (
+        refused(exe, {"x": X.astype(np.float64)})
+        == "input 'x' has dtype float64, expected float32\n  x: float32[batch, 64]\n"
         "  hint: convert it yourself, for example with .astype('float32'): nothing is converted silently"
     )
 
 
 def test_an_input_of_another_rank(exe: Executable) -> None:
-    assert refused(exe, {"x": X[0]}) == "input 'x' has 1 dimensions, expected 2\n  x: float32[batch, 64]\n  why: its shape is [64]"
+    assert (
+        refused(exe, {"x": X[0]})
+        == "input 'x' has 1 dimensions, expected 2\n  x: float32[batch, 64]\n  why: its shape is [64]"
+    )
 
 
 def test_an_input_of_another_size(exe: Executable) -> None:
-    assert refused(exe, {"x": np.ones((2, 63), np.float32)}) == (
-        "input 'x' has size 63 on axis 1, expected 64\n  x: float32[batch, 64]\n  why: its shape is [2, 63]"
+    assert (
+        refused(exe, {"x": np.ones((2, 63), np.float32)})
+        == "input 'x' has size 63 on axis 1, expected 64\n  x: float32[batch, 64]\n  why: its shape is [2, 63]"
     )
 
 
@@ -241,8 +277,9 @@ def test_something_that_is_no_array(exe: Executable) -> None:
 def test_storage_that_does_not_fit(exe: Executable) -> None:
     assert refused(exe, {"x": X}, out={"z": X}).startswith("'mlp' has no output 'z'\n")
     assert refused(exe, {"x": X}, out={"y": np.zeros((2, 32))}).startswith("storage for output 'y' does not fit\n")
-    assert refused(exe, {"x": X}, out={"y": np.zeros((3, 32), np.float32)}) == (
-        "storage for output 'y' has size 3 on axis 0, the result has 2\n  y: float32[batch, 32]"
+    assert (
+        refused(exe, {"x": X}, out={"y": np.zeros((3, 32), np.float32)})
+        == "storage for output 'y' has size 3 on axis 0, the result has 2\n  y: float32[batch, 32]"
     )
 
 

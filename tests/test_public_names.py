@@ -1,4 +1,5 @@
-"""The list of what plugins may import: it is true, docs/api.txt has all of it, changes since the last version are noted, our own plugins keep to it."""
+"""The list of what plugins may import: it is true, docs/api.txt has all of it, changes since the last version are
+noted, our own plugins keep to it."""
 
 from __future__ import annotations
 
@@ -23,9 +24,15 @@ NOTES = ROOT / "docs" / "api-changes.md"
 
 def folders() -> list[Path]:
     """Plugins' sources: ours, the example's, those of the guide's readers."""
-    found = [p.parent for p in sorted(ROOT.glob("plugins/**/__init__.py")) if not (p.parent.parent / "__init__.py").exists()]
+    found = [
+        p.parent for p in sorted(ROOT.glob("plugins/**/__init__.py")) if not (p.parent.parent / "__init__.py").exists()
+    ]
     found += sorted(p for p in ROOT.glob("examples/*/*") if (p / "__init__.py").exists())
-    return [*found, *sorted(p.parent for p in ROOT.glob("tests/guide/*/pyproject.toml")), ROOT / "tests" / "mixed" / "board.py"]
+    return [
+        *found,
+        *sorted(p.parent for p in ROOT.glob("tests/guide/*/pyproject.toml")),
+        ROOT / "tests" / "mixed" / "board.py",
+    ]
 
 
 @pytest.mark.parametrize("module", public.PUBLIC)
@@ -42,7 +49,9 @@ def test_api_txt_is_what_weft_public_prints(request: pytest.FixtureRequest) -> N
     text = "\n".join(public.api_lines()) + "\n"
     if request.config.getoption("--update-golden"):
         API.write_text(text)
-    lines = difflib.unified_diff(API.read_text().splitlines(), text.splitlines(), "docs/api.txt", "weft.public", lineterm="", n=0)
+    lines = difflib.unified_diff(
+        API.read_text().splitlines(), text.splitlines(), "docs/api.txt", "weft.public", lineterm="", n=0
+    )
     told = "\n".join(lines)
     assert not told, f"docs/api.txt is not what weft.public says: python -m weft.public > docs/api.txt\n{told}"
 
@@ -75,7 +84,10 @@ def test_nothing_changes_without_a_note() -> None:
     then = {_today(name): _today(entry) for name, entry in then.items()}
     silent = [n for n in then if then[n] not in (now.get(n), _declared(now, n)) and f"`{n}`" not in to_come]
     told = [f"{name}\n  was: {then[name]}\n  is:  {now.get(name, 'gone')}" for name in silent]
-    assert not told, "public names have changed: note each in docs/api-changes.md, under 'To come', or leave it as it was\n" + "\n".join(told)
+    assert not told, (
+        "public names have changed: note each in docs/api-changes.md, under 'To come', or leave it as it was\n"
+        + "\n".join(told)
+    )
 
 
 def test_notes_are_about_names_that_are_public_or_were() -> None:
@@ -88,7 +100,9 @@ def test_notes_are_about_names_that_are_public_or_were() -> None:
 
 def test_the_list_of_a_version_stays_as_it_was() -> None:
     version, digest = released()
-    assert hashlib.sha256(list_of(version).read_bytes()).hexdigest()[:12] == digest, f"docs/api-{version}.txt is what version {version} had: restore it"
+    assert hashlib.sha256(list_of(version).read_bytes()).hexdigest()[:12] == digest, (
+        f"docs/api-{version}.txt is what version {version} had: restore it"
+    )
     others = sorted(p.name for p in (ROOT / "docs").glob("api-*.txt"))
     assert others == [f"api-{version}.txt"], "docs has the list of the last version, and no other's"
 
@@ -105,7 +119,9 @@ def test_signatures_are_those_of_the_sources() -> None:
         "  candidate: Schedule | None = field(default=None, compare=False)",
     ]
     assert public.signature("weft.scheduling", "Offer") == ["Offer = weft.scheduling.rule.Offer"]
-    assert public.signature("weft", "load") == ["def load(model: Any, *, frontend: str | None=None, **options: Any) -> Graph"]
+    assert public.signature("weft", "load") == [
+        "def load(model: Any, *, frontend: str | None=None, **options: Any) -> Graph"
+    ]
     assert "  def schedules(self, target: Target) -> Sequence[Rule]" in public.signature("weft.hooks", "Specifications")
     assert public.signature("weft_ops", "Relu") == ["Relu = weft_ops.activation.Relu"]
     with pytest.raises(LookupError, match=r"'weft\.machine' does not define 'Nothing'"):
@@ -118,17 +134,18 @@ def test_plugins_import_public_names_only(folder: Path) -> None:
 
 
 def test_there_are_plugins_to_look_at() -> None:
-    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu", "weft-wave", "weft-tide"} <= {p.name for p in folders()}
+    assert {"weft_llvm", "weft_onnx", "weft_darknet", "weft_npu", "weft-wave", "weft-tide"} <= {
+        p.name for p in folders()
+    }
 
 
 def test_what_is_not_public_is_listed_with_what_is(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "a.py").write_text(
-        "import weft, numpy\nimport weft.plugins\nimport weft_ops as o\nfrom weft import dtypes as dt\nfrom weft.expr import nodes as ex\n"
-        "from weft.hooks import hookimpl, hookimp\nfrom weft.pipeline import compile\n\n\n"
-        "def f() -> None:\n    from weft.mixed import alone\n    from . import pipeline\n"
-        "    print(weft.compile, weft.comple, weft.dtypes.float32, ex.Add, ex.Addd)\n"
-        "    print(o.Relu, o.Rulu, dt.float32.bytes, pipeline.anything)\n"
+        "import weft, numpy\nimport weft.plugins\nimport weft_ops as o\nfrom weft import dtypes as dt\nfrom weft.expr"
+        " import nodes as ex\nfrom weft.hooks import hookimpl, hookimp\nfrom weft.pipeline import compile\n\n\ndef f()"
+        " -> None:\n    from weft.mixed import alone\n    from . import pipeline\n    print(weft.compile, weft.comple,"
+        " weft.dtypes.float32, ex.Add, ex.Addd)\n    print(o.Relu, o.Rulu, dt.float32.bytes, pipeline.anything)\n"
     )
     assert imports_beyond(tmp_path) == [
         "inner/a.py:2: weft.plugins is not public",
@@ -144,7 +161,9 @@ def test_what_is_not_public_is_listed_with_what_is(tmp_path: Path) -> None:
 
 def test_packages_are_found_by_name() -> None:
     assert imports_beyond("weft_onnx") == []
-    with pytest.raises(PluginError, match="no package 'weft_nothing'\n  hint: give the name that is imported, or a Path of sources"):
+    with pytest.raises(
+        PluginError, match="no package 'weft_nothing'\n  hint: give the name that is imported, or a Path of sources"
+    ):
         imports_beyond("weft_nothing")
     with pytest.raises(PluginError, match="no file or folder"):
         imports_beyond(ROOT / "nothing")

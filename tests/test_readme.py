@@ -19,7 +19,9 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
     installing, testing = test.split(" && ")
     assert installing.removeprefix("pip install ") in ci
     last = [line for line in ci.splitlines() if line.split(" || ")[0] == testing]
-    assert len(last) == 1 and ci.rstrip().endswith(f"{last[0]}\nexit $verdict")  # what follows is the verdict of all checks
+    assert len(last) == 1 and ci.rstrip().endswith(
+        f"{last[0]}\nexit $verdict"
+    )  # what follows is the verdict of all checks
 
 
 def test_links_lead_somewhere() -> None:
@@ -29,7 +31,15 @@ def test_links_lead_somewhere() -> None:
 
 def test_every_command_has_its_row() -> None:
     named = set(re.findall(r"`weft (\w+)", README))
-    commands = {command.name for command in build_app().registered_commands} & {"run", "compile", "bench", "inspect", "plugins", "targets", "verify"}
+    commands = {command.name for command in build_app().registered_commands} & {
+        "run",
+        "compile",
+        "bench",
+        "inspect",
+        "plugins",
+        "targets",
+        "verify",
+    }
     assert commands <= named
 
 
@@ -42,6 +52,9 @@ def test_the_root_installs_every_member_or_has_it_as_an_extra() -> None:
     import tomllib
 
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    members = {tomllib.loads(p.read_text())["project"]["name"] for p in [*ROOT.glob("*/pyproject.toml"), *(ROOT / "plugins").rglob("pyproject.toml")]}
+    members = {
+        tomllib.loads(p.read_text())["project"]["name"]
+        for p in [*ROOT.glob("*/pyproject.toml"), *(ROOT / "plugins").rglob("pyproject.toml")]
+    }
     asked = [*root["project"]["dependencies"], *root["project"]["optional-dependencies"]["gpu"]]
     assert sorted(d.split(" @ ")[0] for d in asked if " @ " in d) == sorted(members)

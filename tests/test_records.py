@@ -1,4 +1,5 @@
-"""Records: choices given from outside are followed, are part of cache keys, and are refused with a reason where they cannot be followed."""
+"""Records: choices given from outside are followed, are part of cache keys, and are refused with a reason where they
+cannot be followed."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def test_a_record_changes_the_tile() -> None:
     assert not after.refused and key != other and before.name != after.name
     assert str(after.scheduled).replace(after.name, before.name) != str(before.scheduled)
     x, w = (np.random.default_rng(k).standard_normal(s, np.float32) for k, s in enumerate([(24, 32), (32, 48)]))
-    got = weft.compile(product(), "llvm -threads=1", cache=False, records=records_here(tile_rows=2)).run({"x": x, "w": w})["y"]
+    got = weft.compile(product(), "llvm -threads=1", cache=False, records=records_here(tile_rows=2)).run(
+        {"x": x, "w": w}
+    )["y"]
     np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-4)
 
 
@@ -106,7 +109,9 @@ def test_the_rule_is_a_choice() -> None:
 def test_a_stale_record(choices: dict[str, Any], reason: str) -> None:
     """The default stands, and a warning names kernel, record and reason."""
     _, before, _ = kernel()
-    with pytest.warns(ScheduleWarning, match=rf"^kernel '\w+' does not follow the record of program [0-9a-f]+: {reason}"):
+    with pytest.warns(
+        ScheduleWarning, match=rf"^kernel '\w+' does not follow the record of program [0-9a-f]+: {reason}"
+    ):
         _, after, _ = kernel(record(**choices))
     assert str(after.scheduled).replace(after.name, before.name) == str(before.scheduled)
     assert after.refused and not any(c.recorded for c in after.choices)
@@ -122,10 +127,17 @@ def test_records_of_others_are_not_looked_at() -> None:
 
 
 def test_keys_of_models() -> None:
-    keys = {model_key(b"x", resolve_targets(TARGET, records=r), None, "onnx") for r in (None, Records(), record(tile_rows=2), record(tile_rows=3))}
+    keys = {
+        model_key(b"x", resolve_targets(TARGET, records=r), None, "onnx")
+        for r in (None, Records(), record(tile_rows=2), record(tile_rows=3))
+    }
     assert len(keys) == 3
     one, other = Record("program", KEY, MACHINE, {"a": 1}), Record("graph", KEY, MACHINE, {"a": True})
-    assert Records((one, other)).digest == Records((other, one)).digest != Records((one, replace(other, choices={"a": 1}))).digest
+    assert (
+        Records((one, other)).digest
+        == Records((other, one)).digest
+        != Records((one, replace(other, choices={"a": 1}))).digest
+    )
 
 
 def test_what_of_a_machine_matters() -> None:
@@ -149,7 +161,10 @@ def test_all_choices_of_a_kernel_are_its_defaults() -> None:
 def test_a_choice_made_twice() -> None:
     s = Schedule(matmul())
     s.choose("tile", [4, 8], 4)
-    with pytest.raises(PluginError, match=r"the choice 'tile' is made twice\n  program .*\n  why: names of choices are unique within a kernel"):
+    with pytest.raises(
+        PluginError,
+        match=r"the choice 'tile' is made twice\n  program .*\n  why: names of choices are unique within a kernel",
+    ):
         s.choose("tile", [4, 8], 8)
     with s.choices_of("left"):
         s.choose("tile", [4, 8], 8)
@@ -201,14 +216,18 @@ def test_a_kernel_whose_record_is_refused_is_refused_again(tmp_path: Path, monke
                 (resolved,) = resolve_targets("llvm -threads=1", records=records)
                 compilation = Compilation(resolved)
                 compilation.run(product())
-            assert [str(w.message).startswith("kernel '") and "cannot be 1000" in str(w.message) for w in caught] == [True] * said
+            assert [str(w.message).startswith("kernel '") and "cannot be 1000" in str(w.message) for w in caught] == [
+                True
+            ] * said
             (found,) = compilation.kernels.values()
             cached.append(found.cached)
         assert cached == [False, not said]
 
 
 @pytest.mark.parametrize("of", ["kernel", "graph", "group"])
-def test_a_model_whose_record_is_refused_is_refused_again(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_record_is_refused_is_refused_again(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not stored under the key with the record; without the refusal it is."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     model = convolution_model()
@@ -237,7 +256,10 @@ def convolution_model() -> bytes:
     import onnx
 
     helper = onnx.helper
-    x, w, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", (1, 3, 8, 8)), ("w", (4, 3, 3, 3)), ("y", (1, 4, 8, 8))))
+    x, w, y = (
+        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s)
+        for n, s in (("x", (1, 3, 8, 8)), ("w", (4, 3, 3, 3)), ("y", (1, 4, 8, 8)))
+    )
     graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])], "g", [x, w], [y])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return bytes(made.SerializeToString())
@@ -261,7 +283,11 @@ def optimized(graph: Graph, records: Records | None = None, target: str = TARGET
     (resolved,) = resolve_targets(target, records=records)
     compilation, key = Compilation(resolved, cache=False), graph_key(graph)
     grouped = compilation.optimize(graph)
-    return compilation, grouped, Record("graph", key, resolved.machine_key, {c.name: c.value for c in compilation.choices})
+    return (
+        compilation,
+        grouped,
+        Record("graph", key, resolved.machine_key, {c.name: c.value for c in compilation.choices}),
+    )
 
 
 @pytest.mark.parametrize("prefix", ["algorithm.", "layout."])
@@ -286,11 +312,14 @@ def test_choices_of_a_graph(prefix: str) -> None:
 
 
 def test_a_pass_that_runs_again_makes_choices_of_its_own() -> None:
-    """Under its own name; a record gives each its value. One pass that makes a choice twice is told so, in words of graphs."""
+    """Under its own name; a record gives each its value. One pass that makes a choice twice is told so, in words of
+    graphs."""
 
     def layouts(records: Records | None, *names: str) -> Compilation:
         (resolved,) = resolve_targets(TARGET, records=records)
-        compilation = Compilation(resolved, [GraphPass(n, choose_layouts, after="choose_layouts") for n in names], cache=False)
+        compilation = Compilation(
+            resolved, [GraphPass(n, choose_layouts, after="choose_layouts") for n in names], cache=False
+        )
         compilation.optimize(convolutions()[0])
         return compilation
 
@@ -306,7 +335,9 @@ def test_a_pass_that_runs_again_makes_choices_of_its_own() -> None:
     choices = Choices(where="graph 'g'")
     first = choices.of_pass("first")
     assert first.choose("a", [1, 2], 1) == 1
-    with pytest.raises(PluginError, match=r"the choice 'a' is made twice\n  graph 'g'\n  why: .*\n  hint: name each by what it decides"):
+    with pytest.raises(
+        PluginError, match=r"the choice 'a' is made twice\n  graph 'g'\n  why: .*\n  hint: name each by what it decides"
+    ):
         first.choose("a", [1, 2], 2)
     assert choices.of_pass("second").choose("a", [1, 2], 2) == 2
     assert {n: c.value for n, c in choices.made.items()} == {"a": 1, "second.a": 2}
@@ -317,7 +348,13 @@ def test_a_node_that_is_not_to_be_fused() -> None:
     x, w = b.input("x", tensor_type("float32", (8, 16))), b.input("w", tensor_type("float32", (16, 32)))
     y = b.add(Relu(), b.add(MatMul(), x, w))
     b.output(b.add(Sqrt(), y), "y")
-    graph, data = b.build(), {n: np.random.default_rng(k).random(s, np.float32) for k, (n, s) in enumerate({"x": (8, 16), "w": (16, 32)}.items())}
+    graph, data = (
+        b.build(),
+        {
+            n: np.random.default_rng(k).random(s, np.float32)
+            for k, (n, s) in enumerate({"x": (8, 16), "w": (16, 32)}.items())
+        },
+    )
     compilation, before, record = optimized(graph, target="llvm -threads=1")
     assert len(before.nodes) == 1
     names = [c.name for c in compilation.choices if c.name.startswith("fuse.")]
@@ -338,13 +375,16 @@ def test_a_node_that_is_not_to_be_fused() -> None:
     [
         ({"algorithm.%lost": "definition"}, "the graph has no choice 'algorithm.%lost' here"),
         ({"algorithm.%conv": "magic"}, "choice 'algorithm.%conv' cannot be 'magic'; the options are 'definition', "),
-        ({"algorithm.%conv": "winograd_2_skip"}, "choice 'algorithm.%conv' cannot be 'winograd_2_skip'; no row or column of tiles"),
+        ({"algorithm.%conv": "winograd_2_skip"},
+            "choice 'algorithm.%conv' cannot be 'winograd_2_skip'; no row or column of tiles"),
         ({"layout.%conv": "upside down"}, "choice 'layout.%conv' cannot be 'upside down'"),
     ],
 )  # fmt: skip
 def test_a_stale_record_of_a_graph(choices: dict[str, Any], reason: str) -> None:
     compilation, before, record = optimized(convolutions()[0])
-    with pytest.warns(ScheduleWarning, match=f"^graph 'convolutions' does not follow the record of graph [0-9a-f]+: {reason}"):
+    with pytest.warns(
+        ScheduleWarning, match=f"^graph 'convolutions' does not follow the record of graph [0-9a-f]+: {reason}"
+    ):
         after, grouped, _ = optimized(convolutions()[0], Records((replace(record, choices=choices),)))
     assert str(grouped) == str(before) and after.choices == compilation.choices and after.refused.startswith(reason)
 
@@ -365,7 +405,7 @@ def test_the_algorithm_of_an_operator() -> None:
     bodies = [n.op.body for n in grouped.nodes if isinstance(n.op, Group) and not n.op.view]
     found = {id(body): compilation.lower(body) for body in bodies}
     (body,) = [body for body in bodies if found[id(body)][1]]
-    naive, ((choice),) = found[id(body)]
+    naive, (choice,) = found[id(body)]
     assert choice.name == "algorithm.Conv" and not choice.recorded
     for option in choice.options:
         record = Record("graph", group_key(body), compilation.target.machine_key, {"algorithm.Conv": option})
@@ -373,7 +413,13 @@ def test_the_algorithm_of_an_operator() -> None:
         assert followed.recorded and followed.value == option
         assert (str(again) == str(naive)) == (option == choice.default)
     stale = Records((Record("graph", group_key(body), compilation.target.machine_key, {"algorithm.Conv": "magic"}),))
-    with pytest.warns(ScheduleWarning, match="^group '.*' does not follow the record of graph .*: choice 'algorithm.Conv' cannot be 'magic'; the options are "):
+    with pytest.warns(
+        ScheduleWarning,
+        match=(
+            "^group '.*' does not follow the record of graph .*: choice 'algorithm.Conv' cannot be 'magic'; the options"
+            " are "
+        ),
+    ):
         again, _ = Compilation(*resolve_targets(TARGET, records=stale)).lower(body)
     assert str(again) == str(naive)
 
@@ -407,7 +453,8 @@ def text(version: Any = 1, **changes: Any) -> str:
         (text(machine=3), "'machine' is 3", "records[0].machine"),
         (text(choices=[]), "'choices' holds no 1 to 10,000 values by name", "records[0].choices"),
         (text(choices={}), "'choices' holds no 1 to 10,000 values by name", "records[0].choices"),
-        (text(choices={str(k): 1 for k in range(MOST_CHOICES + 1)}), "'choices' holds no 1 to 10,000 values", "records[0].choices"),
+        (text(choices={str(k): 1 for k in range(MOST_CHOICES + 1)}), "'choices' holds no 1 to 10,000 values",
+            "records[0].choices"),
         (text(choices={"": 1}), "the name '' is none of a choice", "records[0].choices"),
         (text(choices={"a\x1b": 1}), r"the name 'a\\x1b' is none of a choice", "records[0].choices"),
         (text(choices={"a": None}), "the choice 'a' is None", "records[0].choices"),
@@ -436,7 +483,10 @@ def test_a_name_that_stands_twice_in_a_large_object() -> None:
 
 def test_two_records_of_the_same() -> None:
     same = json.dumps({"version": 1, "records": [RECORD, {**RECORD, "choices": {"tile": 8}}]})
-    with pytest.raises(InputError, match=f"there are two records of program {KEY} on {MACHINE}\n  a.json\n  why: .*\n  hint: delete one"):
+    with pytest.raises(
+        InputError,
+        match=f"there are two records of program {KEY} on {MACHINE}\n  a.json\n  why: .*\n  hint: delete one",
+    ):
         Records.from_json(same, "a.json")
 
 
@@ -454,7 +504,12 @@ def test_what_is_written_is_read(found: dict[tuple[str, str], dict[str, Any]]) -
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([KEY, MACHINE]),
-    lambda x: st.lists(x, max_size=3) | st.dictionaries(st.sampled_from(["version", "records", "program", "graph", "machine", "choices"]), x, max_size=4),
+    lambda x: (
+        st.lists(x, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["version", "records", "program", "graph", "machine", "choices"]), x, max_size=4
+        )
+    ),
     max_leaves=12,
 )
 
@@ -517,18 +572,24 @@ def test_packages_that_disagree(installed: Callable[..., None]) -> None:
     installed(record(tile_rows=2))
     assert any(c.recorded for c in kernel()[1].choices)
     installed(record(tile_rows=3))
-    with pytest.warns(ScheduleWarning, match=r"is not followed: .*\(tuned-0\) and .*\(tuned-2\) record different choices"):
+    with pytest.warns(
+        ScheduleWarning, match=r"is not followed: .*\(tuned-0\) and .*\(tuned-2\) record different choices"
+    ):
         assert not any(c.recorded for c in kernel()[1].choices)
 
 
 def test_a_bad_file_of_a_package_that_is_not_the_targets(installed: Callable[..., None], tmp_path: Path) -> None:
-    """The package is named, what it gives otherwise is followed, and so is what others give; `weft plugins` has it too."""
+    """The package is named, what it gives otherwise is followed, and so is what others give; `weft plugins` has it
+    too."""
     bad = tmp_path / "bad.json"
     bad.write_text("{")
     installed(bad, record(tile_rows=2))
     with pytest.warns(ScheduleWarning) as caught:
         assert any(c.recorded for c in kernel()[1].choices)
-    said = r"^the records of plugin 'tuned-0' \(registered by hand\) cannot be read, and are not followed: no file of records: it is no JSON text; .*bad.json; "
+    said = (
+        r"^the records of plugin 'tuned-0' \(registered by hand\) cannot be read, and are not followed: no file of"
+        r" records: it is no JSON text; .*bad.json; "
+    )
     (warning,) = caught
     assert re.match(said, str(warning.message))
     assert [hook for plugin, hook, _ in host().failures if plugin.name == "tuned-0"] == ["records"]
@@ -553,7 +614,10 @@ def test_a_bad_file_of_the_targets_own_package(installed: Callable[..., None], t
     installed(plugin=Board())
     (target,) = resolve_targets("board")
     why = "no file of records '.*bad.json'" if missing else "no file of records: it is no JSON text; .*bad.json; "
-    with pytest.raises(PluginError, match=rf"the records of plugin 'tuned-0' \(registered by hand\) cannot be read\n  board\n  why: {why}"):
+    with pytest.raises(
+        PluginError,
+        match=rf"the records of plugin 'tuned-0' \(registered by hand\) cannot be read\n  board\n  why: {why}",
+    ):
         _ = target.records
 
 
@@ -575,6 +639,9 @@ def test_rules_of_one_name_of_two_plugins(installed: Callable[..., None]) -> Non
 
     installed(plugin=Rules())
     (target,) = resolve_targets(TARGET)
-    said = r"the schedule rule 'contraction' of target 'llvm' is claimed by plugin 'llvm' \(.*\) and plugin 'tuned-0' \(registered by hand\)"
+    said = (
+        r"the schedule rule 'contraction' of target 'llvm' is claimed by plugin 'llvm' \(.*\) and plugin 'tuned-0'"
+        r" \(registered by hand\)"
+    )
     with pytest.raises(PluginError, match=rf"{said}\n  why: .*\n  hint: .*unregister 'tuned-0'"):
         _ = target.rules

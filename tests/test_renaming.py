@@ -1,4 +1,5 @@
-"""Names mean nothing to the compiler: classes of operators, values, tensors, buffers, variables and blocks may be called anything."""
+"""Names mean nothing to the compiler: classes of operators, values, tensors, buffers, variables and blocks may be
+called anything."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def names_of(program: Program) -> list[str]:
 
 
 def with_names(program: Program, new: dict[str, str]) -> str:
-    """A program's text with other names. A word in front of a parenthesis is a function, unless it is a block's name."""
+    """A program's text with other names. A word in front of a parenthesis is a function, unless it is a block's
+    name."""
 
     def word(found: re.Match[str]) -> str:
         called = text[found.end() : found.end() + 1] == "(" and not text[: found.start()].endswith("block ")
@@ -133,18 +135,23 @@ def test_names_in_programs_change_no_schedule(model: str, target: str) -> None:
 
 
 def renamed(program: Program) -> Program:
-    """The program with other names for all that it defines, in the order of the old ones, as sums are written in the order of their variables' names."""
+    """The program with other names for all that it defines, in the order of the old ones, as sums are written in the
+    order of their variables' names."""
     return parse_program(with_names(program, {n: f"other_{n}" for n in names_of(program)}))
 
 
-SAMPLES = [(op, s) for op in ALL_OPERATORS for s in op.samples() if all(a is None or a.dtype.kind in "biuf" for a in s.inputs)]
+SAMPLES = [
+    (op, s) for op in ALL_OPERATORS for s in op.samples() if all(a is None or a.dtype.kind in "biuf" for a in s.inputs)
+]
 
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize(("op", "sample"), SAMPLES, ids=[f"{op.__name__}-{s.name}" for op, s in SAMPLES])
 def test_names_in_programs_of_samples_change_no_schedule(op: type[Operator], sample: Sample) -> None:
     b = GraphBuilder("sample")
-    inputs = [None if a is None else b.input(f"x{k}", TensorType(_dtype(a), a.shape)) for k, a in enumerate(sample.inputs)]
+    inputs = [
+        None if a is None else b.input(f"x{k}", TensorType(_dtype(a), a.shape)) for k, a in enumerate(sample.inputs)
+    ]
     result = b.add_all(sample.op, *inputs)
     for k, y in enumerate(result if isinstance(result, tuple) else (result,)):
         b.output(y, f"y{k}")

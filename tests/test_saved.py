@@ -1,4 +1,5 @@
-"""A saved model needs no compiler: it runs in a process that imports none, gives the same bits, and serves many threads."""
+"""A saved model needs no compiler: it runs in a process that imports none, gives the same bits, and serves many
+threads."""
 
 from __future__ import annotations
 
@@ -32,8 +33,10 @@ executable = weft.Executable.load(sys.argv[1])
 print(json.dumps({"y": hashlib.sha256(y.tobytes()).hexdigest(), "modules": sorted(sys.modules)}))
 """
 COMPILER = (
-    "llvmlite", "onnx", "weft_llvm", "weft_onnx", "pluggy", "weft.pipeline", "weft.compilation", "weft.plugins", "weft.graph", "weft_ops", "weft.passes",
-    "weft.lower",    "weft.scheduling", "weft.codegen", "weft.loop", "weft.tensor", "weft.expr", "weft.target", "weft.cli",
+    "llvmlite", "onnx", "weft_llvm", "weft_onnx", "pluggy", "weft.pipeline", "weft.compilation", "weft.plugins",
+    "weft.graph", "weft_ops", "weft.passes",
+    "weft.lower",    "weft.scheduling", "weft.codegen", "weft.loop", "weft.tensor", "weft.expr", "weft.target",
+    "weft.cli",
 )  # fmt: skip
 
 
@@ -55,7 +58,13 @@ def saved(resnet: tuple[Executable, dict[str, Any], Any], tmp_path_factory: pyte
 def test_runs_without_the_compiler(resnet: tuple[Executable, dict[str, Any], Any], saved: Path, tmp_path: Path) -> None:
     _, inputs, y = resnet
     np.savez(tmp_path / "x.npz", **inputs)
-    done = subprocess.run([sys.executable, "-c", RUN, str(saved), str(tmp_path / "x.npz")], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(saved), str(tmp_path / "x.npz")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["y"] == hashlib.sha256(y.tobytes()).hexdigest(), "not the bits of the process that compiled it"

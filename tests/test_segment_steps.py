@@ -1,4 +1,5 @@
-"""Steps of segments, executed here one by one: formulas mean what the reference evaluator says, every value is assigned once and used where it is there."""
+"""Steps of segments, executed here one by one: formulas mean what the reference evaluator says, every value is assigned
+once and used where it is there."""
 
 from __future__ import annotations
 
@@ -13,7 +14,21 @@ from hypothesis import strategies as st
 from weft import dtypes as dt
 from weft.codegen import steps as sp
 from weft.codegen.build_segment import build_segment
-from weft.codegen.segment import AllocateOutput, Arena, BindData, Check, Constant, Data, Input, InputDim, KernelCall, Output, SegmentSpec, Symbol, Tensor
+from weft.codegen.segment import (
+    AllocateOutput,
+    Arena,
+    BindData,
+    Check,
+    Constant,
+    Data,
+    Input,
+    InputDim,
+    KernelCall,
+    Output,
+    SegmentSpec,
+    Symbol,
+    Tensor,
+)
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.evaluate import evaluate
@@ -37,12 +52,17 @@ def shift(n: int) -> int:
 
 
 MEANINGS: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: signed(a + b), "sub": lambda a, b: signed(a - b), "mul": lambda a, b: signed(a * b), "div": truncated,
-    "rem": lambda a, b: a - b * truncated(a, b), "udiv": lambda a, b: signed((a & MASK) // (b & MASK)), "urem": lambda a, b: signed((a & MASK) % (b & MASK)),
-    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a, b: signed(a << shift(b)),
+    "add": lambda a, b: signed(a + b), "sub": lambda a, b: signed(a - b), "mul": lambda a, b: signed(a * b),
+    "div": truncated,
+    "rem": lambda a, b: a - b * truncated(a, b), "udiv": lambda a, b: signed((a & MASK) // (b & MASK)),
+    "urem": lambda a, b: signed((a & MASK) % (b & MASK)),
+    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a,
+    b: signed(a << shift(b)),
     "shr": lambda a, b: a >> shift(b),
-    "ushr": lambda a, b: signed((a & MASK) >> shift(b)), "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "ult": lambda a, b: (a & MASK) < (b & MASK),
-    "ule": lambda a, b: (a & MASK) <= (b & MASK), "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "both": lambda a, b: a and b,
+    "ushr": lambda a, b: signed((a & MASK) >> shift(b)), "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+    "ult": lambda a, b: (a & MASK) < (b & MASK),
+    "ule": lambda a, b: (a & MASK) <= (b & MASK), "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
+    "both": lambda a, b: a and b,
     "either": lambda a, b: a or b, "not": lambda a: not a, "int": int, "select": lambda c, a, b: a if c else b,
 }  # fmt: skip
 
@@ -54,7 +74,13 @@ class Ended(Exception):
 class Machine:
     """Executes steps. Pointers are lists, dicts of fields, or (list, bytes from its begin)."""
 
-    def __init__(self, inputs: list[dict[str, Any]], outputs: list[dict[str, Any]], constants: Iterable[Any] = (), threads: int = 0) -> None:
+    def __init__(
+        self,
+        inputs: list[dict[str, Any]],
+        outputs: list[dict[str, Any]],
+        constants: Iterable[Any] = (),
+        threads: int = 0,
+    ) -> None:
         self.ctx = {"constants": list(constants), "threads": threads, "arena": "none", "arena_bytes": 0}
         self.calls: list[tuple[str, list[Any], list[int]]] = []
         self.kernel: Callable[[str, list[Any], list[int]], int] = lambda *_: 0
@@ -62,7 +88,12 @@ class Machine:
 
     def run(self, steps: sp.Steps) -> None:
         assert tuple(sp.OPERATIONS) and {s.op for s in steps.walk() if isinstance(s, sp.Compute)} <= MEANINGS.keys()
-        names = [v.name for s in steps.walk() for v in (getattr(s, "result", None), getattr(s, "beyond", None)) if v is not None]
+        names = [
+            v.name
+            for s in steps.walk()
+            for v in (getattr(s, "result", None), getattr(s, "beyond", None))
+            if v is not None
+        ]
         assert len(names) == len(set(names)), "a value is assigned twice"
         self.scope |= {"buffers": [None] * steps.buffers, "dims": [0] * steps.dims}
         self.block(steps.body)
@@ -99,7 +130,9 @@ class Machine:
             case sp.Compute(_, op, operands):
                 return MEANINGS[op](*map(self.of, operands))
             case sp.Checked(_, beyond, op, a, b):
-                exact = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}[op](self.of(a), self.of(b))
+                exact = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}[op](
+                    self.of(a), self.of(b)
+                )
                 self.scope[beyond.name] = signed(exact) != exact
                 return signed(exact)
             case sp.LoadField(_, base, _, field):
@@ -129,9 +162,14 @@ KINDS = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
 
 def formulas() -> st.SearchStrategy[ex.Expr]:
     """Of all integer dtypes, cast to int64."""
-    leaves = st.one_of(st.sampled_from([A, B]), st.integers(-300, 300).map(ex.const), st.sampled_from([ex.const(v) for v in (1 << 40, -(1 << 63), 7, 8)]))
+    leaves = st.one_of(
+        st.sampled_from([A, B]),
+        st.integers(-300, 300).map(ex.const),
+        st.sampled_from([ex.const(v) for v in (1 << 40, -(1 << 63), 7, 8)]),
+    )
     pairs = [
-        ex.BitAnd, ex.BitOr, ex.BitXor, ex.Min, ex.Max, ex.FloorDiv, ex.FloorMod, ex.TruncDiv, ex.TruncMod, ex.Add, ex.Sub, ex.Mul, ex.ShiftLeft,
+        ex.BitAnd, ex.BitOr, ex.BitXor, ex.Min, ex.Max, ex.FloorDiv, ex.FloorMod, ex.TruncDiv, ex.TruncMod, ex.Add,
+        ex.Sub, ex.Mul, ex.ShiftLeft,
         ex.ShiftRight,
     ]  # fmt: skip
 
@@ -161,7 +199,9 @@ def test_formulas_mean_what_the_evaluator_says(e: ex.Expr, a: int, b: int) -> No
             return
         wanted = int(evaluate(e, env))
     symbols = Symbol("a", InputDim(0, 0)), Symbol("b", InputDim(0, 1))
-    spec = SegmentSpec("f", (Tensor("x", dt.float32, (A, B)),), (), 0, symbols, (), (Check(ex.const(False), 100, (e,)),))
+    spec = SegmentSpec(
+        "f", (Tensor("x", dt.float32, (A, B)),), (), 0, symbols, (), (Check(ex.const(False), 100, (e,)),)
+    )
     with pytest.raises(Ended) as ended:
         Machine([tensor("float32", a, b)], []).run(build_segment(spec))
     assert ended.value.args == (100, [wanted])
@@ -171,8 +211,10 @@ def spec() -> SegmentSpec:
     """y = x + c, with as many elements as d[1] says, by a kernel that has scratch."""
     n, m = ex.Var("n"), ex.Var("m")
     return SegmentSpec(
-        "s", (Tensor("x", dt.float32, (n, ex.const(4))), Tensor("d", dt.int32, (ex.const(2),))), (Tensor("y", dt.float32, (m,)),), 1,
-        (Symbol("n", InputDim(0, 0)), Symbol("m", Data(1, dt.int32, 1))), (Input(0), Input(1), Constant(0), Arena(n * 4, ex.const(8)), Output(0)),
+        "s", (Tensor("x", dt.float32, (n, ex.const(4))), Tensor("d", dt.int32, (ex.const(2),))), (Tensor("y",
+            dt.float32, (m,)),), 1,
+        (Symbol("n", InputDim(0, 0)), Symbol("m", Data(1, dt.int32, 1))), (Input(0), Input(1), Constant(0), Arena(n * 4,
+            ex.const(8)), Output(0)),
         (Check(m <= n * 4, 101, (m,)), AllocateOutput(0, (m,)), KernelCall("add", (0, 2, 3, 4), (m, n))), n * 4 + 8,
     )  # fmt: skip
 

@@ -91,7 +91,10 @@ def test_several_in_order_of_preference() -> None:
         ("zzzzzz", ["unknown target 'zzzzzz'", "hint: available: llvm, needy, npu"]),
         ("npu -corse=3", ["target 'npu' has no option '-corse'", "hint: did you mean '-cores'?"]),
         ("npu -qqqqq", ["target 'npu' has no option '-qqqqq'", "hint: 'npu' has -cores, -fast-math"]),
-        ("npu cores=3", ["expected an option, got 'cores=3'", "hint: options are written -name=value; 'npu' has -cores"]),
+        (
+            "npu cores=3",
+            ["expected an option, got 'cores=3'", "hint: options are written -name=value; 'npu' has -cores"],
+        ),
         ("npu -cores=many", ["option '-cores' takes an integer, got 'many'"]),
         ("npu -cores", ["option '-cores' needs a value", "hint: write -cores=value"]),
         ("npu -fast-math=maybe", ["option '-fast-math' takes true or false, got 'maybe'"]),
@@ -119,7 +122,12 @@ def test_machine_is_data() -> None:
     import pickle
 
     m = Machine("cpu", 256, 16, flops_per_cycle={"float32": 32}, features=frozenset({"fma"}))
-    assert (m.lanes(dt.float32), m.lanes(dt.float64), m.lanes(dt.bool_), m.lanes(dt.float16.with_lanes(4))) == (8, 4, 32, 16)
+    assert (m.lanes(dt.float32), m.lanes(dt.float64), m.lanes(dt.bool_), m.lanes(dt.float16.with_lanes(4))) == (
+        8,
+        4,
+        32,
+        16,
+    )
     assert m.flops(dt.float32) == 32 and m.flops(dt.int8) == 32
     assert pickle.loads(pickle.dumps(m)) == m and hash(m) == hash(pickle.loads(pickle.dumps(m)))
     with pytest.raises(TypeError):

@@ -23,7 +23,12 @@ def constant(data: np.ndarray, layout: Layout | None = None) -> Value:
     return Value("w", TensorType(weft.dtypes.dtype(data.dtype), data.shape, layout), constant=data)
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([None, blocked(2, 0, 8), Layout((Split(1, 16), Permute((1, 0, 2))))]), st.booleans())
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([None, blocked(2, 0, 8), Layout((Split(1, 16), Permute((1, 0, 2))))]),
+    st.booleans(),
+)
 def test_a_packed_constant_unpacks_to_what_it_was(rows: int, columns: int, layout: Layout | None, turned: bool) -> None:
     data = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     if turned:

@@ -1,4 +1,5 @@
-"""Whole models: compiled answers equal the graph's own meaning, and, with --full, those of the framework that made the model."""
+"""Whole models: compiled answers equal the graph's own meaning, and, with --full, those of the framework that made the
+model."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ from weft_ops.normalization import LayerNorm, Softmax
 from weft_ops.reduction import ReduceMean
 from weft_runtime.executable import Executable
 
-pytestmark = pytest.mark.filterwarnings("error::weft.errors.ScheduleWarning")  # kernels that a rule failed at would be slow
+pytestmark = pytest.mark.filterwarnings(
+    "error::weft.errors.ScheduleWarning"
+)  # kernels that a rule failed at would be slow
 
 TOLERANCE = 1e-4
 """Of the largest magnitude of the right answer."""
@@ -81,7 +84,9 @@ class _Layers:
         self.builder, self.random = GraphBuilder(name), np.random.default_rng(0)
 
     def weight(self, *shape: int) -> Any:
-        return self.builder.constant(self.random.normal(0, float(np.prod(shape[1:] or shape)) ** -0.5, shape).astype(np.float32))
+        return self.builder.constant(
+            self.random.normal(0, float(np.prod(shape[1:] or shape)) ** -0.5, shape).astype(np.float32)
+        )
 
     def add(self, op: Any, *inputs: Any) -> Any:
         return self.builder.add(op, *inputs)

@@ -44,16 +44,25 @@ class AdaptiveExecutable:
         open: the executable of open sizes, which can be saved.
     """
 
-    def __init__(self, open_sizes: Executable, compile_for: Callable[[Mapping[str, Sequence[int]]], Executable], most: int, after: int) -> None:
+    def __init__(
+        self,
+        open_sizes: Executable,
+        compile_for: Callable[[Mapping[str, Sequence[int]]], Executable],
+        most: int,
+        after: int,
+    ) -> None:
         self.open = open_sizes
         self._compile_for, self._most, self._after = compile_for, most, after
         self._made: dict[Shapes, Executable] = {}
-        self._adapts = most > 0 and any(isinstance(d, str) for info in open_sizes.inputs for d in getattr(info, "shape", ()))
+        self._adapts = most > 0 and any(
+            isinstance(d, str) for info in open_sizes.inputs for d in getattr(info, "shape", ())
+        )
         self._begin()
         _all.add(self)
 
     def _begin(self) -> None:
-        """At first, and in a forked child: the thread that compiles stays with the parent, and with it what was asked for and the locks it held."""
+        """At first, and in a forked child: the thread that compiles stays with the parent, and with it what was asked
+        for and the locks it held."""
         self._calls: dict[Shapes, int] = {}
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[Shapes | None] = queue.SimpleQueue()
@@ -111,7 +120,9 @@ class AdaptiveExecutable:
                     self._wanted.put(shapes)
                     if not self._served:
                         self._served = True
-                        threading.Thread(target=_serve, args=(weakref.ref(self), self._wanted), name="weft-adaptive", daemon=True).start()
+                        threading.Thread(
+                            target=_serve, args=(weakref.ref(self), self._wanted), name="weft-adaptive", daemon=True
+                        ).start()
                         weakref.finalize(self, self._wanted.put, None)
         return self.open
 
@@ -121,7 +132,10 @@ class AdaptiveExecutable:
             with self._lock:
                 self._made[shapes] = made
         except WeftError as error:
-            text = f"'{self.open.manifest.name}' could not be compiled for {self._named(shapes)}, and runs with open sizes: {error}"
+            text = (
+                f"'{self.open.manifest.name}' could not be compiled for {self._named(shapes)}, and runs with open"
+                f" sizes: {error}"
+            )
             warnings.warn(text, AdaptiveWarning, stacklevel=2)
         finally:
             if self._wanted.empty():
@@ -163,7 +177,10 @@ def compile_adaptive(
         WeftError: as `compile`.
     """
     if most < 1 or after < 1:
-        raise InputError(f"compile_adaptive takes positive numbers, got most={most}, after={after}", hint="weft.compile makes one executable for all sizes")
+        raise InputError(
+            f"compile_adaptive takes positive numbers, got most={most}, after={after}",
+            hint="weft.compile makes one executable for all sizes",
+        )
 
     def compile_for(shapes: Mapping[str, Sequence[int]]) -> Executable:
         return compile_model(model, target, input_shapes=shapes, frontend=frontend, cache=cache, records=records)

@@ -1,4 +1,5 @@
-"""Packages and modules that have another name now: the old name gives the same modules, with a DeprecationWarning, for one version."""
+"""Packages and modules that have another name now: the old name gives the same modules, with a DeprecationWarning, for
+one version."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType({"weft.ops.control": "weft.graph
 
 
 def renamed(old: str, names: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
-    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package or module `old`.
+    """Makes `old.X` the module `new.X`, one object, for every X. Gives the `__getattr__` of the package or module
+    `old`.
 
     Args:
         names: what of it has another name in the new one, too.

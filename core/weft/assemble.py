@@ -1,7 +1,7 @@
 """From a grouped, planned graph and its kernels to the description of one native segment.
 
-The order of items is the order of the graph's nodes; a data symbol is bound right after the node that computes its value, an output is
-allocated as soon as the symbols of its shape are bound, right before the kernel that writes it.
+The order of items is the order of the graph's nodes; a data symbol is bound right after the node that computes its
+value, an output is allocated as soon as the symbols of its shape are bound, right before the kernel that writes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from weft_runtime.abi import ErrorCode
 
 @dataclass(frozen=True)
 class KernelUse:
-    """The kernel of one group node: its name, the order of its dims, the scratch it wants (bytes over dims and THREADS)."""
+    """The kernel of one group node: its name, the order of its dims, the scratch it wants (bytes over dims and
+    THREADS)."""
 
     kernel: str
     dims: tuple[Var, ...]
@@ -42,7 +43,13 @@ class Assembly:
     """The node of each kernel call of the spec, in order."""
 
 
-def assemble(graph: Graph, plan: MemoryPlan, kernels: Mapping[int, KernelUse], name: str = "main", assumptions: Sequence[Assumption] = ()) -> Assembly:
+def assemble(
+    graph: Graph,
+    plan: MemoryPlan,
+    kernels: Mapping[int, KernelUse],
+    name: str = "main",
+    assumptions: Sequence[Assumption] = (),
+) -> Assembly:
     """See the module.
 
     Args:
@@ -78,7 +85,9 @@ class _Assembler:
         for k, v in enumerate(g.outputs):
             root = self._root(v)
             if id(root) in self.index or root.constant is not None:
-                raise LoweringError(f"output '{v.name}' is not computed by a kernel of its own", hint="an Identity must stand before it")
+                raise LoweringError(
+                    f"output '{v.name}' is not computed by a kernel of its own", hint="an Identity must stand before it"
+                )
             self._set(root, sg.Output(k))
         self._bind_data()
         self._check()
@@ -117,11 +126,21 @@ class _Assembler:
             for ref in self.buffers:
                 if isinstance(ref, sg.Arena) and self._is_static(ref.offset) and self._is_static(ref.bytes):
                     arena = maximum(arena, add(ref.offset, ref.bytes))
-        spec = sg.SegmentSpec(self.name, inputs, outputs, len(self.constants), tuple(self.symbols), tuple(self.buffers), tuple(self.items), arena)
+        spec = sg.SegmentSpec(
+            self.name,
+            inputs,
+            outputs,
+            len(self.constants),
+            tuple(self.symbols),
+            tuple(self.buffers),
+            tuple(self.items),
+            arena,
+        )
         return Assembly(spec, self.constants, self.checks, self.calls)
 
     def _check(self) -> None:
-        """Checks what can be checked by now. An assumption about a symbol that the passes resolved is never bound, and certain."""
+        """Checks what can be checked by now. An assumption about a symbol that the passes resolved is never bound, and
+        certain."""
         later = []
         for a in self.assumptions:
             if free_vars(a.holds).keys() <= self.bound:
@@ -158,19 +177,25 @@ class _Assembler:
                 if isinstance(d, Var) and d.name not in self.bound:
                     self.bound.add(d.name)
                     self.symbols.append(sg.Symbol(d.name, sg.InputDim(i, axis)))
-        self.static = frozenset(self.bound) | {n for n, s in self.graph.symbols.items() if any(s.value is v for v in self.graph.inputs)}
+        self.static = frozenset(self.bound) | {
+            n for n, s in self.graph.symbols.items() if any(s.value is v for v in self.graph.inputs)
+        }
 
     def _bind_data(self) -> None:
         for name, source in self.graph.symbols.items():
             if any(source.value is v for v in self.graph.inputs):
                 self.bound.add(name)
-                self.symbols.append(sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index)))
+                self.symbols.append(
+                    sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index))
+                )
 
     def _data_symbols(self) -> Mapping[int, Sequence[sg.Symbol]]:
         pending: dict[int, list[sg.Symbol]] = {}
         for name, source in self.graph.symbols.items():
             if name not in self.bound:
-                pending.setdefault(id(source.value), []).append(sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index)))
+                pending.setdefault(id(source.value), []).append(
+                    sg.Symbol(name, sg.Data(self._number(source.value), source.value.dtype, source.index))
+                )
         return pending
 
     def _is_static(self, e: Expr) -> bool:

@@ -85,9 +85,7 @@ class Choices:
         self.recorded, self.where = dict(recorded or {}), where
         self.made: dict[str, Choice] = {}
 
-    def choose(
-        self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None
-    ) -> T:
+    def choose(self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None) -> T:
         """Makes a choice; as `weft.scheduling.schedule.Schedule.choose`.
 
         Raises:
@@ -118,9 +116,7 @@ class _OfPass(Choices):
         super().__init__(whole.recorded, whole.where)
         self.whole, self.of = whole, of
 
-    def choose(
-        self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None
-    ) -> T:
+    def choose(self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None) -> T:
         full = name
         while name not in self.made and full in self.whole.made:
             full = f"{self.of}.{full}"

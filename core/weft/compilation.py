@@ -81,7 +81,10 @@ def check_dump(targets: Sequence[ResolvedTarget], extra: Sequence[GraphPass]) ->
         close = nearest(name, known)
         hint = f"did you mean '{close}'? " if close else ""
         stages = ", ".join(dict.fromkeys(known))
-        raise SettingError(f"{settings.DUMP.name} names '{name}', which is no stage with a text", hint=f"{hint}stages: {stages}, or all")
+        raise SettingError(
+            f"{settings.DUMP.name} names '{name}', which is no stage with a text",
+            hint=f"{hint}stages: {stages}, or all",
+        )
 
 
 @dataclass
@@ -113,8 +116,8 @@ class Kernel:
 class Compilation:
     """A compilation in progress and, after `run`, its record for `weft inspect`.
 
-    `budget`: what constant folding may, where the graph is a part of what is compiled; None: what its own constants allow.
-    `profile`: the executable has one more output, `weft.codegen.profile.PROFILE`.
+    `budget`: what constant folding may, where the graph is a part of what is compiled; None: what its own constants
+    allow. `profile`: the executable has one more output, `weft.codegen.profile.PROFILE`.
     """
 
     target: ResolvedTarget
@@ -137,7 +140,8 @@ class Compilation:
     profile: bool = False
     dumped: int = 0
     _keys: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, repr=False)
-    """Text of a group's body → key of its kernel, and the symbols of the first such body, by whose names the kernel has them."""
+    """Text of a group's body → key of its kernel, and the symbols of the first such body, by whose names the kernel has
+    them."""
     _by_key: dict[str, Kernel] = field(default_factory=dict, repr=False)
 
     @contextmanager
@@ -149,7 +153,13 @@ class Compilation:
     def report(self, name: str, subject: str, seconds: float, result: Any = None) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         self.dump(name, subject, result)
-        logger.log(logging.DEBUG if name in OF_KERNELS else logging.INFO, "%s %s: %.2f ms", name, shown(subject, 100), seconds * 1e3)
+        logger.log(
+            logging.DEBUG if name in OF_KERNELS else logging.INFO,
+            "%s %s: %.2f ms",
+            name,
+            shown(subject, 100),
+            seconds * 1e3,
+        )
         report = StageReport(name, subject, seconds, result)
         if self.on_stage is not None:
             self.on_stage(report)
@@ -168,7 +178,11 @@ class Compilation:
             (folder / f"{words[:120]}.txt").write_text(f"{result}\n", encoding="utf-8")
         except OSError as error:
             why = obstacle_of_folder(folder) or error.strerror or str(error)
-            raise SettingError(f"{settings.DUMP_DIR.name} is '{folder}', where stages cannot be written", why=why, hint="name another folder") from None
+            raise SettingError(
+                f"{settings.DUMP_DIR.name} is '{folder}', where stages cannot be written",
+                why=why,
+                hint="name another folder",
+            ) from None
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage."""
@@ -184,7 +198,11 @@ class Compilation:
             inputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.inputs],
             outputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.outputs],
             code=segment.sections,
-            steps=[segment.step("main", [t.name for t in spec.inputs], [t.name for t in spec.outputs], list(segment.constants))],
+            steps=[
+                segment.step(
+                    "main", [t.name for t in spec.inputs], [t.name for t in spec.outputs], list(segment.constants)
+                )
+            ],
             constants=segment.constants,
             arena=str(spec.arena_bytes),
             threads=self.target.threads,
@@ -217,7 +235,9 @@ class Compilation:
         with self.stage("plan_memory", grouped.name):
             scratch = {n.outputs[0].name: uses[id(n)].scratch for n in grouped.nodes if id(n) in uses}
             machine = self.target.machine
-            self.plan = plan_memory(grouped, scratch=scratch, threads=self.target.threads or machine.cores, alignment=machine.alignment())
+            self.plan = plan_memory(
+                grouped, scratch=scratch, threads=self.target.threads or machine.cores, alignment=machine.alignment()
+            )
         return self.plan
 
     def optimize(self, graph: Graph) -> Graph:
@@ -236,7 +256,8 @@ class Compilation:
                 let_go(data)  # what passes read of it; what they made of it is another constant
         known = {id(data) for data in theirs}
         self.made = frozenset(id(v) for v in grouped.constants() if id(v.constant) not in known)
-        # The graphs between: values and nodes refer to each other, and hold weights of every pass. What was there before stays unvisited, however much it is.
+        # The graphs between: values and nodes refer to each other, and hold weights of every pass. What was there
+        # before stays unvisited, however much it is.
         gc.collect(0)
         return grouped
 
@@ -249,7 +270,9 @@ class Compilation:
             # What a refused attempt changes, and what it folds, is not counted.
             given, budget = copy_graph(graph), copy(self.budget)
             try:
-                grouped = run_passes(given, self.target.capabilities, passes, on_pass, self.check, budget=budget, choices=choices)
+                grouped = run_passes(
+                    given, self.target.capabilities, passes, on_pass, self.check, budget=budget, choices=choices
+                )
                 require_made(record.choices, choices.made, "the graph")
             except ChoiceError as error:
                 self.refused = said(error)
@@ -258,7 +281,9 @@ class Compilation:
                 self.choices = tuple(choices.made.values())
                 return grouped
         choices = Choices()
-        grouped = run_passes(graph, self.target.capabilities, passes, on_pass, self.check, budget=self.budget, choices=choices)
+        grouped = run_passes(
+            graph, self.target.capabilities, passes, on_pass, self.check, budget=self.budget, choices=choices
+        )
         self.choices = tuple(choices.made.values())
         return grouped
 
@@ -271,7 +296,9 @@ class Compilation:
         pending: dict[str, Future[KernelCode]] = {}
         for node in graph.nodes:
             if not isinstance(node.op, Group):
-                raise LoweringError(f"{node.op.operator_name} is not compiled for '{self.target.target.kind}'", where=_place(node))
+                raise LoweringError(
+                    f"{node.op.operator_name} is not compiled for '{self.target.target.kind}'", where=_place(node)
+                )
             if node.op.view:
                 continue
             key, kernel = self._kernel(node, store)
@@ -283,7 +310,9 @@ class Compilation:
                 kernel = self._by_key[key]
                 with self.target.blame(f"to compile kernel '{kernel.name}'"):
                     kernel.code = future.result()
-                if not kernel.refused:  # its key says that it follows the record, and whoever found it there would not be warned
+                if (
+                    not kernel.refused
+                ):  # its key says that it follows the record, and whoever found it there would not be warned
                     store.put(key, kernel.code)
         uses = {}
         for node in graph.nodes:
@@ -292,7 +321,9 @@ class Compilation:
                 assert kernel.code is not None
                 symbols = self.symbols_of(node)
                 dims = tuple(symbols[d.name] for d in kernel.naive.dims)
-                uses[id(node)] = KernelUse(kernel.name, dims, tuple(substitute(size, symbols) for size in kernel.code.scratch))
+                uses[id(node)] = KernelUse(
+                    kernel.name, dims, tuple(substitute(size, symbols) for size in kernel.code.scratch)
+                )
         return uses
 
     def lower(self, body: Graph) -> tuple[Program, tuple[Choice, ...]]:
@@ -332,13 +363,15 @@ class Compilation:
         return key, kernel
 
     def symbols_of(self, node: Node) -> dict[str, Var]:
-        """The symbols of a compiled group by the names that its kernel has for them: groups that differ in names of symbols only are one kernel."""
+        """The symbols of a compiled group by the names that its kernel has for them: groups that differ in names of
+        symbols only are one kernel."""
         assert isinstance(node.op, Group)
         _, own = self._keys[kernel_text(node.op.body)]
         return dict(zip(own, mentioned_symbols(node.op.body).values(), strict=True))
 
     def uncompilable(self, graph: Graph) -> dict[int, WeftError]:
-        """Of a graph of groups, those whose kernels cannot be scheduled, or whose schedules the code generator cannot compile: number of the node → why.
+        """Of a graph of groups, those whose kernels cannot be scheduled, or whose schedules the code generator cannot
+        compile: number of the node → why.
 
         What is found out is kept: `compile_kernels` does not do it again.
         """
@@ -372,7 +405,9 @@ class Compilation:
         assert kernel.scheduled is not None
         with self.stage("lower_program", kernel.name, lambda: kernel.lowered):
             extra = self.target.loop_passes()
-            kernel.lowered = lowered = lower_program(kernel.scheduled, codegen.functions, lambda name, p: self.dump(name, kernel.name, p), extra)
+            kernel.lowered = lowered = lower_program(
+                kernel.scheduled, codegen.functions, lambda name, p: self.dump(name, kernel.name, p), extra
+            )
         with self.target.blame(f"to compile kernel '{kernel.name}'"):
             try:
                 require(codegen, lowered, str(self.target.target))
@@ -382,9 +417,22 @@ class Compilation:
         return lowered
 
     def schedule(self, kernel: Kernel) -> None:
-        """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined with, and the result."""
-        named = Program(kernel.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
-        rules, machine, intrinsics, exceeds = self.target.rules, self.target.machine, self.target.intrinsics, self.target.exceeds
+        """Schedules a kernel's naive program by the target's best rule; the kernel keeps the rule, what others declined
+        with, and the result."""
+        named = Program(
+            kernel.name,
+            kernel.naive.inputs,
+            kernel.naive.outputs,
+            kernel.naive.dims,
+            kernel.naive.body,
+            kernel.naive.aliases,
+        )
+        rules, machine, intrinsics, exceeds = (
+            self.target.rules,
+            self.target.machine,
+            self.target.intrinsics,
+            self.target.exceeds,
+        )
         done: Scheduled | None = None
         schedule = self.stage("schedule", kernel.name, lambda: None if done is None else done.schedule.program)
         with schedule, self.target.blame(f"to schedule kernel '{kernel.name}'"):
@@ -402,7 +450,10 @@ class Compilation:
         if kernel.record is not None and kernel.refused:
             self._refused(f"kernel '{kernel.name}'", kernel.record, kernel.refused)
         if done.failed:
-            text = f"kernel '{kernel.name}' was left to rule '{done.rule.name}', which may be slow: {'; '.join(done.failed)}"
+            text = (
+                f"kernel '{kernel.name}' was left to rule '{done.rule.name}', which may be slow:"
+                f" {'; '.join(done.failed)}"
+            )
             warnings.warn(text, ScheduleWarning, stacklevel=2)
         kernel.rule, kernel.trace, kernel.scheduled = done.rule.name, done.schedule.trace, done.schedule.program
         kernel.declines, kernel.choices = done.declines, done.choices
@@ -453,7 +504,8 @@ def value_info(name: str, type: Type) -> TensorInfo:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """No search for cyclic garbage meanwhile: immutable trees have no cycles, and going through millions of their nodes takes a fifth of a compilation."""
+    """No search for cyclic garbage meanwhile: immutable trees have no cycles, and going through millions of their nodes
+    takes a fifth of a compilation."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,5 @@
-"""What plugins may contribute: how a hook is written, and what each may return. Whatever does not fit is refused with a sentence that says so.
+"""What plugins may contribute: how a hook is written, and what each may return. Whatever does not fit is refused with a
+sentence that says so.
 
 pluggy checks the names of arguments alone, and says little; what a hook returns it does not look at.
 """
@@ -25,7 +26,8 @@ HOOKS: tuple[str, ...] = tuple(n for n in vars(Specifications) if not n.startswi
 
 @dataclass(frozen=True)
 class Result:
-    """What a hook returns: a list of `kinds` ("module:Name" each), such a list or None, one value or None, or nothing that is looked at."""
+    """What a hook returns: a list of `kinds` ("module:Name" each), such a list or None, one value or None, or nothing
+    that is looked at."""
 
     form: Literal["list", "list or None", "one or None", "nothing"]
     kinds: tuple[str, ...] = ()
@@ -100,7 +102,9 @@ def _misdeclared(hook: str, function: Any) -> str | None:
             close = nearest(p.name, known)
             return f"takes '{p.name}', which it is not given: " + (f"did you mean '{close}'?" if close else may)
         if p.default is not p.empty or p.kind is p.KEYWORD_ONLY:
-            return f"takes '{p.name}' by keyword or with a default, and would not be given it: write ({', '.join(known)})"
+            return (
+                f"takes '{p.name}' by keyword or with a default, and would not be given it: write ({', '.join(known)})"
+            )
     return None
 
 
@@ -126,7 +130,13 @@ def misfit(hook: str, value: object) -> str | None:
         return _misfit(result, names[0], value)
     elements = f"classes derived from {wanted}" if result.classes else wanted
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        hint = ": return [] for nothing" if value is None else ": return a list of it" if _misfit(result, wanted, value) is None else ""
+        hint = (
+            ": return [] for nothing"
+            if value is None
+            else ": return a list of it"
+            if _misfit(result, wanted, value) is None
+            else ""
+        )
         return f"gave {_shown(value)}, not a list of {elements}{hint}"
     for element in value:
         wrong = _misfit(result, wanted, element)
@@ -156,7 +166,9 @@ def _misfit(result: Result, wanted: str, value: object) -> str | None:
         return f"gave the device '{name}', which is the host's own name: call it otherwise"
     if wanted in ("TargetKind", "Frontend"):
         wrong = misdeclared_options(getattr(value, "options", None))
-        return wrong and f"gave the {'target' if wanted == 'TargetKind' else 'frontend'} '{name}', whose options {wrong}"
+        return (
+            wrong and f"gave the {'target' if wanted == 'TargetKind' else 'frontend'} '{name}', whose options {wrong}"
+        )
     return None
 
 

@@ -1,4 +1,5 @@
-"""What plugins give a frontend beyond its own: converters of vendors' operators, and of versions that it does not know."""
+"""What plugins give a frontend beyond its own: converters of vendors' operators, and of versions that it does not
+know."""
 
 from __future__ import annotations
 

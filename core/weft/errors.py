@@ -24,7 +24,8 @@ from weft_runtime.errors import (
 )  # fmt: skip
 
 __all__ = [
-    "ArchiveError", "CacheWarning", "ChoiceError", "CodegenError", "ExecutionError", "ExprError", "FrontendError", "GraphError",
+    "ArchiveError", "CacheWarning", "ChoiceError", "CodegenError", "ExecutionError", "ExprError", "FrontendError",
+    "GraphError",
     "InputError", "LoopError", "LoweringError", "ParseError", "PluginError", "ScheduleError", "ScheduleWarning",
     "SettingError", "TargetError", "TensorError", "UnsupportedError", "WeftError", "enough_memory", "expect",
     "expect_path", "fill", "from_signal", "literal", "nearest", "no_thread", "raised_in", "shown", "shown_lines",
@@ -72,8 +73,10 @@ class ChoiceError(ScheduleError):
 
 
 class ScheduleWarning(UserWarning):
-    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted on could not be done, or a record
-    could not be followed: results are right, the code may be slow. Also: what a rule says of costs cannot be followed."""
+    """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted
+    on could not be done, or a record could not be followed: results are right, the code may be slow. Also: what a rule
+    says of costs cannot be followed.
+    """
 
 
 class LoweringError(WeftError):

@@ -48,9 +48,11 @@ def hash_file(path: Path) -> str:
 
 
 def source_fingerprint(plugin: Plugin) -> str:
-    """Name and version of a plugin's distribution, and a hash of its sources where they can change without a new version.
+    """Name and version of a plugin's distribution, and a hash of its sources where they can change without a new
+    version.
 
-    What was registered by hand is known by its sources as they are when it is registered; without a file, in a notebook, as long as it is registered.
+    What was registered by hand is known by its sources as they are when it is registered; without a file, in a
+    notebook, as long as it is registered.
     """
     if plugin.distribution == BY_HAND:
         module = plugin.object.__name__ if isinstance(plugin.object, ModuleType) else type(plugin.object).__module__
@@ -75,8 +77,10 @@ def _every_library() -> tuple[tuple[str, str], ...]:
 
 @cache
 def libraries(distribution: str) -> tuple[tuple[str, str], ...]:
-    """What a plugin's code is made with beside its own: names and versions of the installed distributions called `weft-NAME`, whose package is
-    `weft_NAME`, that it asks for, and those that these ask for. They are no plugins, or their plugin may be out of use."""
+    """What a plugin's code is made with beside its own: names and versions of the installed distributions called
+    `weft-NAME`, whose package is `weft_NAME`, that it asks for, and those that these ask for. They are no plugins, or
+    their plugin may be out of use.
+    """
     found: dict[str, str] = {}
     todo = [distribution]
     while todo:
@@ -86,7 +90,11 @@ def libraries(distribution: str) -> tuple[tuple[str, str], ...]:
             continue
         for requirement in map(Requirement, asked):
             name = canonicalize_name(requirement.name)
-            if name.startswith("weft-") and name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            if (
+                name.startswith("weft-")
+                and name not in found
+                and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
+            ):
                 try:
                     found[name] = metadata.version(name)
                 except metadata.PackageNotFoundError:
@@ -97,10 +105,13 @@ def libraries(distribution: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _tree_hash(package: str, serial: int = 0) -> str:
-    """Of a package's files, or of a module's one; "-" where there are none, or where they belong to a version. Another `serial` looks again."""
+    """Of a package's files, or of a module's one; "-" where there are none, or where they belong to a version. Another
+    `serial` looks again."""
     try:
         spec = importlib.util.find_spec(package)
-        places = [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
+        places = (
+            [] if spec is None else [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
+        )
     except ValueError:  # a script
         places = [getattr(sys.modules.get(package), "__file__", None)]
     root = Path(places[0]) if places and places[0] else None

@@ -1,7 +1,7 @@
 """Forks take place while no other thread imports a module or holds a lock that a child needs.
 
-A forked child inherits locks without the threads that would release them, and waits for them for ever. Python locks each module while it is imported, and
-Weft imports much when it is first used; locks of libraries are named with `hold`.
+A forked child inherits locks without the threads that would release them, and waits for them for ever. Python locks
+each module while it is imported, and Weft imports much when it is first used; locks of libraries are named with `hold`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import _imp
 import atexit
 
-# These hold locks of their own while a process forks. What is registered last is called first: a fork waits before it takes their locks, which the threads
-# that it waits for may need.
+# These hold locks of their own while a process forks. What is registered last is called first: a fork waits before it
+# takes their locks, which the threads that it waits for may need.
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os
@@ -31,12 +31,14 @@ from weakref import WeakSet
 T = TypeVar("T")
 
 MOST_SECONDS = 60.0
-"""A fork waits no longer for named locks and for imports of modules that Weft needs: what holds one may wait for the thread that forks."""
+"""A fork waits no longer for named locks and for imports of modules that Weft needs: what holds one may wait for the
+thread that forks."""
 MOST_SECONDS_ELSE = 1.0
-"""The same for other imports, which may be a program that runs while it is imported; and for all that a thread waits for which is importing itself."""
+"""The same for other imports, which may be a program that runs while it is imported; and for all that a thread waits
+for which is importing itself."""
 TRY_SECONDS = 0.005
-"""So long a fork waits for a lock at a time. It holds the lock of imports meanwhile, which the thread that it waits for may need. Not to wait at all would
-miss a lock that its thread takes again at once."""
+"""So long a fork waits for a lock at a time. It holds the lock of imports meanwhile, which the thread that it waits for
+may need. Not to wait at all would miss a lock that its thread takes again at once."""
 
 _needed = {"weft", "weft_runtime", "ml_dtypes", "numpy"}
 _locks: list[Any] = []
@@ -67,7 +69,8 @@ def per_process(make: Callable[[], T]) -> Callable[[], T]:
 
 
 def need(package: str) -> None:
-    """From now on a fork waits for imports of this package as for those of Weft: a plugin says so of what it is built on."""
+    """From now on a fork waits for imports of this package as for those of Weft: a plugin says so of what it is built
+    on."""
     _needed.add(package)
 
 
@@ -76,7 +79,8 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property(_cached_property):
-        """As Python's from 3.12 on: before, all instances share a lock while one of them computes, which a forked child may find held."""
+        """As Python's from 3.12 on: before, all instances share a lock while one of them computes, which a forked child
+        may find held."""
 
         def __get__(self, instance, owner=None):  # type: ignore[no-untyped-def]
             if instance is None:
@@ -88,7 +92,8 @@ else:
 
 
 def of_this_process(function: Callable[..., object]) -> Callable[..., None]:
-    """`function` for `atexit` and `weakref.finalize`: it does nothing in a child that is forked from now on, which would end what is its parent's."""
+    """`function` for `atexit` and `weakref.finalize`: it does nothing in a child that is forked from now on, which
+    would end what is its parent's."""
     process = os.getpid()
 
     def call(*args: Any, **named: Any) -> None:
@@ -100,7 +105,8 @@ def of_this_process(function: Callable[..., object]) -> Callable[..., None]:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder that goes at the end, or with the process that made it; that of `tempfile.TemporaryDirectory` goes with a child that is forked meanwhile."""
+    """A folder that goes at the end, or with the process that made it; that of `tempfile.TemporaryDirectory` goes with
+    a child that is forked meanwhile."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     remove = of_this_process(partial(shutil.rmtree, folder, ignore_errors=True))
     atexit.register(remove)
@@ -122,11 +128,14 @@ def _before() -> None:
         _waited_for.update(_imports().values())
     if seconds == MOST_SECONDS:
         why = f"another thread imports what Weft needs, or is within a library that it uses, for more than {most:g} s"
-        warnings.warn(f"a child is forked that may wait for ever when it uses Weft: {why}", RuntimeWarning, stacklevel=2)
+        warnings.warn(
+            f"a child is forked that may wait for ever when it uses Weft: {why}", RuntimeWarning, stacklevel=2
+        )
 
 
 def _take() -> float:
-    """Takes the lock of imports, so that nobody begins one, and the named locks that are free; for how many seconds a fork waits for what is not."""
+    """Takes the lock of imports, so that nobody begins one, and the named locks that are free; for how many seconds a
+    fork waits for what is not."""
     _imp.acquire_lock()
     _held.append(_imp.release_lock)
     imports = _imports()
@@ -146,7 +155,9 @@ def _release() -> None:
 
 def _is_needed(module: str) -> bool:
     # Weft's own distributions have packages weft_NAME, whether they are plugins or what plugins are built on.
-    return module.startswith("weft_") or any(module == package or module.startswith(package + ".") for package in _needed)
+    return module.startswith("weft_") or any(
+        module == package or module.startswith(package + ".") for package in _needed
+    )
 
 
 def _imports() -> dict[str, Any]:

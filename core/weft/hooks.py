@@ -1,8 +1,8 @@
 """THE hook specifications: everything a plugin can contribute to Weft.
 
-A plugin is a module or object named by an entry point of the group `weft.plugins`; it implements any of these functions, decorated with
-`weft.hooks.hookimpl`, taking any subset of the arguments. Hooks return values; nothing registers itself on import. Import heavy packages
-inside functions: a plugin module must import in milliseconds.
+A plugin is a module or object named by an entry point of the group `weft.plugins`; it implements any of these
+functions, decorated with `weft.hooks.hookimpl`, taking any subset of the arguments. Hooks return values; nothing
+registers itself on import. Import heavy packages inside functions: a plugin module must import in milliseconds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Frontend:
         sniff: the first 4096 bytes of a file → whether it looks like this format.
         accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
         load: (source: path, bytes or object, an instance of `options`) → Graph. Raises FrontendError.
-        files: (path, an instance of `options`) → the other files that the model refers to, whose content is part of the cache's key, and which
+        files: (path, an instance of `options`) → the other files that the model refers to, whose content is part of the
+        cache's key, and which
             nothing is written over; must be quick. None: a model is one file.
         options: a frozen dataclass, as a target's (`weft.options`), each field with a default.
     """
@@ -89,8 +90,10 @@ class EngineKind:
         name: e.g. "onnxruntime".
         available: the version if it is installed here, else None.
         open: (model path, threads) → callable(dict of arrays) → list of arrays.
-        values: (model path) → callable(names of values as the frontend calls them, dict of arrays) → those that it can tell, by name, computed as the
-            model says, without optimisation. So `weft verify` finds the node that a frontend reads otherwise. None: it can tell none.
+        values: (model path) → callable(names of values as the frontend calls them, dict of arrays) → those that it can
+        tell, by name, computed as the
+            model says, without optimisation. So `weft verify` finds the node that a frontend reads otherwise. None: it
+            can tell none.
     """
 
     name: str
@@ -101,7 +104,8 @@ class EngineKind:
 
 @dataclass(frozen=True)
 class StageReport:
-    """What `stage_done` hears: the stage's name, what it is about (a graph, a kernel's name), seconds, and its result."""
+    """What `stage_done` hears: the stage's name, what it is about (a graph, a kernel's name), seconds, and its
+    result."""
 
     stage: str
     subject: str
@@ -122,17 +126,19 @@ class Specifications:
 
         @hookimpl
         def frontends():
-            return [Frontend("darknet", (".cfg",), sniff=lambda head: b"[net]" in head, accepts=lambda o: False, load=load)]
+            return [Frontend("darknet", (".cfg",), sniff=lambda head: b"[net]" in head, accepts=lambda o: False,
+            load=load)]
         """
 
     @hookspec
     def converters(self, frontend: str) -> Sequence[Converter]:
-        """Converters for a frontend, of operators that it does not know: of a vendor's domain, or of newer versions. Called when the frontend reads a
-        model.
+        """Converters for a frontend, of operators that it does not know: of a vendor's domain, or of newer versions.
+        Called when the frontend reads a model.
 
         @hookimpl
         def converters(frontend):
-            return [Converter("onnx", "com.acme", "Gate", lambda c: c(Gate(), c.value(0)))] if frontend == "onnx" else []
+            return [Converter("onnx", "com.acme", "Gate", lambda c: c(Gate(), c.value(0)))] if frontend == "onnx" else
+            []
         """
 
     @hookspec
@@ -157,7 +163,8 @@ class Specifications:
 
     @hookspec
     def capabilities(self, target: Target) -> Capabilities | None:
-        """What graph passes may assume of a target: composites it claims, layouts it prefers. None for targets of others.
+        """What graph passes may assume of a target: composites it claims, layouts it prefers. None for targets of
+        others.
 
         @hookimpl
         def capabilities(target):
@@ -185,8 +192,8 @@ class Specifications:
 
     @hookspec
     def records(self, target: Target) -> Sequence[Records | Path]:
-        """Recorded choices for a target, or files of them (`weft.records`), as a tuner wrote them. A caller's own stand over these; what two plugins record
-        differently is not followed. Called when a model is compiled.
+        """Recorded choices for a target, or files of them (`weft.records`), as a tuner wrote them. A caller's own stand
+        over these; what two plugins record differently is not followed. Called when a model is compiled.
 
         @hookimpl
         def records(target):
@@ -195,8 +202,8 @@ class Specifications:
 
     @hookspec
     def intrinsics(self, target: Target) -> Sequence[Intrinsic]:
-        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; of the others each
-        has a name of its own: two of one name are an error.
+        """Tensor intrinsics of a target, for `tensorize`. Those that require what the machine lacks are left out; of
+        the others each has a name of its own: two of one name are an error.
 
         @hookimpl
         def intrinsics(target):
@@ -205,7 +212,8 @@ class Specifications:
 
     @hookspec
     def loop_passes(self, target: Target) -> Sequence[LoopPass]:
-        """Program → Program passes, each naming the stage it runs after: one of the core's, or another pass of this hook.
+        """Program → Program passes, each naming the stage it runs after: one of the core's, or another pass of this
+        hook.
 
         @hookimpl
         def loop_passes(target):
@@ -214,16 +222,19 @@ class Specifications:
 
     @hookspec
     def offload(self, graph: Graph, target: Target) -> Offers | None:
-        """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where several targets share a model, or one has
-        a device of its own, once per model. The graph has been through the passes of the core and of `graph_passes(target)` that come before
-        `choose_layouts`, as the nodes will be computed; what falls to other targets is as it was before the target's own passes.
+        """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where
+        several targets share a model, or one has a device of its own, once per model. The graph has been through the
+        passes of the core and of `graph_passes(target)` that come before `choose_layouts`, as the nodes will be
+        computed; what falls to other targets is as it was before the target's own passes.
 
-        Where a target's own plugin gives None or has no such hook, each node goes by its schedule rules: it takes those that a rule takes alone, in no
-        time. `weft.lower.offers.offer_by_rules` says that of one node, for hooks that know the time as well.
+        Where a target's own plugin gives None or has no such hook, each node goes by its schedule rules: it takes those
+        that a rule takes alone, in no time. `weft.lower.offers.offer_by_rules` says that of one node, for hooks that
+        know the time as well.
 
         @hookimpl
         def offload(graph, target):
-            return [Take((n,), 1e-6) if type(n.op).__name__ == "MatMul" else Refuse(n, "operator", "only products") for n in graph.nodes]
+            return [Take((n,), 1e-6) if type(n.op).__name__ == "MatMul" else Refuse(n, "operator", "only products") for
+            n in graph.nodes]
         """
 
     @hookspec

@@ -42,7 +42,12 @@ class KernelSchedule(Schedule):
         return self
 
 
-def schedule(outputs: Tensor | Sequence[Tensor], target: str = "llvm", inputs: Sequence[Tensor] | None = None, name: str = "kernel") -> KernelSchedule:
+def schedule(
+    outputs: Tensor | Sequence[Tensor],
+    target: str = "llvm",
+    inputs: Sequence[Tensor] | None = None,
+    name: str = "kernel",
+) -> KernelSchedule:
     """The naive program of tensor expressions, ready to be scheduled for a target.
 
     Args:
@@ -53,10 +58,24 @@ def schedule(outputs: Tensor | Sequence[Tensor], target: str = "llvm", inputs: S
         TensorError: an output is a placeholder, or an input is missing from `inputs`.
         TargetError: unknown target or option.
     """
-    expect(outputs, (Tensor, Sequence), "outputs", "a tensor or a list of tensors", TensorError, "give what weft.compute returned")
+    expect(
+        outputs,
+        (Tensor, Sequence),
+        "outputs",
+        "a tensor or a list of tensors",
+        TensorError,
+        "give what weft.compute returned",
+    )
     wanted = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     for t in (*wanted, *(inputs or ())):
-        expect(t, Tensor, "each of outputs and inputs", "a tensor", TensorError, "give what weft.compute and weft.placeholder returned")
+        expect(
+            t,
+            Tensor,
+            "each of outputs and inputs",
+            "a tensor",
+            TensorError,
+            "give what weft.compute and weft.placeholder returned",
+        )
     if not wanted:
         raise TensorError("a kernel has an output, none is given", hint="give what weft.compute returned")
     found = _placeholders(wanted)
@@ -107,7 +126,9 @@ class Kernel:
         """
         exe = self.executable
         if len(inputs) != len(exe.inputs):
-            raise InputError(f"the kernel takes {len(exe.inputs)} input(s), got {len(inputs)}", where=", ".join(map(str, exe.inputs)))
+            raise InputError(
+                f"the kernel takes {len(exe.inputs)} input(s), got {len(inputs)}", where=", ".join(map(str, exe.inputs))
+            )
         named = {i.name: a for i, a in zip(exe.inputs, inputs)}
         if out is None:
             results = exe.run(named)
@@ -125,7 +146,8 @@ class Kernel:
 
 
 def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
-    """A scheduled kernel as a segment of its own, and the segment's code sections; of any target, this machine's or not.
+    """A scheduled kernel as a segment of its own, and the segment's code sections; of any target, this machine's or
+    not.
 
     Raises:
         CodegenError: the program uses what the target lacks.
@@ -145,7 +167,10 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
     bound = {symbol.name for symbol in spec.symbols}
     unbound = [d.name for d in program.dims if d.name not in bound]
     if unbound:
-        raise TensorError(f"the size {', '.join(unbound)} is no dimension of an input by itself", hint="give some placeholder exactly this dimension")
+        raise TensorError(
+            f"the size {', '.join(unbound)} is no dimension of an input by itself",
+            hint="give some placeholder exactly this dimension",
+        )
     assert free_vars(spec.arena_bytes).keys() <= bound | {THREADS.name}
     with target.blame("to link its kernel"):
         return spec, target.kind.link(target.target, spec, {code.name: code})
@@ -171,7 +196,15 @@ def build(s: KernelSchedule) -> Kernel:
             inputs=[info(t) for t in spec.inputs],
             outputs=[info(t) for t in spec.outputs],
             code=sections,
-            steps=[Native("main", "run", spec.kernels(), tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs))],
+            steps=[
+                Native(
+                    "main",
+                    "run",
+                    spec.kernels(),
+                    tuple(t.name for t in spec.inputs),
+                    tuple(t.name for t in spec.outputs),
+                )
+            ],
             arena=str(spec.arena_bytes),
             threads=target.threads,
             weft=host().api_version,

@@ -1,4 +1,5 @@
-"""Compiled kernels on disk, by what they compute: the printed naive program, its record, the target and the versions of everything.
+"""Compiled kernels on disk, by what they compute: the printed naive program, its record, the target and the versions of
+everything.
 
 The key is made before scheduling, so a hit saves scheduling, loop passes and code generation.
 """
@@ -60,5 +61,13 @@ class KernelCache:
         from weft.expr.nodes import free_vars
 
         dims = sorted({n for s in code.scratch for n in free_vars(s)} - {THREADS.name})
-        head = json.dumps({"format": FORMAT, "name": code.name, "dims": dims, "scratch": [str(s) for s in code.scratch], "parallel": code.parallel}).encode()
+        head = json.dumps(
+            {
+                "format": FORMAT,
+                "name": code.name,
+                "dims": dims,
+                "scratch": [str(s) for s in code.scratch],
+                "parallel": code.parallel,
+            }
+        ).encode()
         self.store.put(key, len(head).to_bytes(8, "little") + head + code.object)

@@ -23,7 +23,8 @@ from weft.hooks import Frontend
 from weft.options import make_options, parse_options, print_options
 from weft.plugins import FOREIGN_FORMATS, KNOWN_FRONTENDS, Contribution, host
 
-# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
+# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the
+# compiler.
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
 
@@ -36,8 +37,8 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
 
     Args:
         model: a path, bytes, a framework's own object, or a Graph (returned as it is).
-        frontend: its name and options, e.g. "onnx -dims=batch=4"; by default the frontend that recognises the model. Options alone are for that one.
-        options: for the frontend as well, e.g. dims={"batch": 4}.
+        frontend: its name and options, e.g. "onnx -dims=batch=4"; by default the frontend that recognises the model.
+        Options alone are for that one. options: for the frontend as well, e.g. dims={"batch": 4}.
 
     Raises:
         FrontendError: no frontend or several take the model, it has no such option, or the model cannot be read.
@@ -53,7 +54,9 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
     reader: Frontend = chosen.value
     if options:
         if print_options(given):
-            raise FrontendError("options are given by name and with the frontend's", where=frontend, hint="give all of them by name")
+            raise FrontendError(
+                "options are given by name and with the frontend's", where=frontend, hint="give all of them by name"
+            )
         given = make_options(reader.options, options, f"frontend '{reader.name}'", FrontendError)
     try:
         with host().blame(chosen.plugin.name, f"to read the model as '{reader.name}'"), reading(model):
@@ -82,7 +85,11 @@ def require_readable(path: Path) -> None:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(mode):
-        kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe, and a model is read more than once"), (stat.S_ISSOCK, "a socket"))
+        kinds = (
+            (stat.S_ISDIR, "a folder"),
+            (stat.S_ISFIFO, "a pipe, and a model is read more than once"),
+            (stat.S_ISSOCK, "a socket"),
+        )
         why = next((what for test, what in kinds if test(mode)), "a device")
         raise FrontendError(f"no file '{path}'", why=f"it is {why}", hint="give the path of a model file")
     with reading(path), path.open("rb"):
@@ -103,8 +110,16 @@ def reading(model: Any) -> Iterator[None]:
 
 
 def _unreadable(model: Any, error: OSError) -> FrontendError:
-    file = error.filename if error.filename is not None else model if isinstance(model, (str, os.PathLike)) else "the model"
-    return FrontendError(f"cannot read '{file}'", why=error.strerror or str(error), hint="is it all there, and may this user read it?")
+    file = (
+        error.filename
+        if error.filename is not None
+        else model
+        if isinstance(model, (str, os.PathLike))
+        else "the model"
+    )
+    return FrontendError(
+        f"cannot read '{file}'", why=error.strerror or str(error), hint="is it all there, and may this user read it?"
+    )
 
 
 def find_frontend(model: Any, name: str | None = None) -> Frontend:
@@ -164,18 +179,32 @@ def _frontend(model: Any, name: str | None) -> Contribution:
                 head = file.read(4096)
             taking = takers("sniff", head, found or everything)
             # Several that claim a suffix are told apart by what is in the file.
-            found, how = (taking, "content of this kind") if taking or not found else (found, f"{how}, and none knows its content")
+            found, how = (
+                (taking, "content of this kind")
+                if taking or not found
+                else (found, f"{how}, and none knows its content")
+            )
         what = f"'{path}'"
         package, foreign = KNOWN_FRONTENDS.get(suffix), FOREIGN_FORMATS.get(suffix)
     elif isinstance(model, (bytes, bytearray, memoryview)):
         found, what, how = takers("sniff", bytes(model[:4096])), "these bytes", "content of this kind"
     else:
-        found, what, how = takers("accepts", model), f"an object of type {type(model).__module__}.{type(model).__name__}", "objects of this type"
+        found, what, how = (
+            takers("accepts", model),
+            f"an object of type {type(model).__module__}.{type(model).__name__}",
+            "objects of this type",
+        )
     if len(found) == 1:
         return found[0]
     if found:
         raise _several(found, clashes, what, how)
-    hint = plugins.missing(package, package) if package else f"it is a file of {foreign}: export the model to ONNX; {installed}" if foreign else installed
+    hint = (
+        plugins.missing(package, package)
+        if package
+        else f"it is a file of {foreign}: export the model to ONNX; {installed}"
+        if foreign
+        else installed
+    )
     raise FrontendError(f"no frontend takes {what}", why=None if package else plugins.trouble("frontends"), hint=hint)
 
 
@@ -186,11 +215,16 @@ def _several(found: Sequence[Contribution], clashes: Mapping[str, PluginError], 
         return clashes[found[0].value.name]  # naming it would not tell them apart
     owners = " and ".join(f"'{c.value.name}' of {c.plugin}" for c in found)
     hint = f"name one: frontend='{next(iter(names))}' or {' or '.join(map(repr, list(names)[1:]))}; or uninstall one"
-    return FrontendError(f"several frontends take {what}: {owners}", why=f"each claims {how}, and the order of plugins decides nothing", hint=hint)
+    return FrontendError(
+        f"several frontends take {what}: {owners}",
+        why=f"each claims {how}, and the order of plugins decides nothing",
+        hint=hint,
+    )
 
 
 def model_files(model: str | os.PathLike[str], frontend: str | None = None) -> tuple[Path, ...]:
-    """The file of a model, then those that it refers to, as its frontend says; absolute, whether they are there or not. Empty if there is no such model.
+    """The file of a model, then those that it refers to, as its frontend says; absolute, whether they are there or not.
+    Empty if there is no such model.
 
     Raises:
         FrontendError: as `load`, if no frontend reads it.

@@ -1,5 +1,5 @@
-"""The logger `weft`: stages of compilations with their times at INFO, each kernel's at DEBUG. A program configures it as any other; WEFT_LOG and
-`weft --verbose` show it on stderr."""
+"""The logger `weft`: stages of compilations with their times at INFO, each kernel's at DEBUG. A program configures it
+as any other; WEFT_LOG and `weft --verbose` show it on stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ logger.addHandler(logging.NullHandler())
 
 
 def show(level: str | None = None) -> None:
-    """Shows messages from `level` on ("info", "debug", …) on stderr, once; without one as WEFT_LOG says, if it says anything.
+    """Shows messages from `level` on ("info", "debug", …) on stderr, once; without one as WEFT_LOG says, if it says
+    anything.
 
     Raises:
         SettingError: WEFT_LOG is no level.

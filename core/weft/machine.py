@@ -16,11 +16,12 @@ GLOBAL_ALIGN = 64
 
 @dataclass(frozen=True)
 class Scope:
-    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all", "block", "thread", or the name of a level,
-    each unit of which has a memory of that size).
+    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all",
+    "block", "thread", or the name of a level, each unit of which has a memory of that size).
 
-    `align`, a power of two, is what the code generator lets buffers of the scope begin at multiples of, as far as they ask for it (`Buffer.align`). Of scope
-    "global" it is what Weft lets all values in the device's memory begin at multiples of: inputs, outputs, constants, what is between, and scratch.
+    `align`, a power of two, is what the code generator lets buffers of the scope begin at multiples of, as far as they
+    ask for it (`Buffer.align`). Of scope "global" it is what Weft lets all values in the device's memory begin at
+    multiples of: inputs, outputs, constants, what is between, and scratch.
     """
 
     name: str
@@ -31,7 +32,8 @@ class Scope:
 
 @dataclass(frozen=True)
 class Level:
-    """Units of one kind that work at the same time, such as the matrix arrays of a chip: loops are bound to them (`bind(loop, "unit.NAME")`).
+    """Units of one kind that work at the same time, such as the matrix arrays of a chip: loops are bound to them
+    (`bind(loop, "unit.NAME")`).
 
     Args:
         name: as in `unit.NAME`.
@@ -43,12 +45,15 @@ class Level:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.units < 1:
-            raise ValueError(f"a level has a name that is an identifier and 1 unit or more, got {self.name!r} with {self.units}")
+            raise ValueError(
+                f"a level has a name that is an identifier and 1 unit or more, got {self.name!r} with {self.units}"
+            )
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a copy between a device's memory and the host's takes: seconds before the first byte, bytes a second after it."""
+    """What a copy between a device's memory and the host's takes: seconds before the first byte, bytes a second after
+    it."""
 
     latency: float = 0.0
     bandwidth: float = math.inf
@@ -66,8 +71,8 @@ class Grid:
         threads: of one group at most.
         threads_per_axis: extents of a group at most.
         groups_per_axis: extents of a grid at most.
-        warp: threads that run in step, and can hand each other values where `Machine.features` has "shuffle"; 1 where none do.
-        registers: of 32 bits, that the threads of one group have together.
+        warp: threads that run in step, and can hand each other values where `Machine.features` has "shuffle"; 1 where
+        none do. registers: of 32 bits, that the threads of one group have together.
         resident: threads that one core keeps at once, in one group or several.
         shared: bytes of shared memory of one core, for all its groups; None: for two as large as there may be.
     """
@@ -85,13 +90,13 @@ class Grid:
 class Machine:
     """One processor as a schedule sees it.
 
-    `flops_per_cycle` maps a dtype's name, or a tensor intrinsic's, to multiplications plus additions one core starts per cycle;
-    `masked` says that masked vector loads and stores cost about as much as plain ones;
+    `flops_per_cycle` maps a dtype's name, or a tensor intrinsic's, to multiplications plus additions one core starts
+    per cycle; `masked` says that masked vector loads and stores cost about as much as plain ones;
     `ways` is the number of lines that share a set of the first cache;
     `features` are the target's own words for what it can do.
-    `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves at once.
-    `levels`: name → the units of one core that work at the same time; `flops_per_cycle` is of one unit of each level.
-    `rates`: clock, memories, and what instructions, threads and launches cost.
+    `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves
+    at once. `levels`: name → the units of one core that work at the same time; `flops_per_cycle` is of one unit of each
+    level. `rates`: clock, memories, and what instructions, threads and launches cost.
     `transfer`: what copies between its memory and the host's take.
     """
 
@@ -127,7 +132,8 @@ class Machine:
             Machine,
             (
                 self.kind, self.vector_bits, self.vector_registers, self.fma, self.masked, self.caches, self.cores,
-                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid, dict(self.levels),
+                dict(self.flops_per_cycle), self.features, dict(self.scopes), self.cache_line, self.ways, self.grid,
+                dict(self.levels),
                 self.rates, self.transfer,
             ),
         )  # fmt: skip
@@ -146,7 +152,8 @@ class Machine:
         return math.prod(level.units for level in self.levels.values())
 
     def flops(self, dtype: DType) -> int:
-        """FLOP per cycle of one core on `dtype`; types without an entry count as one vector-wide operation per cycle."""
+        """FLOP per cycle of one core on `dtype`; types without an entry count as one vector-wide operation per
+        cycle."""
         return self.flops_per_cycle.get(dtype.scalar.name, self.lanes(dtype))
 
     def bytes_per_flop(self, dtype: DType) -> float:

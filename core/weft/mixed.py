@@ -1,4 +1,5 @@
-"""One compilation for several targets: where each node goes, each region by its own target, copies between their memories."""
+"""One compilation for several targets: where each node goes, each region by its own target, copies between their
+memories."""
 
 from __future__ import annotations
 
@@ -33,11 +34,37 @@ from weft.passes.decompose import decompose
 from weft.passes.drop_checks import drop_checks
 from weft.passes.fold_constants import Budget
 from weft.passes.pipeline import GraphPass, run_shared_passes, run_target_passes, shared_passes, split_shared
-from weft.passes.place import STEP, TYPICAL, Offers, Placement, Refuse, Take, bytes_of, is_numeric, is_step, offers_before, place
+from weft.passes.place import (
+    STEP,
+    TYPICAL,
+    Offers,
+    Placement,
+    Refuse,
+    Take,
+    bytes_of,
+    is_numeric,
+    is_step,
+    offers_before,
+    place,
+)
 from weft.plugins import host
 from weft_runtime.executable import Executable, NativeCode
 from weft_runtime.formulas import formula
-from weft_runtime.plan import HOST, SEQUENCE, Branch, Condition, Copy, DataSymbol, DeviceCall, HostCall, Launch, Place, Plan, Repeat, Step
+from weft_runtime.plan import (
+    HOST,
+    SEQUENCE,
+    Branch,
+    Condition,
+    Copy,
+    DataSymbol,
+    DeviceCall,
+    HostCall,
+    Launch,
+    Place,
+    Plan,
+    Repeat,
+    Step,
+)
 
 if TYPE_CHECKING:
     from weft.hooks import OnStage
@@ -51,7 +78,8 @@ class MixedCompilation:
 
     `targets` in order of preference; a host's CPU, if there is one, is last. `strict`: every node must be on the first.
     `by_cost=False`: a node goes to the first target that takes it, however long that and the copies take.
-    `budget`: what constant folding may still make and do in all regions, branches and loops; None: what the constants of the graph that is placed allow.
+    `budget`: what constant folding may still make and do in all regions, branches and loops; None: what the constants
+    of the graph that is placed allow.
     """
 
     targets: Sequence[ResolvedTarget]
@@ -65,13 +93,15 @@ class MixedCompilation:
     regions: list[Compilation] = field(default_factory=list)
     _offered: tuple[Graph, dict[str, Offers]] | None = None
     _optimized: dict[int, tuple[Compilation, Graph, Graph]] = field(default_factory=dict)
-    """id of a region's body → its compilation, its graph after passes, and the body, which stays the only one of this id."""
+    """id of a region's body → its compilation, its graph after passes, and the body, which stays the only one of this
+    id."""
 
     def run(self, graph: Graph) -> Executable:
         """A verified graph through every stage.
 
         Raises:
-            UnsupportedError: a node that no target takes, or that `strict` wants elsewhere; lists each with the reasons.
+            UnsupportedError: a node that no target takes, or that `strict` wants elsewhere; lists each with the
+            reasons.
         """
         with without_collector():
             outline = self.outline(graph)
@@ -93,7 +123,8 @@ class MixedCompilation:
         return self._outline(regions, "", [])
 
     def _give_back(self, regions: Graph) -> bool:
-        """Places anew what targets took and then cannot schedule or compile, with the reasons; whether there was such."""
+        """Places anew what targets took and then cannot schedule or compile, with the reasons; whether there was
+        such."""
         assert self._offered is not None
         graph, offers = self._offered
         makers = {v.name: n for n in graph.nodes for v in n.outputs}
@@ -111,7 +142,11 @@ class MixedCompilation:
             for part in correspond(node.op.body, grouped):
                 error = next((found[id(n)] for n in part.after if id(n) in found), None)
                 if error is not None:
-                    why = ": ".join(x for x in (error.what, error.where if isinstance(error, CodegenError) else None, error.why) if x)
+                    why = ": ".join(
+                        x
+                        for x in (error.what, error.where if isinstance(error, CodegenError) else None, error.why)
+                        if x
+                    )
                     for n in part.before or node.op.body.nodes:
                         whys[id(makers[n.outputs[0].name])] = " ".join(why.split())
         for kind, whys in left.items():
@@ -122,7 +157,10 @@ class MixedCompilation:
                 kept += [offer] if reason is None else [Refuse(n, "unscheduled", reason) for n in nodes]
             offers[kind] = kept
             reasons = "; ".join(dict.fromkeys(whys.values()))
-            warnings.warn(ScheduleWarning(f"{len(whys)} nodes that '{kind}' took are left to other targets: {reasons}"), stacklevel=2)
+            warnings.warn(
+                ScheduleWarning(f"{len(whys)} nodes that '{kind}' took are left to other targets: {reasons}"),
+                stacklevel=2,
+            )
         if left:
             self._place_offered()
         return bool(left)
@@ -138,7 +176,9 @@ class MixedCompilation:
         """The compilation of a region."""
         # Without a placement it has been through no pass yet.
         extra = self.extra if self.placement is None else self._split()[2]
-        dumped = max((one.dumped for one in (*self.regions, *(one for one, *_ in self._optimized.values()))), default=0)  # files are numbered through
+        dumped = max(
+            (one.dumped for one in (*self.regions, *(one for one, *_ in self._optimized.values()))), default=0
+        )  # files are numbered through
         return Compilation(target, extra, self.on_stage, self.cache, budget=self.budget, dumped=dumped)
 
     def _outline(self, graph: Graph, prefix: str, plans: list[Outline]) -> Outline:
@@ -147,11 +187,14 @@ class MixedCompilation:
         for number, node in enumerate(graph.nodes):
             assert isinstance(node.op, Region)
             if node.op.target == STEP:
-                runs[number] = tuple(self._inside(body, f"{prefix}{len(plans)}.", plans) for body in _bodies(node.op.body.nodes[0]))
+                runs[number] = tuple(
+                    self._inside(body, f"{prefix}{len(plans)}.", plans) for body in _bodies(node.op.body.nodes[0])
+                )
         return Outline(self, graph, len(plans), prefix, runs)
 
     def _inside(self, body: Graph, prefix: str, plans: list[Outline]) -> Outline:
-        """What a branch or a loop runs, on the host. A body that is wholly numeric is one region, which has been through no pass yet.
+        """What a branch or a loop runs, on the host. A body that is wholly numeric is one region, which has been
+        through no pass yet.
 
         Raises:
             UnsupportedError: there is no target for the host.
@@ -159,7 +202,9 @@ class MixedCompilation:
         host_ = self.targets[-1]
         if not host_.native:
             kinds = ", ".join(t.target.kind for t in self.targets)
-            raise UnsupportedError("control flow is done by the host, for which there is no target", hint=f'name one: "{kinds}, llvm"')
+            raise UnsupportedError(
+                "control flow is done by the host, for which there is no target", hint=f'name one: "{kinds}, llvm"'
+            )
         inner = MixedCompilation([host_], self.extra, self.on_stage, self.cache, budget=self.budget)
         graph = copy_graph(body)
         taken = {v.name for v in graph.values()}
@@ -169,14 +214,17 @@ class MixedCompilation:
             regions = inner.place(graph)
         else:
             regions = Graph(graph.name, output_names=list(graph.output_names))
-            regions.inputs, regions.outputs = ([Value(v.name, v.type) for v in vs] for vs in (graph.inputs, graph.outputs))
+            regions.inputs, regions.outputs = (
+                [Value(v.name, v.type) for v in vs] for vs in (graph.inputs, graph.outputs)
+            )
             names = frozenset[str]().union(*(n.names for n in graph.nodes))
             regions.nodes.append(Node(Region(graph, target=host_.target.kind), regions.inputs, regions.outputs, names))
         plans.append(inner._outline(regions, prefix, plans))
         return plans[-1]
 
     def _split(self) -> tuple[list[GraphPass], list[GraphPass], list[GraphPass]]:
-        """Shared passes of plugins; those of the user that run among them and the core's; the user's that run for each target."""
+        """Shared passes of plugins; those of the user that run among them and the core's; the user's that run for each
+        target."""
         shared = shared_passes([t.graph_passes() for t in self.targets])
         return shared, *split_shared(self.extra, shared)
 
@@ -195,7 +243,9 @@ class MixedCompilation:
         if any(native[:-1]):
             name = kinds[native.index(True)]
             order = ", ".join([*(k for k in kinds if k != name), name])
-            raise UnsupportedError(f"target '{name}' takes everything: what follows it has nothing to do", hint=f'name it last: "{order}"')
+            raise UnsupportedError(
+                f"target '{name}' takes everything: what follows it has nothing to do", hint=f'name it last: "{order}"'
+            )
         with self._stage("offload", graph.name):
             offers = {t.target.kind: self.offers(graph, t) for t, on_host in zip(self.targets, native) if not on_host}
         self._offered = graph, offers
@@ -210,15 +260,20 @@ class MixedCompilation:
         kinds, native = [t.target.kind for t in self.targets], [t.native for t in self.targets]
         names = kinds if native[-1] else [*kinds, HOST]
         with self._stage("place", graph.name):
-            if self.strict or not self.by_cost or not native[-1]:  # the host is no alternative, however much faster it were
-                offers = {t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()}
+            if (
+                self.strict or not self.by_cost or not native[-1]
+            ):  # the host is no alternative, however much faster it were
+                offers = {
+                    t: [replace(o, cost=0.0) if isinstance(o, Take) else o for o in made] for t, made in offers.items()
+                }
                 self.placement = place(graph, names, offers, {})
             else:
                 self.placement = self.placed_by_cost()
         self._refuse(kinds, names)
 
     def placed_by_cost(self) -> Placement | None:
-        """Where the nodes of the graph that `place` was given go if time matters; None where there is no host's CPU to weigh against."""
+        """Where the nodes of the graph that `place` was given go if time matters; None where there is no host's CPU to
+        weigh against."""
         if self._offered is None or not self.targets[-1].native:
             return None
         graph, offers = self._offered
@@ -227,7 +282,8 @@ class MixedCompilation:
         return place(graph, kinds, {**offers, kinds[-1]: host}, {t.target.kind: t.transfer for t in self.targets})
 
     def offers(self, graph: Graph, target: ResolvedTarget) -> Offers:
-        """What a target takes of a graph: as its plugin says, or as its schedule rules do, of what its passes make of the graph."""
+        """What a target takes of a graph: as its plugin says, or as its schedule rules do, of what its passes make of
+        the graph."""
         passes = target.graph_passes()
         seen = run_target_passes(graph, target.capabilities, [*passes, *self._split()[2]])
         said = self._said(seen, target)
@@ -273,7 +329,11 @@ class MixedCompilation:
             lines.append(f"{_brief(p.node)}\n    {why}")
         shown = lines[:20] + ([f"… and {len(lines) - 20} more"] if len(lines) > 20 else [])
         what = f"{len(left)} of {len(self.placement.nodes)} nodes are not computed by '{', '.join(wanted)}'"
-        hint = "leave out strict" if self.strict and len(kinds) > 1 else f'name a target for the rest as well: "{", ".join(kinds)}, llvm"'
+        hint = (
+            "leave out strict"
+            if self.strict and len(kinds) > 1
+            else f'name a target for the rest as well: "{", ".join(kinds)}, llvm"'
+        )
         raise UnsupportedError(what, where="\n".join(shown), hint=hint)
 
     @contextmanager
@@ -287,7 +347,8 @@ class MixedCompilation:
 class Outline:
     """What a plan is made of: regions in order, and by the number of one that is a branch or a loop what that runs.
 
-    `number` is the plan's, the model's own the last; `prefix` begins the names of its sections. `compilation.placement` is None if it is one numeric region.
+    `number` is the plan's, the model's own the last; `prefix` begins the names of its sections. `compilation.placement`
+    is None if it is one numeric region.
     """
 
     compilation: MixedCompilation
@@ -316,7 +377,9 @@ def _bodies(node: Node) -> tuple[Graph, ...]:
     op = node.op
     if isinstance(op, (If, Loop, HostOperator)):
         return bodies(op)
-    raise UnsupportedError(f"{op.operator_name} works on tensors of numbers, not on strings, sequences and optionals", where=_brief(node))
+    raise UnsupportedError(
+        f"{op.operator_name} works on tensors of numbers, not on strings, sequences and optionals", where=_brief(node)
+    )
 
 
 def _brief(node: Node) -> str:
@@ -341,8 +404,10 @@ def _wrong_offer(graph: Graph, offers: Offers) -> str | None:
 
 
 def multiply_adds(node: Node) -> float:
-    """Multiplications with their additions in the definition of a contraction, of those that a composite consists of, or of the
-    products of a recurrence or an attention; 0 for other operators. Sizes known at run time only count as typical ones."""
+    """Multiplications with their additions in the definition of a contraction, of those that a composite consists of,
+    or of the products of a recurrence or an attention; 0 for other operators. Sizes known at run time only count as
+    typical ones.
+    """
     types = [None if v is None else v.type for v in node.inputs]
     given = [[float(_typical(d)) for d in t.shape] if isinstance(t, TensorType) else None for t in types]
     own = node.op.multiply_adds(*given)
@@ -367,7 +432,8 @@ def _typical(d: Expr | int) -> int:
 
 
 def seconds_on(machine: Machine, node: Node) -> float:
-    """About what a host's CPU takes for a node: its multiply-adds at the machine's peak, or its values once through memory, whichever is more."""
+    """About what a host's CPU takes for a node: its multiply-adds at the machine's peak, or its values once through
+    memory, whichever is more."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None and isinstance(v.type, TensorType)]
     moved = sum(bytes_of(v.type) for v in values if isinstance(v.type, TensorType))
     cores, rates = machine.cores, machine.rates
@@ -380,7 +446,10 @@ def _own_results(graph: Graph) -> Graph:
     taken = {id(v) for v in graph.inputs}
     clash = {v.name for v in graph.inputs} & set(graph.output_names)
     if clash:
-        raise GraphError(f"an input and an output are both called '{min(clash)}'", hint="rename one: a plan of several steps knows values by name")
+        raise GraphError(
+            f"an input and an output are both called '{min(clash)}'",
+            hint="rename one: a plan of several steps knows values by name",
+        )
     names = set(graph.output_names)
     for k, value in enumerate(graph.outputs):
         if id(value) in taken or value.producer is None:
@@ -465,14 +534,19 @@ class _Plan:
         """A region of one node, which is a step by itself."""
         (node,) = body.nodes
         op, used = node.op, {v.name for v in body.outputs}
-        inputs, outputs = tuple(self._operand(v) for v in node.inputs), tuple(v.name if v.name in used else "" for v in node.outputs)
+        inputs, outputs = (
+            tuple(self._operand(v) for v in node.inputs),
+            tuple(v.name if v.name in used else "" for v in node.outputs),
+        )
         if isinstance(op, If):
             then, orelse = (self.plan(o) for o in runs)
             self.steps.append(Branch(then, orelse, inputs, outputs))
         elif isinstance(op, Loop):
             course = (op.carried, op.tests, op.item_axes, op.item_backward, op.result_axes, op.result_backward)
             self.steps.append(Repeat(self.plan(runs[0]), inputs, outputs, *course))
-            if SEQUENCE not in (*op.item_axes, *op.result_axes) and [s.kind for s in self.plans[-1].steps] == ["native"]:
+            if SEQUENCE not in (*op.item_axes, *op.result_axes) and [s.kind for s in self.plans[-1].steps] == [
+                "native"
+            ]:
                 self.loops()
         else:
             assert isinstance(op, HostOperator)
@@ -491,7 +565,9 @@ class _Plan:
         """What a step calls a value: its name, or that of a constant."""
         if value is None or value.constant is None:
             return "" if value is None else value.name
-        name, _ = self.stored.setdefault((id(value.constant), "None"), (f"{self.outline.prefix}{len(self.steps)}.{value.name}", value.constant))
+        name, _ = self.stored.setdefault(
+            (id(value.constant), "None"), (f"{self.outline.prefix}{len(self.steps)}.{value.name}", value.constant)
+        )
         self.constants.setdefault(name, value.constant)
         return name
 
@@ -530,7 +606,9 @@ class _Plan:
                 self.steps.append(Copy(name, places[0], stop) if stop == HOST else Copy(name, HOST, stop))
                 places.append(stop)
 
-    def _device(self, one: Compilation, body: Graph, device: str, section: str, inputs: Sequence[str], outputs: Sequence[str]) -> DeviceCall:
+    def _device(
+        self, one: Compilation, body: Graph, device: str, section: str, inputs: Sequence[str], outputs: Sequence[str]
+    ) -> DeviceCall:
         assumed = assumptions(body)
         _, grouped = self.compilation.optimized(one.target, body)
         assumed += limits(grouped)
@@ -551,7 +629,9 @@ class _Plan:
                     elif root.constant is not None:
                         places.append(Place("constant", self.constant(one, section, root, weights[root])))
                     else:
-                        places.append(Place("arena", offset=_text(memory.offsets[root.name]), bytes=_text(stored_bytes(root))))
+                        places.append(
+                            Place("arena", offset=_text(memory.offsets[root.name]), bytes=_text(stored_bytes(root)))
+                        )
                 return index[id(root)]
 
             for node in grouped.nodes:
@@ -564,15 +644,21 @@ class _Plan:
                     places.append(Place("arena", offset=_text(at), bytes=_text(size)))
                 launches.append(Launch(use.kernel, tuple(buffers), tuple(_text(d) for d in use.dims)))
             used = {launch.kernel for launch in launches}
-            codes = {name: kernel.code for name, kernel in one.kernels.items() if name in used and kernel.code is not None}
+            codes = {
+                name: kernel.code for name, kernel in one.kernels.items() if name in used and kernel.code is not None
+            }
             with one.target.blame("to make one section of its kernels"):
                 self.code[section] = one.target.kind.image(one.target.target, codes)
-        conditions = tuple(Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed)
+        conditions = tuple(
+            Condition(str(_text(a.holds)), a.what, a.hint, tuple(_text(x) for x in a.args)) for a in assumed
+        )
         read = {p.name for p in places if p.where == "value"}
         wanted = tuple(n for n in inputs if n in read)  # not those that only tell sizes: the plan knows sizes
         arena, declared = _text(memory.arena_bytes), one.target.machine.alignment()
         align = declared if declared > GLOBAL_ALIGN else 1
-        return DeviceCall(device, section, wanted, tuple(outputs), tuple(places), tuple(launches), conditions, arena, align)
+        return DeviceCall(
+            device, section, wanted, tuple(outputs), tuple(places), tuple(launches), conditions, arena, align
+        )
 
     def build(self, graph: Graph) -> Executable:
         targets = self.compilation.targets

@@ -2,8 +2,9 @@
 
     option := -name=value | -name                 the second for a bool that is on
 
-A field is an int, float, bool, str, Literal[...], tuple[T, ...] (written a,b,c) or Mapping[str, T] (written a=1,b=2), each possibly `| None`. Other types
-(a Path, bytes) come from Python only; a text stands for them if the field takes a str as well.
+A field is an int, float, bool, str, Literal[...], tuple[T, ...] (written a,b,c) or Mapping[str, T] (written a=1,b=2),
+each possibly `| None`. Other types (a Path, bytes) come from Python only; a text stands for them if the field takes a
+str as well.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def parse_options(kind: type, words: Sequence[str], owner: str, text: str, error
         try:
             values[field.name] = _parse(value if given else None, hints[field.name])
         except _Misfit as misfit:
-            raise error(f"option '-{name}' {misfit.what}", where=text, hint=misfit.hint or (None if given else f"write -{name}=value")) from None
+            raise error(
+                f"option '-{name}' {misfit.what}",
+                where=text,
+                hint=misfit.hint or (None if given else f"write -{name}=value"),
+            ) from None
     return _made(kind, values, owner, text, error)
 
 
@@ -68,7 +73,11 @@ def make_options(kind: type, values: Mapping[str, Any], owner: str, error: type[
     for name, value in values.items():
         if name not in fields:
             close = nearest(name, fields)
-            hint = f"did you mean '{close}'?" if close else f"{owner.partition(' ')[2]} has {', '.join(fields) or 'no options'}"
+            hint = (
+                f"did you mean '{close}'?"
+                if close
+                else f"{owner.partition(' ')[2]} has {', '.join(fields) or 'no options'}"
+            )
             raise error(f"{owner} has no option '{name}'", hint=hint)
         if not _fits(value, hints[name]):
             shown = repr(value) if len(repr(value)) <= 60 else f"a {type(value).__name__}"
@@ -90,7 +99,9 @@ def print_options(options: Any) -> list[str]:
 def misdeclared_options(kind: object) -> str | None:
     """Why `kind` is no class of options, as the end of a sentence ("whose options …"); None if it is one."""
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
-        return f"are {f'the class {kind.__name__}' if isinstance(kind, type) else repr(kind)}: they are a frozen dataclass"
+        return (
+            f"are {f'the class {kind.__name__}' if isinstance(kind, type) else repr(kind)}: they are a frozen dataclass"
+        )
     if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return "are not frozen: write @dataclass(frozen=True)"
     try:
@@ -158,7 +169,9 @@ def _parse(value: str | None, hint: Any) -> Any:
             if str(k) == value:
                 return k
         close = nearest(value, known)
-        raise _Misfit(f"is one of {', '.join(map(str, known))}, got '{value}'", f"did you mean '{close}'?" if close else None)
+        raise _Misfit(
+            f"is one of {', '.join(map(str, known))}, got '{value}'", f"did you mean '{close}'?" if close else None
+        )
     if origin is tuple:
         element = typing.get_args(hint)[0]
         return tuple(_parse(v, element) for v in value.split(",") if v)
@@ -185,7 +198,9 @@ def _fits_one(value: Any, hint: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(v, arguments[0]) for v in value)
     if inspect.isclass(origin) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(_fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items())
+        return isinstance(value, Mapping) and all(
+            _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
+        )
     if hint in (int, float):
         return isinstance(value, (int, hint)) and not isinstance(value, bool)
     hint = origin or hint

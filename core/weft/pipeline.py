@@ -1,14 +1,14 @@
 """The pipeline: model → graph → groups → programs → code → executable. Reads as the list of its steps.
 
-    load                 a frontend reads the model                       Graph, verified
-    specialize           `input_shapes` replace symbols                   Graph
-    run_passes           optimise, lay out, fuse                          every node is a Group
-    lower_group          per distinct group: a naive Program              verified Program
-    schedule             the target's best rule rewrites it               same meaning
-    lower_program        loop passes                                      what codegen takes
-    codegen              compiled in worker processes, cached on disk     KernelCode
-    plan_memory          values and scratch in one arena                  MemoryPlan
-    assemble, link       one native segment                               Executable
+load                 a frontend reads the model                       Graph, verified
+specialize           `input_shapes` replace symbols                   Graph
+run_passes           optimise, lay out, fuse                          every node is a Group
+lower_group          per distinct group: a naive Program              verified Program
+schedule             the target's best rule rewrites it               same meaning
+lower_program        loop passes                                      what codegen takes
+codegen              compiled in worker processes, cached on disk     KernelCode
+plan_memory          values and scratch in one arena                  MemoryPlan
+assemble, link       one native segment                               Executable
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from weft.resolve import ResolvedTarget, resolve_targets
 from weft_runtime.cache import Cache
 from weft_runtime.executable import Executable
 
-# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
+# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the
+# compiler.
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
     from weft.passes.pipeline import GraphPass
-
 
 
 @enough_memory("to compile the model")
@@ -64,15 +64,17 @@ def compile(
 
     Args:
         model: a path, bytes, a framework's object, or a Graph.
-        target: kind and options, e.g. "llvm -mcpu=znver4 -threads=2"; "llvm" alone is this machine. Several in order of preference, e.g. "npu, llvm":
+        target: kind and options, e.g. "llvm -mcpu=znver4 -threads=2"; "llvm" alone is this machine. Several in order of
+        preference, e.g. "npu, llvm":
             each node goes where it and the copies around it take the least time.
         input_shapes: sizes for inputs with symbolic dimensions; only makes the result faster.
         passes: graph passes of your own, run after the core's simplifications (a plain function is one too).
-        frontend: name of the frontend, where the model does not tell, and its options, e.g. "onnx -dims=batch=4" or "-dims=batch=4".
-        cache: use the on-disk caches.
+        frontend: name of the frontend, where the model does not tell, and its options, e.g. "onnx -dims=batch=4" or
+        "-dims=batch=4". cache: use the on-disk caches.
         strict: whatever the first target does not take is an error.
         on_stage: called after every stage.
-        records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they stand over those of installed packages. One that cannot be
+        records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they stand over those of
+        installed packages. One that cannot be
             followed is a ScheduleWarning that says why, and the default stands.
 
     Raises:
@@ -83,14 +85,21 @@ def compile(
     for name, flag in (("cache", cache), ("strict", strict)):
         expect(flag, bool, name, "True or False")
     if on_stage is not None and not callable(on_stage):
-        raise InputError(f"on_stage is called after every stage, got {type(on_stage).__name__}", hint="give a function of a StageReport")
+        raise InputError(
+            f"on_stage is called after every stage, got {type(on_stage).__name__}",
+            hint="give a function of a StageReport",
+        )
     resolved = resolve_targets(target, records=records)
     input_shapes = None if input_shapes is None else _checked_shapes(input_shapes) or None
     names = {p.name for p in resolved[0].graph_passes()} if passes else set()
     own = [_as_pass(p, names) for p in passes]
     # Who asks for the stages to be written wants them to run.
     files = model_sources(model, frontend)
-    key = None if passes or not cache or settings.DUMP.get() else model_key(model, resolved, input_shapes, frontend, strict, files)
+    key = (
+        None
+        if passes or not cache or settings.DUMP.get()
+        else model_key(model, resolved, input_shapes, frontend, strict, files)
+    )
     store = Cache("models")
     if key is not None:
         started = time.perf_counter()
@@ -132,15 +141,22 @@ def _as_pass(given: GraphPass | Callable[[Graph], Graph], names: Container[str])
     if isinstance(given, GraphPass):
         return given
     if not callable(given):
-        raise GraphError(f"`passes` holds {given!r}, which is no graph pass", hint="give functions from Graph to Graph, or GraphPass(name, function, after)")
-    # A plain function sees the graph when algebra is done. Without the operator library that is when constants are folded.
+        raise GraphError(
+            f"`passes` holds {given!r}, which is no graph pass",
+            hint="give functions from Graph to Graph, or GraphPass(name, function, after)",
+        )
+    # A plain function sees the graph when algebra is done. Without the operator library that is when constants are
+    # folded.
     after = "fold_scale" if "fold_scale" in names else "fold_constants_2"
     return GraphPass(getattr(given, "__name__", "pass"), given, after=after)
 
 
 def _checked_shapes(input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     if not isinstance(input_shapes, Mapping):
-        raise InputError(f"input_shapes takes sizes by input name, got {type(input_shapes).__name__}", hint="for example {'x': (1, 3, 224, 224)}")
+        raise InputError(
+            f"input_shapes takes sizes by input name, got {type(input_shapes).__name__}",
+            hint="for example {'x': (1, 3, 224, 224)}",
+        )
     found = {}
     for name, shape in input_shapes.items():
         try:
@@ -148,7 +164,10 @@ def _checked_shapes(input_shapes: Mapping[str, Sequence[int]]) -> dict[str, tupl
         except TypeError:
             found[name] = (-1,)
         if any(size < 0 for size in found[name]):
-            raise InputError(f"input_shapes gives '{name}' {shape!r}, which is no list of sizes", hint="for example {'x': (1, 3, 224, 224)}")
+            raise InputError(
+                f"input_shapes gives '{name}' {shape!r}, which is no list of sizes",
+                hint="for example {'x': (1, 3, 224, 224)}",
+            )
     return found
 
 
@@ -166,14 +185,22 @@ def specialize(graph: Graph, input_shapes: Mapping[str, Sequence[int]]) -> Graph
     for name, shape in input_shapes.items():
         if name not in by_name:
             close = nearest(name, by_name)
-            raise InputError(f"input_shapes names '{name}', which is no input", hint=f"did you mean '{close}'?" if close else "inputs: " + ", ".join(by_name))
+            raise InputError(
+                f"input_shapes names '{name}', which is no input",
+                hint=f"did you mean '{close}'?" if close else "inputs: " + ", ".join(by_name),
+            )
         value = by_name[name]
         if len(shape) != len(value.shape):
-            raise InputError(f"input_shapes gives '{name}' {len(shape)} dimensions, the model has {len(value.shape)}", where=repr(value))
+            raise InputError(
+                f"input_shapes gives '{name}' {len(shape)} dimensions, the model has {len(value.shape)}",
+                where=repr(value),
+            )
         for axis, (d, size) in enumerate(zip(value.shape, shape)):
             expected = env.setdefault(d.name, int(size)) if isinstance(d, Var) else d
             if isinstance(expected, int) and expected != int(size):
-                raise InputError(f"input_shapes gives dimension {axis} of '{name}' as {size}, expected {expected}", where=repr(value))
+                raise InputError(
+                    f"input_shapes gives dimension {axis} of '{name}' as {size}, expected {expected}", where=repr(value)
+                )
     return substitute_symbols(graph, env)
 
 
@@ -205,7 +232,8 @@ def model_key(
     strict: bool = False,
     files: Sequence[Path] | None = None,
 ) -> str | None:
-    """What identifies a compilation: the bytes of the model and of `files`, the target, its records, options and the versions of everything. None: not cached.
+    """What identifies a compilation: the bytes of the model and of `files`, the target, its records, options and the
+    versions of everything. None: not cached.
 
     Args:
         files: those that `model_files` gives for the model, where the caller has them.
@@ -235,7 +263,8 @@ def model_key(
 
 
 def _may_name_files(options: Any) -> bool:
-    """Whether options of a frontend hold what may be a path, so that a model of bytes depends on more than its bytes."""
+    """Whether options of a frontend hold what may be a path, so that a model of bytes depends on more than its
+    bytes."""
     return any(isinstance(getattr(options, f.name), (str, os.PathLike)) for f in fields(options))
 
 

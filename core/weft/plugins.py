@@ -1,7 +1,9 @@
-"""The plugin host: finds plugins through entry points, keeps broken ones apart, and calls hooks one implementation at a time.
+"""The plugin host: finds plugins through entry points, keeps broken ones apart, and calls hooks one implementation at a
+time.
 
-pluggy gives specifications and validation. Its own entry-point loading stops at the first bad plugin and its calls mix all results, so both are
-done here: entry points are loaded one by one, sorted; a failure is kept as data and named when that plugin is needed.
+pluggy gives specifications and validation. Its own entry-point loading stops at the first bad plugin and its calls mix
+all results, so both are done here: entry points are loaded one by one, sorted; a failure is kept as data and named when
+that plugin is needed.
 """
 
 from __future__ import annotations
@@ -32,8 +34,15 @@ GROUP = "weft.plugins"
 CORE = "core"
 BY_HAND = "(registered by hand)"
 
-# Only for error texts: which distribution of Weft's repository brings a target or a frontend, and what installs it there.
-KNOWN_TARGETS = {"llvm": "weft-llvm", "c": "weft-c", "cuda": "weft-cuda", "opencl": "weft-opencl", "metal": "weft-metal"}
+# Only for error texts: which distribution of Weft's repository brings a target or a frontend, and what installs it
+# there.
+KNOWN_TARGETS = {
+    "llvm": "weft-llvm",
+    "c": "weft-c",
+    "cuda": "weft-cuda",
+    "opencl": "weft-opencl",
+    "metal": "weft-metal",
+}
 KNOWN_FRONTENDS = {".onnx": "weft-onnx", ".cfg": "weft-darknet"}
 INSTALLS = {
     **dict.fromkeys(("weft-llvm", "weft-c", "weft-onnx", "weft-darknet"), "pip install ."),
@@ -42,16 +51,19 @@ INSTALLS = {
 KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninstall them
 # Formats that nothing here reads, and whose they are.
 FOREIGN_FORMATS = {
-    **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5", ".hdf5"), "Keras"),
-    **dict.fromkeys((".pb", ".tflite"), "TensorFlow"), **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"), ".caffemodel": "Caffe", ".gguf": "llama.cpp",
+    **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5",
+        ".hdf5"), "Keras"),
+    **dict.fromkeys((".pb", ".tflite"), "TensorFlow"), **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
+    ".caffemodel": "Caffe", ".gguf": "llama.cpp",
     **dict.fromkeys((".pkl", ".joblib"), "Python's pickle"),
 }  # fmt: skip
 
 
 @dataclass
 class Plugin:
-    """One entry point: loaded, or quarantined with the reason in `failure`. `notes`: what looks like a mistake and harms nobody. `serial` tells it from
-    others of this process, such as one that was registered by hand under this name before."""
+    """One entry point: loaded, or quarantined with the reason in `failure`. `notes`: what looks like a mistake and
+    harms nobody. `serial` tells it from others of this process, such as one that was registered by hand under this name
+    before."""
 
     name: str
     distribution: str
@@ -76,7 +88,13 @@ class Plugin:
     @property
     def package(self) -> str:
         """The top-level package of its code."""
-        module = getattr(self.object, "__name__", "") if isinstance(self.object, ModuleType) else type(self.object).__module__ if self.object else self.origin
+        module = (
+            getattr(self.object, "__name__", "")
+            if isinstance(self.object, ModuleType)
+            else type(self.object).__module__
+            if self.object
+            else self.origin
+        )
         return module.partition(".")[0]
 
     def __str__(self) -> str:
@@ -94,7 +112,9 @@ class Contribution:
 class PluginHost:
     """The plugins of this process. `entry_points` and `api_version` are given by tests only."""
 
-    def __init__(self, entry_points: Sequence[metadata.EntryPoint] | None = None, api_version: str | None = None) -> None:
+    def __init__(
+        self, entry_points: Sequence[metadata.EntryPoint] | None = None, api_version: str | None = None
+    ) -> None:
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(Specifications)
         self.api_version = api_version or _own_version()
@@ -118,7 +138,10 @@ class PluginHost:
             kept = [p for p in (*twins, plugin) if p.kept]  # a part of Weft itself keeps its name
             for p in (*twins, plugin):
                 if not kept or p is not kept[0]:
-                    p.failure = f"the plugin '{entry.name}' is provided by {owners}: {'rename this one' if kept else 'keep one'}"
+                    p.failure = (
+                        f"the plugin '{entry.name}' is provided by {owners}:"
+                        f" {'rename this one' if kept else 'keep one'}"
+                    )
             here = self.manager.has_plugin(plugin.name)
             if here and (not kept or plugin is kept[0]):
                 self.manager.unregister(name=plugin.name)
@@ -152,12 +175,14 @@ class PluginHost:
         self.manager.register(plugin.object, name=plugin.name)
         if not self.manager.get_hookcallers(plugin.object):
             plugin.notes.append("it implements no hook")
-        plugin.notes += [f"'{name}' has the name of a hook and is not marked with @hookimpl" for name in unmarked(plugin.object)]
+        plugin.notes += [
+            f"'{name}' has the name of a hook and is not marked with @hookimpl" for name in unmarked(plugin.object)
+        ]
 
     # -- calls
     def call(self, hook: str, *, required: str | None = None, **arguments: Any) -> list[Contribution]:
-        """Calls every implementation of a hook singly, sorted by plugin name. An exception, or a result that the hook may not give, loses that plugin's
-        result only.
+        """Calls every implementation of a hook singly, sorted by plugin name. An exception, or a result that the hook
+        may not give, loses that plugin's result only.
 
         Args:
             required: the plugin that the user named: its failure is fatal.
@@ -168,7 +193,8 @@ class PluginHost:
         return [c for c in self.each(hook, required=required, **arguments) if c.value is not None]
 
     def each(self, hook: str, *, required: str | None = None, **arguments: Any) -> Iterator[Contribution]:
-        """As `call`, one implementation per step, for hooks that act on their arguments: None stands for no result, or none that the hook may give."""
+        """As `call`, one implementation per step, for hooks that act on their arguments: None stands for no result, or
+        none that the hook may give."""
         caller = getattr(self.manager.hook, hook)
         by_name = {p.name: p for p in self.plugins}
         for implementation in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
@@ -182,11 +208,15 @@ class PluginHost:
                 if from_signal(error):
                     raise
                 self.failed(plugin, hook, error)
-                if required == plugin.name or plugin.kept:  # without a part of Weft itself results would be others, without a word
+                if (
+                    required == plugin.name or plugin.kept
+                ):  # without a part of Weft itself results would be others, without a word
                     # An error of ours says what is wrong by itself, unless it is about the plugin's own result.
                     if isinstance(error, WeftError) and not isinstance(error, PluginError):
                         raise
-                    raise PluginError(f"{plugin} failed in hook '{hook}'", why=_placed(_one_line(error), error, plugin)) from error
+                    raise PluginError(
+                        f"{plugin} failed in hook '{hook}'", why=_placed(_one_line(error), error, plugin)
+                    ) from error
                 value = None
             yield Contribution(plugin, value)
 
@@ -197,7 +227,8 @@ class PluginHost:
 
     @contextmanager
     def blame(self, plugin: str, doing: str) -> Iterator[None]:
-        """What a plugin contributed is at work: an exception that is no error of Weft's becomes one that names the plugin and its distribution.
+        """What a plugin contributed is at work: an exception that is no error of Weft's becomes one that names the
+        plugin and its distribution.
 
         Raises:
             PluginError: something else than a WeftError was raised.
@@ -212,7 +243,9 @@ class PluginHost:
             found = next((p for p in self.plugins if p.name == plugin), None)
             defect = not isinstance(error, OSError)  # else the system may have had no room, no file or no process left
             hint = f"{'this is a defect of the plugin; ' if defect else ''}--traceback shows the whole way"
-            raise PluginError(f"{found or plugin} failed {doing}", why=_placed(_one_line(error, kind=True), error, found), hint=hint) from error
+            raise PluginError(
+                f"{found or plugin} failed {doing}", why=_placed(_one_line(error, kind=True), error, found), hint=hint
+            ) from error
 
     def blamed(self, contribution: Contribution, function: Callable[..., Any], doing: str) -> Callable[..., Any]:
         """`function`, which a plugin contributed, under `blame`."""
@@ -229,7 +262,8 @@ class PluginHost:
         return [Contribution(c.plugin, item) for c in self.call(hook, **arguments) for item in c.value]
 
     def named(self, hook: str, what: str, **arguments: Any) -> tuple[dict[str, Contribution], dict[str, PluginError]]:
-        """The elements of every sequence by name, and an error for each name that is claimed more than once: who uses such a name raises it.
+        """The elements of every sequence by name, and an error for each name that is claimed more than once: who uses
+        such a name raises it.
 
         Args:
             what: one of them in an error, e.g. "target".
@@ -237,7 +271,12 @@ class PluginHost:
         return self.apart(hook, what, self.items(hook, **arguments))
 
     def apart(
-        self, hook: str, what: str, items: Sequence[Contribution], named: Callable[[Any], str] = operator.attrgetter("name"), otherwise: str = ""
+        self,
+        hook: str,
+        what: str,
+        items: Sequence[Contribution],
+        named: Callable[[Any], str] = operator.attrgetter("name"),
+        otherwise: str = "",
     ) -> tuple[dict[str, Contribution], dict[str, PluginError]]:
         """As `named`, of contributions that the caller has.
 
@@ -248,7 +287,11 @@ class PluginHost:
         found: dict[str, list[Contribution]] = {}
         for item in items:
             found.setdefault(named(item.value), []).append(item)
-        clashes = {name: claimed(f"the {what} '{name}'", [i.plugin for i in same], otherwise) for name, same in found.items() if len(same) > 1}
+        clashes = {
+            name: claimed(f"the {what} '{name}'", [i.plugin for i in same], otherwise)
+            for name, same in found.items()
+            if len(same) > 1
+        }
         for name, error in clashes.items():
             for item in found[name]:
                 if not item.plugin.kept:
@@ -258,7 +301,10 @@ class PluginHost:
     @property
     def core(self) -> Plugin:
         """The plugin of what the core itself brings."""
-        return next((p for p in self.plugins if p.name == CORE), Plugin(CORE, "weft-core", self.api_version, "", "weft.core_plugin"))
+        return next(
+            (p for p in self.plugins if p.name == CORE),
+            Plugin(CORE, "weft-core", self.api_version, "", "weft.core_plugin"),
+        )
 
     def quarantined(self) -> list[Plugin]:
         return [p for p in self.plugins if not p.healthy]
@@ -297,7 +343,11 @@ class PluginHost:
     def trouble(self, hook: str) -> str | None:
         """Which plugins might have offered something through `hook` and do not, and why; None if all are well."""
         lines = [f"{p.distribution} {p.version} is out of use: {p.failure}" for p in self.quarantined()]
-        lines += [f"{p.distribution} {p.version} failed in hook '{h}': {_one_line(error)}" for p, h, error in self.failures if h == hook]
+        lines += [
+            f"{p.distribution} {p.version} failed in hook '{h}': {_one_line(error)}"
+            for p, h, error in self.failures
+            if h == hook
+        ]
         return "; ".join(dict.fromkeys(lines)) or None
 
 
@@ -309,7 +359,8 @@ def _own_version() -> str:
 
 
 def _weft_requirement(dist: metadata.Distribution | None, version: str) -> tuple[str, bool]:
-    """The range of `Requires-Dist: weft-core…`, or of `weft`, and whether `version` is in it; read before the plugin is imported.
+    """The range of `Requires-Dist: weft-core…`, or of `weft`, and whether `version` is in it; read before the plugin is
+    imported.
 
     Raises:
         ValueError: the line is no requirement.
@@ -348,7 +399,8 @@ def _placed(text: str, error: BaseException, plugin: Plugin | None) -> str:
 
 
 def claimed(what: str, owners: Sequence[Plugin], otherwise: str = "") -> PluginError:
-    """The error about what several plugins claim, or one claims several times: it is not decided by any order, so whoever uses it raises this.
+    """The error about what several plugins claim, or one claims several times: it is not decided by any order, so
+    whoever uses it raises this.
 
     Args:
         what: for example "the target 'npu'".
@@ -358,22 +410,33 @@ def claimed(what: str, owners: Sequence[Plugin], otherwise: str = "") -> PluginE
     apart = list({p.name: p for p in owners}.values())
     if len(apart) == 1:
         why = "nothing says which of the claims is meant, and the first is as good as the others"
-        return PluginError(f"{apart[0]} claims {what} {'twice' if len(owners) == 2 else f'{len(owners)} times'}", why=why, hint="a defect of the plugin")
-    removable = [f"unregister '{p.name}'" if p.distribution == BY_HAND else f"uninstall {p.distribution}" for p in apart if not p.kept]
+        return PluginError(
+            f"{apart[0]} claims {what} {'twice' if len(owners) == 2 else f'{len(owners)} times'}",
+            why=why,
+            hint="a defect of the plugin",
+        )
+    removable = [
+        f"unregister '{p.name}'" if p.distribution == BY_HAND else f"uninstall {p.distribution}"
+        for p in apart
+        if not p.kept
+    ]
     why = "nothing says which of them is meant, and the order of plugins decides nothing"
     hint = " or ".join(filter(None, (*dict.fromkeys(removable), otherwise)))
     return PluginError(f"{what} is claimed by {' and '.join(map(str, apart))}", why=why, hint=hint)
 
 
 def device_kinds(plugins: PluginHost | None = None) -> dict[str, DeviceKind]:
-    """Every kind of device that installed plugins offer, by name; one that two claim, or whose plugin fails, is not here, and says why."""
+    """Every kind of device that installed plugins offer, by name; one that two claim, or whose plugin fails, is not
+    here, and says why."""
     plugins = plugins or host()
     found, clashes = plugins.named("devices", "device")
     kinds = {name: _guarded_device(plugins, item) for name, item in found.items()}
     for name, error in clashes.items():
         from weft_runtime.device import DeviceKind
 
-        kinds[name] = DeviceKind(name, lambda error=error: f"{error.what}: {error.why}; {error.hint}", _not_to_be_opened)  # type: ignore[misc]
+        kinds[name] = DeviceKind(
+            name, lambda error=error: f"{error.what}: {error.why}; {error.hint}", _not_to_be_opened
+        )  # type: ignore[misc]
     return kinds
 
 
@@ -395,7 +458,9 @@ def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:
         with plugins.blame(item.plugin.name, f"to open the device '{kind.name}'"):
             device = kind.open()
         if not isinstance(device, Device):
-            raise PluginError(f"{item.plugin} opened the device '{kind.name}' as {type(device).__name__}, which is no Device")
+            raise PluginError(
+                f"{item.plugin} opened the device '{kind.name}' as {type(device).__name__}, which is no Device"
+            )
         return device
 
     def named(which: str) -> DeviceKind:
@@ -412,13 +477,16 @@ def _not_to_be_opened() -> Device:
 
 
 def operator_claims(plugins: PluginHost | None = None) -> tuple[dict[str, type[Operator]], dict[str, PluginError]]:
-    """Every class of operator by name, the core's and those of plugins, and an error for each name that is claimed more than once."""
+    """Every class of operator by name, the core's and those of plugins, and an error for each name that is claimed more
+    than once."""
     from weft.graph.group import Group
     from weft.graph.relayout import Relayout
 
     plugins = plugins or host()
     items = [Contribution(plugins.core, op) for op in (Group, Relayout)] + plugins.items("operators")
-    found, clashes = plugins.apart("operators", "operator", items, operator.attrgetter("operator_name"), "give one another `operator_name`")
+    found, clashes = plugins.apart(
+        "operators", "operator", items, operator.attrgetter("operator_name"), "give one another `operator_name`"
+    )
     return {name: item.value for name, item in found.items()}, clashes
 
 
@@ -428,7 +496,8 @@ def operator_classes(plugins: PluginHost | None = None) -> dict[str, type[Operat
 
 
 def engine_kinds() -> list[EngineKind]:
-    """Every peer that installed plugins offer; one that fails to say whether it is here is not. One that two claim raises when it is asked.
+    """Every peer that installed plugins offer; one that fails to say whether it is here is not. One that two claim
+    raises when it is asked.
 
     Raises:
         PluginError: by `available`, `open` and `values` of what two plugins claim.
@@ -460,7 +529,8 @@ def engine_kinds() -> list[EngineKind]:
 
 
 def note_claims(plugins: PluginHost) -> None:
-    """Keeps a failure for every name that plugins claim more than once, for `weft plugins`; those of a target are found when it is used."""
+    """Keeps a failure for every name that plugins claim more than once, for `weft plugins`; those of a target are found
+    when it is used."""
     for hook, what in (("frontends", "frontend"), ("targets", "target"), ("devices", "device"), ("engines", "engine")):
         plugins.named(hook, what)
     for frontend in plugins.items("frontends"):

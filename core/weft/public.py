@@ -2,8 +2,8 @@
 
 Hooks are in it by `weft.hooks.Specifications`, which no plugin has to import.
 
-`python -m weft.public` prints every name with its signature: docs/api.txt is this text, and docs/api-changes.md says what has changed since the last
-version. Sources are read, not imported.
+`python -m weft.public` prints every name with its signature: docs/api.txt is this text, and docs/api-changes.md says
+what has changed since the last version. Sources are read, not imported.
 """
 
 from __future__ import annotations
@@ -21,20 +21,25 @@ EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
 
 _FACE = (
-    "Executable", "WeftError", "build", "call", "compile", "compile_adaptive", "compute", "load", "maximum", "minimum", "placeholder", "reduce", "reduce_axis",
+    "Executable", "WeftError", "build", "call", "compile", "compile_adaptive", "compute", "load", "maximum", "minimum",
+    "placeholder", "reduce", "reduce_axis",
     "scan", "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
-    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "host", "image", "indexing", "linear_algebra",
-    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal", "sorting", "transcendental", "trees",
+    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "host", "image", "indexing",
+    "linear_algebra",
+    "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal",
+    "sorting", "transcendental", "trees",
     "window",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.
 _PRIMITIVES = (
-    "annotate", "bind", "butterfly", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline", "decompose_reduction",
+    "annotate", "bind", "butterfly", "cache_read", "cache_write", "compact_buffer", "compute_at", "compute_inline",
+    "decompose_reduction",
     "double_buffer", "fuse",
-    "lift", "make_online", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at", "reverse_compute_inline", "rfactor",
+    "lift", "make_online", "pad_loop", "pad_tile", "parallel", "partition", "prefetch", "reorder", "reverse_compute_at",
+    "reverse_compute_inline", "rfactor",
     "serial", "serpentine", "set_scope",
     "specialize", "split", "stage", "stage_result", "tensorize", "unroll", "vectorize",
 )  # fmt: skip
@@ -99,7 +104,15 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.graph.layout": EVERYTHING,
         "weft.graph.group": EVERYTHING,
         "weft.graph.rewrite": (
-            "Replacement", "Rewriter", "attribute_symbols", "bound_symbols", "copy_graph", "drop_dead", "mentioned_symbols", "rewrite", "substitute_symbols",
+            "Replacement",
+            "Rewriter",
+            "attribute_symbols",
+            "bound_symbols",
+            "copy_graph",
+            "drop_dead",
+            "mentioned_symbols",
+            "rewrite",
+            "substitute_symbols",
         ),
         "weft.graph.control": ("SEQUENCE", "If", "Loop", "bodies", "run_bodies"),
         "weft.graph.host": EVERYTHING,
@@ -149,7 +162,17 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.arrays": EVERYTHING,
         "weft_runtime.cache": ("Cache",),
         "weft_runtime.cpu_features": ("host_features", "known_features"),
-        "weft_runtime.device": ("Borrowed", "Device", "DeviceKind", "HostDevice", "Memory", "Slice", "Started", "blamed", "open_device"),
+        "weft_runtime.device": (
+            "Borrowed",
+            "Device",
+            "DeviceKind",
+            "HostDevice",
+            "Memory",
+            "Slice",
+            "Started",
+            "blamed",
+            "open_device",
+        ),
         "weft_runtime.dlpack": ("Foreign", "foreign_tensor"),
         "weft_runtime.dtypes": EVERYTHING,
         "weft_runtime.errors": EVERYTHING,
@@ -179,7 +202,8 @@ def public_names(module: str) -> tuple[str, ...]:
 
 
 def api_lines() -> Iterator[str]:
-    """The whole list: each module in a line, then each of its names with its signature, a line each, with members below classes."""
+    """The whole list: each module in a line, then each of its names with its signature, a line each, with members below
+    classes."""
     for module in sorted(PUBLIC):
         yield module
         for name in public_names(module):
@@ -222,7 +246,8 @@ def home(module: str, name: str) -> str:
 
 
 def signature(module: str, name: str) -> list[str]:
-    """A name as it is declared: a function's arguments; a class's bases, fields and methods; another module's name where it is only passed on.
+    """A name as it is declared: a function's arguments; a class's bases, fields and methods; another module's name
+    where it is only passed on.
 
     Raises:
         LookupError: the module does not have it.
@@ -237,14 +262,21 @@ def signature(module: str, name: str) -> list[str]:
             return _class(module, node)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
             alias = ast.unparse(node.annotation) == "TypeAlias" and node.value is not None
-            return [f"{name}: {ast.unparse(node.annotation)}" + (f" = {ast.unparse(node.value)}" if alias and node.value is not None else "")]
+            return [
+                f"{name}: {ast.unparse(node.annotation)}"
+                + (f" = {ast.unparse(node.value)}" if alias and node.value is not None else "")
+            ]
         if isinstance(node, ast.Assign) and name in _targets(node):
             return [name]
     raise LookupError(f"'{module}' does not define '{name}'")
 
 
 def _function(node: ast.FunctionDef) -> str:
-    marks = [m for m in ("property", "classmethod", "staticmethod", "abstractmethod", "cached_property") if m in [ast.unparse(d) for d in node.decorator_list]]
+    marks = [
+        m
+        for m in ("property", "classmethod", "staticmethod", "abstractmethod", "cached_property")
+        if m in [ast.unparse(d) for d in node.decorator_list]
+    ]
     returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
     return f"def {node.name}({ast.unparse(node.args)}){returns}" + (f"  # {', '.join(marks)}" if marks else "")
 
@@ -255,9 +287,15 @@ def _class(module: str, node: ast.ClassDef) -> list[str]:
     inherited = _inherited(module, node)
     for part in node.body:
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and not part.target.id.startswith("_"):
-            default = f" = {ast.unparse(part.value)}" if part.value is not None and "ClassVar" not in ast.unparse(part.annotation) else ""
+            default = (
+                f" = {ast.unparse(part.value)}"
+                if part.value is not None and "ClassVar" not in ast.unparse(part.annotation)
+                else ""
+            )
             lines.append(f"  {part.target.id}: {ast.unparse(part.annotation)}{default}")
-        if isinstance(part, ast.FunctionDef) and (part.name == "__init__" or (not part.name.startswith("_") and part.name not in inherited)):
+        if isinstance(part, ast.FunctionDef) and (
+            part.name == "__init__" or (not part.name.startswith("_") and part.name not in inherited)
+        ):
             if not any(ast.unparse(d).startswith("algorithm(") for d in part.decorator_list):
                 lines.append("  " + _function(part))
     return lines
@@ -319,7 +357,9 @@ def _passed_on(module: str) -> dict[str, str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
             for a in node.names:
                 if a.name == "*":
-                    found.update({n: _passed_on(str(node.module)).get(n, str(node.module)) for n in _defined(str(node.module))})
+                    found.update(
+                        {n: _passed_on(str(node.module)).get(n, str(node.module)) for n in _defined(str(node.module))}
+                    )
                 elif a.asname in (None, a.name):
                     found[a.name] = str(node.module)
         if isinstance(node, ast.Assign) and _targets(node) == ["_PUBLIC"]:

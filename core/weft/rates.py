@@ -165,6 +165,7 @@ GENERIC = Rates()
 """Of a machine of which nothing else is known."""
 _LEAST, _MOST = 1e-18, 1e18  # of a rate that is read: products and quotients of a few stay finite
 
+
 def numbers(rates: Rates) -> dict[str, float]:
     """Every rate that is a number, by name; a level's as "memory.core_bytes_per_second"."""
     found: dict[str, float] = {}

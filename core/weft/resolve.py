@@ -24,7 +24,8 @@ from weft.records import Record, Records, machine_key
 from weft.target import CPU, Target, TargetKind, parse_targets
 from weft_runtime.plan import HOST
 
-# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the compiler.
+# What a compilation needs beyond this is imported when there is one: a model from the cache starts without the
+# compiler.
 if TYPE_CHECKING:
     from weft.codegen.base import Codegen
     from weft.loop.nodes import Program
@@ -57,9 +58,16 @@ class ResolvedTarget:
 
         found = self._asked(self.kind.machine, "to describe its machine", Machine)
         if self.native and found.alignment() > GLOBAL_ALIGN:
-            what = f"the target '{self.target.kind}' declares that global memory is aligned to {found.alignment()} bytes"
+            what = (
+                f"the target '{self.target.kind}' declares that global memory is aligned to {found.alignment()} bytes"
+            )
             why = "its kernels run on the host's processor, where callers' arrays begin at any element"
-            raise PluginError(what, where=str(self.target), why=why, hint="bring what has to be aligned to a scope of the target's own: cache_read")
+            raise PluginError(
+                what,
+                where=str(self.target),
+                why=why,
+                hint="bring what has to be aligned to a scope of the target's own: cache_read",
+            )
         return found
 
     @property
@@ -72,7 +80,10 @@ class ResolvedTarget:
         """The name of the device that runs its code."""
         name = self._asked(self.kind.device, "to name its device", str)
         if name == HOST:
-            raise PluginError(f"the target '{self.target.kind}' names '{HOST}' as its device, which is the host's memory in plans", hint="name it otherwise")
+            raise PluginError(
+                f"the target '{self.target.kind}' names '{HOST}' as its device, which is the host's memory in plans",
+                hint="name it otherwise",
+            )
         return name
 
     @property
@@ -106,7 +117,8 @@ class ResolvedTarget:
             return self.kind.codegen(self.target)
 
     def taken(self, lowered: Program) -> Program:
-        """A lowered program as the code generator gets it: where the target string asks for one thread, its parallel loops are serial."""
+        """A lowered program as the code generator gets it: where the target string asks for one thread, its parallel
+        loops are serial."""
         from weft.codegen.base import in_one_thread
 
         return in_one_thread(lowered) if self.threads == 1 else lowered
@@ -130,7 +142,12 @@ class ResolvedTarget:
             PluginError: two plugins claim one name.
         """
         items = self.plugins.items("intrinsics", required=self.owner, target=self.target)
-        return {c.value.name: c.value for c in self._apart("intrinsics", "intrinsic", [c for c in items if self.machine.features.issuperset(c.value.requires)])}
+        return {
+            c.value.name: c.value
+            for c in self._apart(
+                "intrinsics", "intrinsic", [c for c in items if self.machine.features.issuperset(c.value.requires)]
+            )
+        }
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
@@ -144,7 +161,8 @@ class ResolvedTarget:
 
     @cached_property
     def records(self) -> Records:
-        """Recorded choices: the caller's, then those of plugins. What two plugins record differently is nobody's; the caller's own stands over all."""
+        """Recorded choices: the caller's, then those of plugins. What two plugins record differently is nobody's; the
+        caller's own stands over all."""
         found: dict[tuple[str, str, str], list[tuple[Contribution, Record]]] = {}
         for item in self.plugins.items("records", required=self.owner, target=self.target):
             for record in self._read(item).records:
@@ -155,7 +173,10 @@ class ResolvedTarget:
                 kept.append(offers[0][1])
                 continue
             owners = " and ".join(dict.fromkeys(f"{i.plugin.distribution} ({i.plugin.name})" for i, _ in offers))
-            text = f"{offers[0][1]} is not followed: {owners} record different choices; give one of them as `records`, which stands over both"
+            text = (
+                f"{offers[0][1]} is not followed: {owners} record different choices; give one of them as `records`,"
+                " which stands over both"
+            )
             warnings.warn(text, ScheduleWarning, stacklevel=2)
         return self.given.over(Records(tuple(kept)))
 
@@ -201,14 +222,25 @@ class ResolvedTarget:
 
         queues = queued(self.intrinsics.values())
         holds = "instructions of queues have ended where somebody needs what they do"
-        own = [LoopPass("await_queues", lambda program: await_queues(program, queues), "partition_loops", holds)] if queues else []
+        own = (
+            [LoopPass("await_queues", lambda program: await_queues(program, queues), "partition_loops", holds)]
+            if queues
+            else []
+        )
         return [*own, *self._passes("loop_passes", "loop", [*(s.name for s in STAGES), *(p.name for p in own)])]
 
     def _passes(self, hook: str, what: str, taken: Sequence[str]) -> list[Any]:
-        found = self._apart(hook, f"{what} pass", self.plugins.items(hook, required=self.owner, target=self.target), taken)
-        return [replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'")) for c in found]
+        found = self._apart(
+            hook, f"{what} pass", self.plugins.items(hook, required=self.owner, target=self.target), taken
+        )
+        return [
+            replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'"))
+            for c in found
+        ]
 
-    def _apart(self, hook: str, what: str, items: Sequence[Contribution], taken: Sequence[str] = ()) -> Sequence[Contribution]:
+    def _apart(
+        self, hook: str, what: str, items: Sequence[Contribution], taken: Sequence[str] = ()
+    ) -> Sequence[Contribution]:
         """`items`, which the target uses all.
 
         Args:
@@ -221,7 +253,9 @@ class ResolvedTarget:
             same = [i for i in items if i.value.name == item.value.name]
             core = [Contribution(self.plugins.core, None)] if item.value.name in taken else []
             if len(same) + len(core) > 1:
-                raise self._claimed(f"the {what} '{item.value.name}' of target '{self.target.kind}'", [*core, *same], hook)
+                raise self._claimed(
+                    f"the {what} '{item.value.name}' of target '{self.target.kind}'", [*core, *same], hook
+                )
         return items
 
     def _claimed(self, what: str, items: Sequence[Contribution], hook: str = "capabilities") -> PluginError:
@@ -232,7 +266,8 @@ class ResolvedTarget:
         return error
 
     def _asked(self, method: Callable[[Target], Any], doing: str, kind: type[T]) -> T:
-        """What a method of the target's kind says of the target: an error of its plugin if it fails, or gives something else."""
+        """What a method of the target's kind says of the target: an error of its plugin if it fails, or gives something
+        else."""
         with self.blame(doing):
             found = method(self.target)
             if not isinstance(found, kind):
@@ -253,11 +288,14 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
     """The one target of a string such as "llvm -mcpu=znver4 -threads=2".
 
     Raises:
-        TargetError: unknown target or option, one whose plugin is not installed (names the package), or several targets.
+        TargetError: unknown target or option, one whose plugin is not installed (names the package), or several
+        targets.
     """
     found = resolve_targets(text, plugins)
     if len(found) > 1:
-        raise TargetError("one target is wanted here", where=str(text), hint=f'name one, for example "{found[0].target.kind}"')
+        raise TargetError(
+            "one target is wanted here", where=str(text), hint=f'name one, for example "{found[0].target.kind}"'
+        )
     return found[0]
 
 
@@ -273,11 +311,20 @@ def resolve_targets(
         TargetError: unknown target or option, or one whose plugin is not installed (names the package).
         InputError: the file is not there, or is no file of records.
     """
-    expect(records, (Records, str, os.PathLike, type(None)), "records", "the path of a file", InputError, "`weft inspect --stage records` prints such a file")
+    expect(
+        records,
+        (Records, str, os.PathLike, type(None)),
+        "records",
+        "the path of a file",
+        InputError,
+        "`weft inspect --stage records` prints such a file",
+    )
     given = records if isinstance(records, Records) else Records() if records is None else Records.load(records)
     plugins = plugins or host()
     if not isinstance(text, (str, Target)):
-        raise TargetError(f"a target is a text, got {type(text).__name__}", hint='for example "llvm", which is this machine')
+        raise TargetError(
+            f"a target is a text, got {type(text).__name__}", hint='for example "llvm", which is this machine'
+        )
     name = (text.split() or [""])[0].rstrip(",") if isinstance(text, str) else text.kind
     offered, clashes = plugins.named("targets", "target", required=name)
     for word in re.findall(r"(?:^|,)\s*([^\s,]+)", str(text) if isinstance(text, str) else text.kind):
@@ -285,12 +332,18 @@ def resolve_targets(
             raise clashes[word]
     kinds: dict[str, TargetKind] = {n: offer.value for n, offer in offered.items()}
     if name not in kinds and (name in KNOWN_TARGETS or any(p.name == name for p in plugins.quarantined())):
-        raise TargetError(f"the plugin of target '{name}' is not in use", where=str(text), hint=plugins.missing(name, KNOWN_TARGETS.get(name)))
+        raise TargetError(
+            f"the plugin of target '{name}' is not in use",
+            where=str(text),
+            hint=plugins.missing(name, KNOWN_TARGETS.get(name)),
+        )
     try:
         targets = (text,) if isinstance(text, Target) and name in kinds else parse_targets(str(text), kinds)
     except TargetError as error:
         if name and name not in kinds:
-            error.why = plugins.trouble("targets")  # the kind may be one of a plugin that is out of use, whatever that plugin is called
+            error.why = plugins.trouble(
+                "targets"
+            )  # the kind may be one of a plugin that is out of use, whatever that plugin is called
         raise
     return tuple(replace(_resolved(t, offered[t.kind], plugins), given=given) for t in targets)
 

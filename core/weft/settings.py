@@ -1,4 +1,5 @@
-"""Every environment variable that Weft reads, typed, in one table: the runtime's (`weft_runtime.settings`) and the compiler's.
+"""Every environment variable that Weft reads, typed, in one table: the runtime's (`weft_runtime.settings`) and the
+compiler's.
 
 Values are read at each use, so a test or a program may change the environment at any time.
 """
@@ -14,7 +15,8 @@ from weft_runtime.settings import CACHE_BYTES, CACHE_DIR, THREADS, VERIFY_WEIGHT
 from weft_runtime.settings import SETTINGS as OF_RUNS
 
 __all__ = [
-    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "SETTINGS", "Setting", "THREADS", "VERIFY_WEIGHTS", "check", "describe",
+    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "SETTINGS", "Setting", "THREADS",
+    "VERIFY_WEIGHTS", "check", "describe",
 ]  # fmt: skip
 
 
@@ -31,9 +33,17 @@ def _level(text: str) -> str | None:
     return text.lower()
 
 
-DUMP = Setting("WEFT_DUMP", _names, lambda: (), "stage names separated by commas, or 'all'", "stages to write to WEFT_DUMP_DIR")
+DUMP = Setting(
+    "WEFT_DUMP", _names, lambda: (), "stage names separated by commas, or 'all'", "stages to write to WEFT_DUMP_DIR"
+)
 DUMP_DIR = Setting("WEFT_DUMP_DIR", path, lambda: Path("weft-dump"), "a directory", "directory for dumped stages")
-LOG = Setting("WEFT_LOG", _level, lambda: None, ", ".join(LEVELS[:-1]) + f" or {LEVELS[-1]}", "level of messages on stderr, such as stages and their times")
+LOG = Setting(
+    "WEFT_LOG",
+    _level,
+    lambda: None,
+    ", ".join(LEVELS[:-1]) + f" or {LEVELS[-1]}",
+    "level of messages on stderr, such as stages and their times",
+)
 
 
 SETTINGS: tuple[Setting[Any], ...] = (*OF_RUNS, DUMP, DUMP_DIR, LOG)
@@ -53,7 +63,9 @@ def check() -> list[str]:
     found = []
     for name in sorted(n for n in os.environ if n.startswith("WEFT_") and n not in (*known, *OF_TESTS)):
         close = nearest(name.removeprefix("WEFT_"), [k.removeprefix("WEFT_") for k in known])
-        found.append(f"{name} is no setting of Weft" + (f": did you mean WEFT_{close}?" if close else ", and has no effect"))
+        found.append(
+            f"{name} is no setting of Weft" + (f": did you mean WEFT_{close}?" if close else ", and has no effect")
+        )
     return found
 
 

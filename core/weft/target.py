@@ -47,7 +47,8 @@ class TargetKind(ABC):
     name: ClassVar[str]
     options: ClassVar[type]
     keywords: ClassVar[tuple[str, ...]] = ()
-    """Words, in small letters, by which people ask for it who do not know its name: an error about an unknown target answers with the name."""
+    """Words, in small letters, by which people ask for it who do not know its name: an error about an unknown target
+    answers with the name."""
 
     def resolve(self, target: Target) -> Target:
         """`target` with every option that means "this machine" written out; caches are keyed by the result."""
@@ -70,8 +71,8 @@ class TargetKind(ABC):
         """The name of the device kind that runs the code; `CPU` is the host's own processor."""
 
     def exceeds(self, program: Program, machine: Machine) -> str | None:
-        """What a scheduled Program wants beyond the target's limits, as the end of a sentence such as "wants 2048 threads
-        in a group, there are 1024 at most"; None if there is nothing.
+        """What a scheduled Program wants beyond the target's limits, as the end of a sentence such as "wants 2048
+        threads in a group, there are 1024 at most"; None if there is nothing.
 
         Scopes, alignments and levels of `machine` are checked for every target, before this. A rule whose program
         exceeds a limit leaves it to the next rule.
@@ -88,7 +89,8 @@ class TargetKind(ABC):
         raise TargetError(f"target '{self.name}' has no native segments", where=str(target))
 
     def loops(self, target: Target) -> NativeCode | None:
-        """A code section with the entry "repeat", which runs the trips of a loop whose body is a native segment; `weft_runtime.abi.Trips` says what it gets.
+        """A code section with the entry "repeat", which runs the trips of a loop whose body is a native segment;
+        `weft_runtime.abi.Trips` says what it gets.
 
         None: there is none, and every trip is started by the runtime, which is right and some 20 µs slower.
         """
@@ -134,10 +136,14 @@ def parse_targets(text: str, kinds: Mapping[str, TargetKind] | Iterable[TargetKi
     parts = re.split(rf",\s+|,(?=(?:{names})(?:[\s,]|$))" if names else r",\s+", text.strip().rstrip(","))
     targets = tuple(_parse_one(part.strip(), table, text) for part in parts if part.strip())
     if not targets:
-        raise TargetError("no target given", where=text or None, hint="available: " + ", ".join(sorted(table)) if table else None)
+        raise TargetError(
+            "no target given", where=text or None, hint="available: " + ", ".join(sorted(table)) if table else None
+        )
     for i, t in enumerate(targets):
         if t.kind in {u.kind for u in targets[:i]}:
-            raise TargetError(f"target '{t.kind}' is named twice", where=text, hint="give each kind once, in order of preference")
+            raise TargetError(
+                f"target '{t.kind}' is named twice", where=text, hint="give each kind once, in order of preference"
+            )
     return targets
 
 

@@ -1,6 +1,7 @@
 """Constants as kernels read them: copied once, packed by their layouts, beside the rest of a compilation.
 
-The copies are the only ones that stay. What a constant was read from is let go page by page: the mapped model file costs no memory once it is packed.
+The copies are the only ones that stay. What a constant was read from is let go page by page: the mapped model file
+costs no memory once it is packed.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class Weights:
-    """Packs constants one after another on a thread of its own, in the order given; numpy moves bytes without Python's lock.
+    """Packs constants one after another on a thread of its own, in the order given; numpy moves bytes without Python's
+    lock.
 
     A context manager: at its end what has not been packed is not wanted any more.
 
-    `made`: the ids of values that nobody but this compilation knows. Their data goes once it is packed: transformed weights are larger than the model's.
+    `made`: the ids of values that nobody but this compilation knows. Their data goes once it is packed: transformed
+    weights are larger than the model's.
     """
 
     def __init__(self, values: Iterable[Value], made: Collection[int] = ()) -> None:
         self._pool = ThreadPoolExecutor(1, "weft-weights")
-        self._packed: dict[int, Future[Array]] = {id(v): self._pool.submit(self._pack, v, id(v) in made) for v in values}
+        self._packed: dict[int, Future[Array]] = {
+            id(v): self._pool.submit(self._pack, v, id(v) in made) for v in values
+        }
 
     @staticmethod
     def _pack(value: Value, made: bool) -> Array:
@@ -46,12 +51,15 @@ class Weights:
     def __enter__(self) -> Weights:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
 
 def packed(value: Value) -> Array:
-    """A constant's data as stored by its layout: memory of its own, contiguous, on a cache line if it is a page or more."""
+    """A constant's data as stored by its layout: memory of its own, contiguous, on a cache line if it is a page or
+    more."""
     data, layout = value.constant, value.tensor.layout
     assert data is not None
     if layout is None:
@@ -68,7 +76,8 @@ def _address(data: Array) -> int:
 
 
 def let_go(data: Array) -> None:
-    """Drops the pages of a mapped file that `data` lies in from this process; whoever reads them again gets them from the file."""
+    """Drops the pages of a mapped file that `data` lies in from this process; whoever reads them again gets them from
+    the file."""
     base: object = data
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj

@@ -3,8 +3,9 @@
     python docs/site/operators.py            prints the page
     python docs/site/operators.py --update   writes it
 
-Of every operator and dtype one sample (`Operator.samples`) is given to each target: to one that runs on the CPU for compilation, to one with a device of its
-own for placement. What it refuses, it refuses with a reason; the page says for which dtypes.
+Of every operator and dtype one sample (`Operator.samples`) is given to each target: to one that runs on the CPU for
+compilation, to one with a device of its own for placement. What it refuses, it refuses with a reason; the page says for
+which dtypes.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ What `opencl` takes depends on the device. To see it, and the reason of each ref
 
 | operator | dtypes | {names} |
 |---|---|{rules}|
-"""
+"""  # noqa: E501
 ONNX = """
 ## ONNX
 
 Operators that `weft-onnx` reads, by domain. If a model uses others, or attributes that are not supported, loading it fails with an error that lists all of
 them.
 
-"""
+"""  # noqa: E501
 DARKNET = """
 ## Darknet
 
@@ -115,7 +116,9 @@ def darknet_layers() -> str:
 
 def page(rows: Iterable[str]) -> str:
     columns = ", ".join(f'`target="{text}"`' for text in TARGETS.values())
-    head = HEAD.format(columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS))
+    head = HEAD.format(
+        columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
+    )
     return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + DARKNET.format(layers=darknet_layers()).rstrip() + "\n"
 
 

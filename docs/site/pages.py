@@ -24,7 +24,9 @@ from weft import public
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^(?P<marks>`{3,})(?P<language>\w+) (?P<rest>[^\n]+)$", re.M)
-CODE_OR_LINK = re.compile(r"^```.*?^```$|`[^`\n]*`|\[(?P<text>(?:[^\]`]|`[^`\n]*`)+)\]\((?P<target>[^)\s]+)\)", re.M | re.S)
+CODE_OR_LINK = re.compile(
+    r"^```.*?^```$|`[^`\n]*`|\[(?P<text>(?:[^\]`]|`[^`\n]*`)+)\]\((?P<target>[^)\s]+)\)", re.M | re.S
+)
 
 
 @cache
@@ -51,7 +53,10 @@ def assigned_together(module: str) -> frozenset[str]:
 
 def api_page(module: str) -> str:
     """The text of a public module's page: its docstring, then each public name."""
-    parts = [f"# {module}\n\n::: {module}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}\n"]
+    parts = [
+        f"# {module}\n\n::: {module}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry:"
+        " false}\n"
+    ]
     for name in public.public_names(module):
         home = public.home(module, name)
         if home != module and home in public.PUBLIC and name in public.public_names(home):
@@ -64,7 +69,13 @@ def api_page(module: str) -> str:
 
 
 def api_index() -> str:
-    lines = ["# API reference\n", "The modules and names that plugins and programs may import. A name that is not listed here may change with any version.\n"]
+    lines = [
+        "# API reference\n",
+        (
+            "The modules and names that plugins and programs may import. A name that is not listed here may change with"
+            " any version.\n"
+        ),
+    ]
     lines += [f"- [{m}]({m}.md): {', '.join(f'`{n}`' for n in public.public_names(m))}" for m in sorted(public.PUBLIC)]
     return "\n".join(lines) + "\n"
 
@@ -83,7 +94,9 @@ def on_config(config: Any) -> Any:
     packages = [{Path(p).stem: p} for p in sorted(sources().values()) if p.startswith("packages/")]
     modules: dict[str, list[str]] = {}
     for module in sorted(public.PUBLIC):
-        modules.setdefault(".".join(module.split(".")[:2]) if module.startswith("weft.") else module.split(".")[0], []).append(f"api/{module}.md")
+        modules.setdefault(
+            ".".join(module.split(".")[:2]) if module.startswith("weft.") else module.split(".")[0], []
+        ).append(f"api/{module}.md")
     groups = [{group: pages} if len(pages) > 1 else {group: pages[0]} for group, pages in modules.items()]
     for entry in config.nav:
         if "API" in entry:
@@ -106,7 +119,7 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
 def _fence(m: re.Match[str]) -> str:
     """What stands behind a fence's language is for the tests of docs; a file's name becomes the block's title."""
     file = re.fullmatch(r"(?:in )?(\S+\.\w+)", m["rest"])
-    return f'{m["marks"]}{m["language"]}' + (f' title="{file[1]}"' if file else "")
+    return f"{m['marks']}{m['language']}" + (f' title="{file[1]}"' if file else "")
 
 
 def _link(m: re.Match[str], origin: str, uri: str) -> str:
@@ -114,7 +127,9 @@ def _link(m: re.Match[str], origin: str, uri: str) -> str:
     if not target or re.match(r"\w+:", target):
         return m[0]
     file = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
-    page = sources().get(file) or (file.removeprefix("docs/") if file.startswith("docs/") and (ROOT / file).is_file() else None)
+    page = sources().get(file) or (
+        file.removeprefix("docs/") if file.startswith("docs/") and (ROOT / file).is_file() else None
+    )
     if page is None:
         return m["text"]
     return f"[{m['text']}]({posixpath.relpath(page, posixpath.dirname(uri) or '.')}{mark}{heading})"

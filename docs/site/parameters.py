@@ -1,4 +1,5 @@
-"""An extension of griffe: docstrings of this project describe several parameters at once, `first, second: text`; each becomes an entry of its own."""
+"""An extension of griffe: docstrings of this project describe several parameters at once, `first, second: text`; each
+becomes an entry of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +19,14 @@ def separate(docstring: str) -> str:
     inside = False
     for line in [*docstring.splitlines(), ""]:
         m = TOGETHER.match(line) if inside else None
-        if names and (not line.strip() or m or len(line) - len(line.lstrip()) <= len(entry[0]) - len(entry[0].lstrip())):
-            lines += [text.replace(", ".join(names), name, 1) if k == 0 else text for name in names for k, text in enumerate(entry)]
+        if names and (
+            not line.strip() or m or len(line) - len(line.lstrip()) <= len(entry[0]) - len(entry[0].lstrip())
+        ):
+            lines += [
+                text.replace(", ".join(names), name, 1) if k == 0 else text
+                for name in names
+                for k, text in enumerate(entry)
+            ]
             names = []
         if m:
             names, entry = m["names"].split(", "), [line]

@@ -294,6 +294,7 @@ class PRelu(Binary):
 
 
 __all__ = [
-    "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu", "Shrink", "Sigmoid", "Softplus", "Softsign", "Swish",
+    "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "PRelu", "Relu", "Selu", "Shrink",
+    "Sigmoid", "Softplus", "Softsign", "Swish",
     "Tanh", "ThresholdedRelu",
 ]  # fmt: skip

@@ -216,7 +216,8 @@ class Power(Binary):
         a, b = args
         if a.dtype.is_float:
             return self._float_formula(a, b)
-        # A base other than -1, 0, 1 overflows beyond exponent 63, so six bits of the exponent and its parity say everything.
+        # A base other than -1, 0, 1 overflows beyond exponent 63, so six bits of the exponent and its parity say
+        # everything.
         one: Expr = const(1, a.dtype)
         zero: Expr = const(0, a.dtype)
         result, square = one, a
@@ -341,9 +342,10 @@ class Where(Elementwise):
 class Cast(Elementwise):
     """The value in another dtype.
 
-    Float to integer truncates; out of range, which ONNX leaves open, it saturates and NaN becomes 0, but for int32 and int64, where it is undefined.
-    Number to bool is x ≠ 0; to a narrower float rounds to even. With `saturate`, what is beyond the range of a float of 8 bits or fewer becomes its
-    greatest number, else its infinity or NaN. `rounding` is for powers of two (float8_e8m0fnu).
+    Float to integer truncates; out of range, which ONNX leaves open, it saturates and NaN becomes 0, but for int32 and
+    int64, where it is undefined. Number to bool is x ≠ 0; to a narrower float rounds to even. With `saturate`, what is
+    beyond the range of a float of 8 bits or fewer becomes its greatest number, else its infinity or NaN. `rounding` is
+    for powers of two (float8_e8m0fnu).
     """
 
     to: DType
@@ -398,9 +400,15 @@ class Cast(Elementwise):
         power = np.log2(np.where((x > 0) & np.isfinite(x), x, 1).astype(np.float64))
         whole = np.floor(power)
         above = x > 1.5 * 2**whole if self.rounding == "nearest" else np.full(x.shape, self.rounding == "up")
-        whole = np.clip(np.where((2**whole < x) & (above | (self.rounding == "nearest") & (x == 1.5 * 2**whole)), whole + 1, whole), -127, 127)
+        whole = np.clip(
+            np.where((2**whole < x) & (above | (self.rounding == "nearest") & (x == 1.5 * 2**whole)), whole + 1, whole),
+            -127,
+            127,
+        )
         result = np.where(x == 0, 2.0**-127, 2.0**whole)
-        result = np.where(np.isposinf(x), 2.0**127 if self.saturate else np.nan, np.where(np.isnan(x) | (x < 0), np.nan, result))
+        result = np.where(
+            np.isposinf(x), 2.0**127 if self.saturate else np.nan, np.where(np.isnan(x) | (x < 0), np.nan, result)
+        )
         return result.astype(self.to.numpy)
 
     @classmethod
@@ -408,13 +416,23 @@ class Cast(Elementwise):
         for to in (dt.float16, dt.bfloat16, dt.float64, dt.int32, dt.int8, dt.bool_):
             yield Sample(cls(to), (floats((3, 4), "float32", -9, 9),), f"float32_{to}")
         for to in (dt.int2, dt.int4, dt.uint2, dt.uint4, dt.int16, dt.uint64):
-            yield Sample(cls(to), (np.array([0.5, -0.5, 1.5, -3.7, 7.9, 8, 17.3, -9, 300, 1e6, -1e20, 1e20, np.inf, np.nan], np.float32),), f"float32_{to}")
+            yield Sample(
+                cls(to),
+                (
+                    np.array(
+                        [0.5, -0.5, 1.5, -3.7, 7.9, 8, 17.3, -9, 300, 1e6, -1e20, 1e20, np.inf, np.nan], np.float32
+                    ),
+                ),
+                f"float32_{to}",
+            )
         for to in (dt.float32, dt.int64, dt.bool_, dt.uint8):
             yield Sample(cls(to), (integers((5,), "int32", -9, 9),), f"int32_{to}")
         yield Sample(cls(dt.float32), (booleans((5,)),), "bool_float32")
         yield Sample(cls(dt.float32), (floats((5,), "float16"),), "float16_float32")
         for to in (dt.float8_e4m3fn, dt.float8_e5m2):
-            yield Sample(cls(to, saturate=True), (np.array([0.3, 1e6, -1e6, np.inf, np.nan], np.float32),), f"saturate_{to}")
+            yield Sample(
+                cls(to, saturate=True), (np.array([0.3, 1e6, -1e6, np.inf, np.nan], np.float32),), f"saturate_{to}"
+            )
             yield Sample(cls(to), (np.array([0.3, 1e6, -1e6, np.inf, np.nan], np.float32),), f"float32_{to}")
         for rounding in ("nearest", "up", "down"):
             powers = np.array([0, 0.124, 0.25, 1.1, 1.5, 1.7, 3e38, np.inf, np.nan], np.float32)
@@ -453,6 +471,7 @@ class Bitcast(Elementwise):
 
 
 __all__ = [
-    "Absolute", "Add", "Bitcast", "Cast", "Ceil", "Clip", "Divide", "Floor", "Fmod", "Maximum", "Minimum", "Mod", "Multiply",
+    "Absolute", "Add", "Bitcast", "Cast", "Ceil", "Clip", "Divide", "Floor", "Fmod", "Maximum", "Minimum", "Mod",
+    "Multiply",
     "Negative", "Power", "Reciprocal", "Round", "Sign", "Sqrt", "Subtract", "Trunc", "Where",
 ]  # fmt: skip

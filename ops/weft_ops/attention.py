@@ -25,7 +25,19 @@ from weft_ops.examples import booleans, floats
 from weft_ops.movement import Iota, Pad
 from weft_ops.normalization import Softmax
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import broadcast, dim_floordiv, expect_kind, one_dtype, operands, quotient, same, show, tensor, unify, unify_shapes
+from weft_ops.shapes import (
+    broadcast,
+    dim_floordiv,
+    expect_kind,
+    one_dtype,
+    operands,
+    quotient,
+    same,
+    show,
+    tensor,
+    unify,
+    unify_shapes,
+)
 from weft_ops.transcendental import Exp
 
 
@@ -33,10 +45,11 @@ from weft_ops.transcendental import Exp
 class Attention(Operator):
     """softmax(scale · q · kᵀ + bias) · v per head, as ONNX's Attention.
 
-    Inputs: q, k, v [b, heads, s, d] or, with q_heads and kv_heads given, [b, s, heads·d]; then, None if absent: mask (bool: what may be attended;
-    float: added; broadcasts to [b, heads, s, t], a shorter last axis masks the rest), past_key and past_value [b, kv_heads, p, d] put before k and v,
-    lengths [b] of valid keys. Outputs: y, shaped as q; present_key, present_value; qk [b, heads, s, t] at stage `qk_mode`: 0 the product, 1 after
-    softcap, 2 after bias, 3 after softmax. A query that may attend to nothing gives zeros. Several query heads share one key head in order.
+    Inputs: q, k, v [b, heads, s, d] or, with q_heads and kv_heads given, [b, s, heads·d]; then, None if absent: mask
+    (bool: what may be attended; float: added; broadcasts to [b, heads, s, t], a shorter last axis masks the rest),
+    past_key and past_value [b, kv_heads, p, d] put before k and v, lengths [b] of valid keys. Outputs: y, shaped as q;
+    present_key, present_value; qk [b, heads, s, t] at stage `qk_mode`: 0 the product, 1 after softcap, 2 after bias, 3
+    after softmax. A query that may attend to nothing gives zeros. Several query heads share one key head in order.
     `causal`: query i attends up to key i + p; `left`, `right`: at most so many keys before or after that (-1: any).
     """
 
@@ -69,7 +82,10 @@ class Attention(Operator):
         one_dtype([q, k])
         expect_kind(q.dtype, ("float",))
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
-            raise GraphError(f"expected q, k and v of three or four dimensions, got {show(q.shape)}, {show(k.shape)}, {show(v.shape)}")
+            raise GraphError(
+                f"expected q, k and v of three or four dimensions, got {show(q.shape)}, {show(k.shape)},"
+                f" {show(v.shape)}"
+            )
         if (past_key is None) != (past_value is None):
             raise GraphError("past_key and past_value: expected both or neither")
         qs, ks, vs = self.head_shapes(q, k, v)
@@ -93,7 +109,10 @@ class Attention(Operator):
         dtype = dt.dtype(q.dtype)
         flat = q.ndim == 3
         if flat:
-            q, k, v = (x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2) for x, h in ((q, self.q_heads), (k, self.kv_heads), (v, self.kv_heads)))
+            q, k, v = (
+                x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2)
+                for x, h in ((q, self.q_heads), (k, self.kv_heads), (v, self.kv_heads))
+            )
         past = 0 if past_key is None else past_key.shape[2]
         if past_key is not None and past_value is not None:
             k, v = np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
@@ -109,7 +128,11 @@ class Attention(Operator):
                 missing = [(0, 0)] * (mask.ndim - 1) + [(0, t - mask.shape[-1])]
                 added = np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else widen(mask)
                 bias = bias + np.pad(added, missing, constant_values=-np.inf)
-            offset = np.full((q.shape[0], 1, 1, 1), past) if lengths is None or past_key is not None else lengths.reshape(-1, 1, 1, 1) - s
+            offset = (
+                np.full((q.shape[0], 1, 1, 1), past)
+                if lengths is None or past_key is not None
+                else lengths.reshape(-1, 1, 1, 1) - s
+            )
             distance = np.arange(t) - (np.arange(s)[:, None] + offset)
             allowed = np.ones_like(distance, bool)
             allowed &= distance <= 0 if self.causal else True
@@ -130,7 +153,8 @@ class Attention(Operator):
 
     @algorithm("decompose")
     def plain(
-        self, builder: GraphBuilder, q: Value, k: Value, v: Value, mask: Value | None = None, past_key: Value | None = None,
+        self, builder: GraphBuilder, q: Value, k: Value, v: Value, mask: Value | None = None,
+        past_key: Value | None = None,
         past_value: Value | None = None, lengths: Value | None = None,
     ) -> tuple[Value, ...]:  # fmt: skip
         c = Composer(builder)
@@ -138,7 +162,9 @@ class Attention(Operator):
         wide = compute_dtype(dtype)
         shapes = self.head_shapes(q.tensor, k.tensor, v.tensor)
         if flat:
-            by_heads: Callable[..., Any] = lambda x, shape: c.transpose(c.reshape(x, (shape[0], shape[2], shape[1], shape[3])), (0, 2, 1, 3))
+            by_heads: Callable[..., Any] = lambda x, shape: c.transpose(
+                c.reshape(x, (shape[0], shape[2], shape[1], shape[3])), (0, 2, 1, 3)
+            )
             q, k, v = (by_heads(x, shape) for x, shape in zip((q, k, v), shapes))
         past: Dim = 0
         if past_key is not None and past_value is not None:
@@ -180,8 +206,14 @@ class Attention(Operator):
         capped = c.mul(c(Tanh(), c.div(qk, self.softcap)), self.softcap) if self.softcap > 0 else qk
         biased = capped
         for term in terms:
-            biased = c(Where(), term, biased, c.number(-math.inf, wide)) if term.dtype.is_bool else c.add(biased, c.cast(term, wide))
-        logits = c.cast(biased, self.precision) if self.precision is not None and self.precision.bits > wide.bits else biased
+            biased = (
+                c(Where(), term, biased, c.number(-math.inf, wide))
+                if term.dtype.is_bool
+                else c.add(biased, c.cast(term, wide))
+            )
+        logits = (
+            c.cast(biased, self.precision) if self.precision is not None and self.precision.bits > wide.bits else biased
+        )
         if not terms:
             weights = c(Softmax(-1), logits)
         else:
@@ -193,7 +225,8 @@ class Attention(Operator):
         return [qk, capped, biased, c.cast(weights, wide)]
 
     def terms(
-        self, c: Composer, scores: tuple[Dim, ...], wide: DType, mask: Value | None, past: Dim, cached: bool, lengths: Value | None,
+        self, c: Composer, scores: tuple[Dim, ...], wide: DType, mask: Value | None, past: Dim, cached: bool,
+        lengths: Value | None,
     ) -> list[Value]:  # fmt: skip
         """What is added to the scores [b, heads, s, t], then, of bool, what may be attended."""
         _, _, s, t = scores
@@ -243,7 +276,9 @@ class Attention(Operator):
         yield Sample(cls(0.3, causal=True), (q, k, v), "causal")
         yield Sample(cls(softcap=0.5, qk_mode=1), (q, k2, v2, booleans((3, 5))), "grouped")
         yield Sample(cls(qk_mode=2), (q, k, v, f((2, 1, 3, 5), seed=3)), "added_mask")
-        yield Sample(cls(causal=True, qk_mode=3), (q, k2, v2, None, f((2, 2, 2, 8), seed=4), f((2, 2, 2, 6), seed=5)), "past")
+        yield Sample(
+            cls(causal=True, qk_mode=3), (q, k2, v2, None, f((2, 2, 2, 8), seed=4), f((2, 2, 2, 6), seed=5)), "past"
+        )
         yield Sample(cls(causal=True), (q, k, v, None, None, None, np.array([5, 3])), "lengths")
         yield Sample(cls(left=1, right=1), (q, k, v, booleans((4, 3, 4))), "window_short_mask")
         yield Sample(cls(q_heads=4, kv_heads=2), (f((2, 3, 16)), f((2, 5, 8), seed=1), f((2, 5, 6), seed=2)), "flat")
@@ -255,12 +290,14 @@ class Attention(Operator):
 
 @dataclass(frozen=True)
 class ScaledDotProductAttention(Operator):
-    """softmax(scale · q · kᵀ, changed by terms) · v per head, as one operator: what `fuse_attention` makes of the operators that exporters write.
+    """softmax(scale · q · kᵀ, changed by terms) · v per head, as one operator: what `fuse_attention` makes of the
+    operators that exporters write.
 
-    Inputs: q [b…, h, s, d], k [b…, g, t, d], v [b…, g, t, e], then any number of terms that broadcast to the scores [b…, h, s, t], applied in order:
-    one of q's dtype is added; one of bool keeps the scores where it is true and puts `fill` elsewhere. Output: [b…, h, s, e]. Query heads share
-    key heads in order, h / g each. `blank` says what a row gives whose weights are no numbers: "nan" what softmax gives, "zero" zeros, "empty" zeros if
-    all its scores are -∞, else what softmax gives. The scores are not among the outputs, so that they need never be in memory as a whole.
+    Inputs: q [b…, h, s, d], k [b…, g, t, d], v [b…, g, t, e], then any number of terms that broadcast to the scores
+    [b…, h, s, t], applied in order: one of q's dtype is added; one of bool keeps the scores where it is true and puts
+    `fill` elsewhere. Output: [b…, h, s, e]. Query heads share key heads in order, h / g each. `blank` says what a row
+    gives whose weights are no numbers: "nan" what softmax gives, "zero" zeros, "empty" zeros if all its scores are -∞,
+    else what softmax gives. The scores are not among the outputs, so that they need never be in memory as a whole.
     """
 
     scale: float = 1.0
@@ -274,13 +311,16 @@ class ScaledDotProductAttention(Operator):
     read_often = (1, 2)
 
     def infer(self, *types: Type | None) -> TensorType:
-        """Raises GraphError for ranks, dtypes, heads or sizes that do not agree, or terms that do not broadcast to the scores."""
+        """Raises GraphError for ranks, dtypes, heads or sizes that do not agree, or terms that do not broadcast to the
+        scores."""
         q, k, v, *terms = operands(types)
         expect_kind(one_dtype([q, k, v, *(t for t in terms if not t.dtype.is_bool)]), ("float",))
         if self.blank not in ("nan", "zero", "empty"):
             raise GraphError(f"blank: expected 'nan', 'zero' or 'empty', got {self.blank!r}")
         if q.rank < 3 or k.rank != q.rank or v.rank != q.rank:
-            raise GraphError(f"expected q, k and v of one rank, three or more, got {show(q.shape)}, {show(k.shape)}, {show(v.shape)}")
+            raise GraphError(
+                f"expected q, k and v of one rank, three or more, got {show(q.shape)}, {show(k.shape)}, {show(v.shape)}"
+            )
         unify_shapes(q.shape[:-3], k.shape[:-3], "batch of q and k")
         unify_shapes(k.shape[:-1], v.shape[:-1], "batch, heads and keys of k and v")
         unify(q.shape[-1], k.shape[-1], "head size")
@@ -336,7 +376,9 @@ class ScaledDotProductAttention(Operator):
         keys = c.transpose(c.cast(k, wide), (*range(rank - 2), rank - 1, rank - 2))
         scores = c(MatMul(), c.mul(c.cast(q, wide), self.scale) if self.scale != 1.0 else c.cast(q, wide), keys)
         for t in terms:
-            scores = c(Where(), t, scores, c.number(self.fill, wide)) if t.dtype.is_bool else c.add(scores, c.cast(t, wide))
+            scores = (
+                c(Where(), t, scores, c.number(self.fill, wide)) if t.dtype.is_bool else c.add(scores, c.cast(t, wide))
+            )
         greatest = c.max(scores, (-1,))
         exps = c(Exp(), c.sub(scores, greatest))
         total = c.sum(exps, (-1,))
@@ -372,8 +414,9 @@ class ScaledDotProductAttention(Operator):
 class RotaryEmbedding(Operator):
     """Pairs of features turned by the angle of their position.
 
-    Inputs: x [b, heads, s, d] or, with `heads` given, [b, s, heads·d]; cos, sin [positions, r/2] with position ids [b, s], or [b, s, r/2] without.
-    The first r features (`dim`, 0 for all) turn: pairs are (k, k + r/2), or neighbours if `interleaved`.
+    Inputs: x [b, heads, s, d] or, with `heads` given, [b, s, heads·d]; cos, sin [positions, r/2] with position ids [b,
+    s], or [b, s, r/2] without. The first r features (`dim`, 0 for all) turn: pairs are (k, k + r/2), or neighbours if
+    `interleaved`.
     """
 
     interleaved: bool = False
@@ -404,7 +447,9 @@ class RotaryEmbedding(Operator):
         out = y.copy()
         out[..., first] = c * y[..., first] - s * y[..., second]
         out[..., second] = s * y[..., first] + c * y[..., second]
-        return np.ascontiguousarray(rounded(out.reshape(x.shape) if x.ndim == 3 else out.swapaxes(1, 2), dt.dtype(x.dtype)))
+        return np.ascontiguousarray(
+            rounded(out.reshape(x.shape) if x.ndim == 3 else out.swapaxes(1, 2), dt.dtype(x.dtype))
+        )
 
     @algorithm("decompose")
     def turned(self, builder: GraphBuilder, x: Value, cos: Value, sin: Value, ids: Value | None = None) -> Value:
@@ -442,9 +487,19 @@ class RotaryEmbedding(Operator):
         f = floats
         ids = np.array([[0, 3, 2], [1, 1, 4]])
         for interleaved in (False, True):
-            yield Sample(cls(interleaved), (f((2, 4, 3, 8)), f((5, 4), seed=1), f((5, 4), seed=2), ids), f"heads_{interleaved}")
-            yield Sample(cls(interleaved, 4, 2), (f((2, 3, 16)), f((2, 3, 2), seed=1), f((2, 3, 2), seed=2)), f"flat_{interleaved}")
-        yield Sample(cls(), (f((1, 1, 2, 4), "float16"), f((1, 2, 2), "float16", seed=1), f((1, 2, 2), "float16", seed=2)), "float16")
+            yield Sample(
+                cls(interleaved), (f((2, 4, 3, 8)), f((5, 4), seed=1), f((5, 4), seed=2), ids), f"heads_{interleaved}"
+            )
+            yield Sample(
+                cls(interleaved, 4, 2),
+                (f((2, 3, 16)), f((2, 3, 2), seed=1), f((2, 3, 2), seed=2)),
+                f"flat_{interleaved}",
+            )
+        yield Sample(
+            cls(),
+            (f((1, 1, 2, 4), "float16"), f((1, 2, 2), "float16", seed=1), f((1, 2, 2), "float16", seed=2)),
+            "float16",
+        )
 
 
 __all__ = ["Attention", "RotaryEmbedding", "ScaledDotProductAttention"]

@@ -1,4 +1,5 @@
-"""What data has to be, beyond its type, for an operator to be defined: bounds of elements, found before a run where they can be, else by the run."""
+"""What data has to be, beyond its type, for an operator to be defined: bounds of elements, found before a run where
+they can be, else by the run."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _SOME_OF_FIRST = (Identity, Require, m.Reshape, m.Transpose, m.BroadcastTo, m.Sl
 
 
 def bounds(value: Value, depth: int = 16) -> Bounds:
-    """The least and the greatest that elements of an integer value may be, as far as its producers tell; None is not known. Of no elements: anything."""
+    """The least and the greatest that elements of an integer value may be, as far as its producers tell; None is not
+    known. Of no elements: anything."""
     if not (value.dtype.is_integer or value.dtype.is_bool):
         return None, None
     own = range_of_dtype(value.dtype)
@@ -87,7 +89,9 @@ def _positive(low: Dim | None) -> bool:
 
 def _fits(inner: Bounds, outer: Bounds) -> bool:
     (low, high), (least, most) = inner, outer
-    return (least is None or (low is not None and at_most(least, low))) and (most is None or (high is not None and at_most(high, most)))
+    return (least is None or (low is not None and at_most(least, low))) and (
+        most is None or (high is not None and at_most(high, most))
+    )
 
 
 def _both(choose: Callable[[Dim, Dim], Dim], x: Dim | None, y: Dim | None) -> Dim | None:
@@ -103,4 +107,3 @@ def _either(found: list[Bounds]) -> Bounds:
     for other in found[1:]:
         low, high = _both(dim_min, low, other[0]), _both(dim_max, high, other[1])
     return low, high
-

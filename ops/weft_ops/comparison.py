@@ -205,4 +205,17 @@ class IsInf(Unary):
         yield Sample(cls(), (floats((3,), "float16"),), "float16")
 
 
-__all__ = ["Equal", "Greater", "GreaterEqual", "IsInf", "IsNan", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "NotEqual"]
+__all__ = [
+    "Equal",
+    "Greater",
+    "GreaterEqual",
+    "IsInf",
+    "IsNan",
+    "Less",
+    "LessEqual",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "LogicalXor",
+    "NotEqual",
+]

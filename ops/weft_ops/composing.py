@@ -76,7 +76,8 @@ class Composer:
         return x if x.shape == tuple(shape) else self(BroadcastTo(tuple(shape)), x)
 
     def concat(self, xs: Sequence[Value], axis: int) -> Value:
-        """One after another along an axis; of more than `WIDEST`, first parts of `PART`, whose kernels are alike and short."""
+        """One after another along an axis; of more than `WIDEST`, first parts of `PART`, whose kernels are alike and
+        short."""
         while len(xs) > WIDEST:
             xs = [self.concat(xs[k : k + PART], axis) for k in range(0, len(xs), PART)]
         return xs[0] if len(xs) == 1 else self(Concat(axis), *xs)
@@ -117,8 +118,11 @@ class Composer:
         return self.reshape(self(Dims((value,), dtype)), ())
 
     # -- what data has to be
-    def within(self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str, part: Value | None = None) -> Value:
-        """`x`, all elements of which lie in low … high (None: unbounded): checked by the run before it uses `x`, as far as it is not certain.
+    def within(
+        self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str, part: Value | None = None
+    ) -> Value:
+        """`x`, all elements of which lie in low … high (None: unbounded): checked by the run before it uses `x`, as far
+        as it is not certain.
 
         Args:
             what: an element is called in the error; `of` the operator that requires it.
@@ -131,7 +135,9 @@ class Composer:
         if not seen.dtype.is_integer or product(seen.shape) == 0:
             return x  # what needs integers refuses others itself
         least, greatest = bounds(seen)
-        expected = "expected at least {1}" if high is None else "expected at most {2}" if low is None else "expected {1} … {2}"
+        expected = (
+            "expected at least {1}" if high is None else "expected at most {2}" if low is None else "expected {1} … {2}"
+        )
         text, span = f"{what} {{0}} is out of range, {expected}", tuple(0 if d is None else d for d in (low, high))
         if not (low is None or (least is not None and at_most(low, least))):
             value = self._found(seen, np.min, ReduceMin(None, False), "least")

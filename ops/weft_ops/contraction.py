@@ -17,7 +17,17 @@ from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.examples import floats, integers
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import broadcast, broadcast_indices, dim_floordiv, expect_kind, one_dtype, operands, show, unify, widened
+from weft_ops.shapes import (
+    broadcast,
+    broadcast_indices,
+    dim_floordiv,
+    expect_kind,
+    one_dtype,
+    operands,
+    show,
+    unify,
+    widened,
+)
 
 MOST_ZEROS = 1.5
 """Products with zero weights, over those with taps, from which on a transposed convolution is several."""
@@ -30,9 +40,11 @@ def reduction_tolerance(length: Dim) -> float:
 
 @dataclass(frozen=True)
 class MatMul(Operator):
-    """numpy's matmul of a, b: the last two axes are matrices, those before broadcast; a vector on the left is a row, on the right a column, and its axis goes.
+    """numpy's matmul of a, b: the last two axes are matrices, those before broadcast; a vector on the left is a row, on
+    the right a column, and its axis goes.
 
-    Accumulates in float32 for narrower floats. `dtype`: multiply and accumulate in it and give it (int8 × int8 → int32); None: the operands' own.
+    Accumulates in float32 for narrower floats. `dtype`: multiply and accumulate in it and give it (int8 × int8 →
+    int32); None: the operands' own.
     """
 
     dtype: DType | None = None
@@ -56,7 +68,9 @@ class MatMul(Operator):
         # Of m × k by k × n: the root of m·k · k·n · m·n is m·n·k. Wide floats and integers have no library.
         dtype = outputs[0].dtype
         each = 2 if dtype.is_float and dtype.bits <= 32 else 16 if dtype.is_integer else 64
-        return 16 * touched(*inputs, *outputs) + each * math.isqrt(math.prod(touched(t) for t in inputs) * touched(*outputs))
+        return 16 * touched(*inputs, *outputs) + each * math.isqrt(
+            math.prod(touched(t) for t in inputs) * touched(*outputs)
+        )
 
     def reference(self, *arrays: Array | None) -> Array:
         a, b = arrays
@@ -114,8 +128,11 @@ def _dtype(x: Array) -> DType:
     return dtype(x.dtype)
 
 
-def window_extent(size: Dim, kernel: Dim, stride: int, pads: tuple[int, int], dilation: int, ceil_mode: bool = False) -> Dim:
-    """How many windows fit along an axis; with `ceil_mode` also a last one that hangs over, if it starts before the right padding."""
+def window_extent(
+    size: Dim, kernel: Dim, stride: int, pads: tuple[int, int], dilation: int, ceil_mode: bool = False
+) -> Dim:
+    """How many windows fit along an axis; with `ceil_mode` also a last one that hangs over, if it starts before the
+    right padding."""
     span = as_dim(dilation * (kernel - 1) + 1)
     slack = as_dim(size + (pads[0] + pads[1]) - span)
     if not ceil_mode:
@@ -138,22 +155,29 @@ def pad_pairs(pads: Sequence[int], count: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(flat[:count], flat[count:]))
 
 
-def reference_windows(x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], counts: Sequence[int]) -> Array:
+def reference_windows(
+    x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], counts: Sequence[int]
+) -> Array:
     """A view [batch, channel, out…, kernel…] of x [batch, channel, in…] already padded."""
     n = len(kernel)
     steps = x.strides[2:]
     shape = (*x.shape[:2], *counts, *kernel)
     return np.lib.stride_tricks.as_strided(
-        x, shape, (*x.strides[:2], *(steps[d] * strides[d] for d in range(n)), *(steps[d] * dilations[d] for d in range(n))), writeable=False
+        x,
+        shape,
+        (*x.strides[:2], *(steps[d] * strides[d] for d in range(n)), *(steps[d] * dilations[d] for d in range(n))),
+        writeable=False,
     )
 
 
 @dataclass(frozen=True)
 class Conv(Operator):
-    """Convolution (cross-correlation) of x [n, c, in…] with w [oc, c/groups, kernel…] → [n, oc, out…], one to three (or more) spatial axes.
+    """Convolution (cross-correlation) of x [n, c, in…] with w [oc, c/groups, kernel…] → [n, oc, out…], one to three (or
+    more) spatial axes.
 
-    Attributes: strides, pads (begin…, end…), dilations per spatial axis, empty for 1, 0, 1; groups. Padding is zero. A bias is an Add of its own.
-    `dtype`: multiply and accumulate in it and give it; None: the operands' own (float32 inside for narrower floats).
+    Attributes: strides, pads (begin…, end…), dilations per spatial axis, empty for 1, 0, 1; groups. Padding is zero. A
+    bias is an Add of its own. `dtype`: multiply and accumulate in it and give it; None: the operands' own (float32
+    inside for narrower floats).
     """
 
     strides: tuple[int, ...] = ()
@@ -169,7 +193,9 @@ class Conv(Operator):
         x, w = operands(types, 2)
         result = self.dtype or one_dtype([x, w])
         if x.rank < 3 or w.rank != x.rank:
-            raise GraphError(f"expected x [n, c, in…] and w [oc, c/groups, kernel…], got {show(x.shape)} and {show(w.shape)}")
+            raise GraphError(
+                f"expected x [n, c, in…] and w [oc, c/groups, kernel…], got {show(x.shape)} and {show(w.shape)}"
+            )
         unify(as_dim(w.shape[1] * self.groups), x.shape[1], "channels")
         if isinstance(w.shape[0], int) and w.shape[0] % self.groups:
             raise GraphError(f"output channels: expected a multiple of groups = {self.groups}, got {w.shape[0]}")
@@ -197,7 +223,11 @@ class Conv(Operator):
         views = views.reshape(x.shape[0], g, w.shape[1], *views.shape[2:])
         weights = widen(w).reshape(g, w.shape[0] // g, *w.shape[1:])
         out = np.stack(
-            [np.tensordot(views[:, k], weights[k], ((1, *range(2 + n, 2 + 2 * n)), tuple(range(1, 2 + n)))) for k in range(g)], axis=1
+            [
+                np.tensordot(views[:, k], weights[k], ((1, *range(2 + n, 2 + 2 * n)), tuple(range(1, 2 + n))))
+                for k in range(g)
+            ],
+            axis=1,
         )  # [n, g, out…, oc/g]
         out = np.moveaxis(out, -1, 2)
         return rounded(out.reshape(x.shape[0], w.shape[0], *counts), dtype)
@@ -240,7 +270,9 @@ class Conv(Operator):
                 inside = all_of(c for i, d, pair in zip(inner, x.shape[2:], pads) for c in _bounds(i, d, pair))
                 return select(inside, x[(*index[:2], *inner)], zero)
 
-            source = compute((*x.shape[:2], *(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[2:], pads))), padded, "pad")
+            source = compute(
+                (*x.shape[:2], *(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[2:], pads))), padded, "pad"
+            )
         ic = reduce_axis(w.shape[1], "ic")
         taps = [reduce_axis(d, f"k{'dhw'[3 - n + k] if n <= 3 else k}") for k, d in enumerate(w.shape[2:])]
         shape = (x.shape[0], w.shape[0], *self.out_dims(x.shape[2:], w.shape[2:]))
@@ -249,7 +281,9 @@ class Conv(Operator):
         def formula(b: Expr, oc: Expr, *at: Expr) -> Expr:
             first: Expr = Const(0, ic.var.dtype) if self.groups == 1 else (oc // per_group) * w.shape[1]
             inner = [o * s + t.var * d for o, s, t, d in zip(at, strides, taps, dilations)]
-            return sum_over(cast_to(source[(b, first + ic.var, *inner)], wide) * cast_to(w[(oc, ic, *taps)], wide), [ic, *taps])
+            return sum_over(
+                cast_to(source[(b, first + ic.var, *inner)], wide) * cast_to(w[(oc, ic, *taps)], wide), [ic, *taps]
+            )
 
         product: Tensor = compute(shape, formula, "conv")
         return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
@@ -269,10 +303,16 @@ class Conv(Operator):
         yield Sample(cls((2,), (1, 1)), (f((2, 3, 9)), f((4, 3, 3), seed=1)), "one_axis")
         yield Sample(cls(pads=(1, 0, 1, 0, 1, 0)), (f((1, 2, 3, 4, 5)), f((3, 2, 2, 2, 2), seed=1)), "three_axes")
         yield Sample(cls(), (f((1, 8, 3, 3)), f((5, 8, 1, 1), seed=1)), "pointwise")
-        yield Sample(cls(pads=(1, 1, 1, 1)), (f((1, 2, 4, 4), "float16"), f((2, 2, 3, 3), "float16", seed=1)), "float16")
+        yield Sample(
+            cls(pads=(1, 1, 1, 1)), (f((1, 2, 4, 4), "float16"), f((2, 2, 3, 3), "float16", seed=1)), "float16"
+        )
         from weft.dtypes import int32
 
-        yield Sample(cls(pads=(1, 1, 1, 1), dtype=int32), (integers((1, 2, 4, 4), "uint8", 0, 255), integers((3, 2, 3, 3), "int8", -128, 127)), "uint8_int8")
+        yield Sample(
+            cls(pads=(1, 1, 1, 1), dtype=int32),
+            (integers((1, 2, 4, 4), "uint8", 0, 255), integers((3, 2, 3, 3), "int8", -128, 127)),
+            "uint8_int8",
+        )
 
 
 def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
@@ -282,13 +322,15 @@ def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
 
 @dataclass(frozen=True)
 class ConvTranspose(Operator):
-    """The transpose of Conv: x [n, c, in…], w [c, oc/groups, kernel…] → [n, oc, stride·(in - 1) + extent - pads + output_padding…].
+    """The transpose of Conv: x [n, c, in…], w [c, oc/groups, kernel…] → [n, oc, stride·(in - 1) + extent - pads +
+    output_padding…].
 
     Negative pads add zeros. w may be of a narrower float than x.
 
-    Every stride-th output sums a part of the taps over neighbours in x: those of one residue are a convolution without stride, of x with these taps
-    flipped. The decomposition computes them so, as channels, which it then puts beside one another. The tensors algorithm is a convolution of x spread by
-    its strides ("pad": zeros between and around) with the kernel flipped.
+    Every stride-th output sums a part of the taps over neighbours in x: those of one residue are a convolution without
+    stride, of x with these taps flipped. The decomposition computes them so, as channels, which it then puts beside one
+    another. The tensors algorithm is a convolution of x spread by its strides ("pad": zeros between and around) with
+    the kernel flipped.
     """
 
     strides: tuple[int, ...] = ()
@@ -299,20 +341,32 @@ class ConvTranspose(Operator):
     kind = "composite"
 
     def spatial(self, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...], tuple[int, ...]]:
-        return filled(self.strides, n, 1), pad_pairs(self.pads, n), filled(self.dilations, n, 1), filled(self.output_padding, n, 0)
+        return (
+            filled(self.strides, n, 1),
+            pad_pairs(self.pads, n),
+            filled(self.dilations, n, 1),
+            filled(self.output_padding, n, 0),
+        )
 
     def out_dims(self, size: Sequence[Dim], kernel: Sequence[Dim]) -> tuple[Dim, ...]:
         settings = self.spatial(len(size))
-        return tuple(as_dim((n - 1) * s + (k - 1) * d + 1 + extra - lo - hi) for n, k, s, (lo, hi), d, extra in zip(size, kernel, *settings))
+        return tuple(
+            as_dim((n - 1) * s + (k - 1) * d + 1 + extra - lo - hi)
+            for n, k, s, (lo, hi), d, extra in zip(size, kernel, *settings)
+        )
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for ranks, channels or attributes that do not agree."""
         x, w = operands(types, 2)
         dtype = one_dtype([x, widened(w, x)])
         if x.rank < 3 or w.rank != x.rank:
-            raise GraphError(f"expected x [n, c, in…] and w [c, oc/groups, kernel…], got {show(x.shape)} and {show(w.shape)}")
+            raise GraphError(
+                f"expected x [n, c, in…] and w [c, oc/groups, kernel…], got {show(x.shape)} and {show(w.shape)}"
+            )
         unify(w.shape[0], x.shape[1], "channels")
-        return TensorType(dtype, (x.shape[0], as_dim(w.shape[1] * self.groups), *self.out_dims(x.shape[2:], w.shape[2:])))
+        return TensorType(
+            dtype, (x.shape[0], as_dim(w.shape[1] * self.groups), *self.out_dims(x.shape[2:], w.shape[2:]))
+        )
 
     def reference(self, *arrays: Array | None) -> Array:
         x, w = arrays
@@ -321,17 +375,24 @@ class ConvTranspose(Operator):
         strides, pads, dilations, extra = self.spatial(n)
         wx, ww = widen(x), widen(w)
         counts = x.shape[2:]
-        full = [(c - 1) * s + (k - 1) * d + 1 + max(p, 0) for c, k, s, d, p in zip(counts, w.shape[2:], strides, dilations, extra)]
+        full = [
+            (c - 1) * s + (k - 1) * d + 1 + max(p, 0)
+            for c, k, s, d, p in zip(counts, w.shape[2:], strides, dilations, extra)
+        ]
         out = np.zeros((x.shape[0], g, w.shape[1], *full), wx.dtype)
         parts = wx.reshape(x.shape[0], g, -1, *counts)
         weights = ww.reshape(g, -1, *w.shape[1:])
         for tap in np.ndindex(*w.shape[2:]):
-            where = tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides))
+            where = tuple(
+                slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides)
+            )
             product = np.einsum("bgc...,gco->bgo...", parts, weights[(..., *tap)])
             out[(slice(None), slice(None), slice(None), *where)] += product
         grow = [(max(-lo, 0), max(-hi, 0)) for lo, hi in pads]
         out = np.pad(out.reshape(x.shape[0], -1, *full), [(0, 0), (0, 0), *grow])
-        out = out[(slice(None), slice(None), *(slice(max(lo, 0), m - max(hi, 0)) for m, (lo, hi) in zip(out.shape[2:], pads)))]
+        out = out[
+            (slice(None), slice(None), *(slice(max(lo, 0), m - max(hi, 0)) for m, (lo, hi) in zip(out.shape[2:], pads)))
+        ]
         return rounded(out, _dtype(x))
 
     def applies(self, algorithm: str, *types: Type | None) -> str | None:
@@ -356,9 +417,17 @@ class ConvTranspose(Operator):
         # Residues with as many taps as any, and those with one less, which would compute with zeros otherwise.
         parts = [[(0, s, t)] for s, t in zip(strides, taps)]
         if math.prod(t * s for t, s in zip(taps, strides)) >= MOST_ZEROS * math.prod(kernel):
-            parts = [[(0, k % s, t), (k % s, s, t - 1)] if k % s and t > 1 else p for k, s, t, p in zip(kernel, strides, taps, parts)]
-        first = [min(lo // s, p[-1][2] - 1 if s > 1 else (k - 1) * d) for (lo, _), k, s, d, p in zip(pads, kernel, strides, dilations, parts)]
-        after = [max(0, ((k - 1) * d + e - hi) // s) for (_, hi), k, s, d, e in zip(pads, kernel, strides, dilations, extra)]
+            parts = [
+                [(0, k % s, t), (k % s, s, t - 1)] if k % s and t > 1 else p
+                for k, s, t, p in zip(kernel, strides, taps, parts)
+            ]
+        first = [
+            min(lo // s, p[-1][2] - 1 if s > 1 else (k - 1) * d)
+            for (lo, _), k, s, d, p in zip(pads, kernel, strides, dilations, parts)
+        ]
+        after = [
+            max(0, ((k - 1) * d + e - hi) // s) for (_, hi), k, s, d, e in zip(pads, kernel, strides, dilations, extra)
+        ]
         # Weights [g, ic, oc, t0, s0, t1, s1, …], taps in reverse.
         per_in, per_out = as_dim(dim_floordiv(w.shape[0], g)), w.shape[1]
         full = c.pad(w, [0] * (n + 2) + [0, 0] + [t * s - k for k, s, t in zip(kernel, strides, taps)])
@@ -419,7 +488,11 @@ class ConvTranspose(Operator):
             channel = ic.var + group * per_group_in
             flipped = [as_dim(k - 1) - t.var for t, k in zip(taps, kernel)]
             value = source[(b, channel, *(o + t.var * d for o, t, d in zip(at, taps, dilations)))]
-            return sum_over(cast_to(value, wide) * cast_to(w[(channel, oc if self.groups == 1 else oc % per_group_out, *flipped)], wide), [ic, *taps])
+            return sum_over(
+                cast_to(value, wide)
+                * cast_to(w[(channel, oc if self.groups == 1 else oc % per_group_out, *flipped)], wide),
+                [ic, *taps],
+            )
 
         product: Tensor = compute(shape, formula, "convtranspose")
         return product if wide == x.dtype else compute(shape, lambda *i: cast_to(product[i], x.dtype), "rounded")

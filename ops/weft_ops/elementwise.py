@@ -22,7 +22,8 @@ NUMERIC = ("int", "uint", "float")
 class Scalar(Elementwise):
     """An elementwise operator whose operands have one dtype of `kinds`; the result has it too, or is bool.
 
-    Subclasses give `formula` and `value`, its meaning on arrays already widened. An optional operand may be None in both.
+    Subclasses give `formula` and `value`, its meaning on arrays already widened. An optional operand may be None in
+    both.
     """
 
     arity: ClassVar[int] = 1
@@ -31,7 +32,8 @@ class Scalar(Elementwise):
     optional: ClassVar[bool] = False
 
     def infer(self, *types: Type | None) -> TensorType:
-        """Shape: the broadcast. Raises GraphError for operands of other kinds, different dtypes or shapes that do not broadcast."""
+        """Shape: the broadcast. Raises GraphError for operands of other kinds, different dtypes or shapes that do not
+        broadcast."""
         given = operands([t for t in types if t is not None]) if self.optional else operands(types, self.arity)
         dtype = one_dtype(given)
         expect_kind(dtype, self.kinds)
@@ -110,7 +112,11 @@ class Binary(Scalar):
             yield floats((3,), "float64", lo, hi), floats((3,), "float64", lo, hi, 1), "float64"
         if "int" in cls.kinds:
             yield integers((4, 3), "int32", -9, 9), integers((3,), "int32", 1, 5, 1), "int32"
-            yield integers((5,), "int64", -9, 9), integers((5,), "int64", 1, 5, 1) * np.array([1, -1, 1, -1, 1]), "int64"
+            yield (
+                integers((5,), "int64", -9, 9),
+                integers((5,), "int64", 1, 5, 1) * np.array([1, -1, 1, -1, 1]),
+                "int64",
+            )
             yield integers((5,), "int8", -99, 99), integers((1,), "int8", 1, 5, 1), "int8"
         if "uint" in cls.kinds:
             yield integers((5,), "uint8", 0, 200), integers((5,), "uint8", 1, 9, 1), "uint8"

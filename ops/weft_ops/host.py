@@ -1,7 +1,9 @@
-"""What is no numeric work: sequences, optionals, strings, pictures. Each is a step on the host of its own, a function of `weft_runtime.host`.
+"""What is no numeric work: sequences, optionals, strings, pictures. Each is a step on the host of its own, a function
+of `weft_runtime.host`.
 
-A sequence's elements, and what a function gives whose sizes only its result tells, are `OpenType`s; `Sizes` says the sizes as data and `WithSizes`
-makes a tensor of it, whose dimensions are data symbols bound to those sizes. From there on it is numeric work.
+A sequence's elements, and what a function gives whose sizes only its result tells, are `OpenType`s; `Sizes` says the
+sizes as data and `WithSizes` makes a tensor of it, whose dimensions are data symbols bound to those sizes. From there
+on it is numeric work.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class Sizes(HostOperator):
 
 @dataclass(frozen=True)
 class WithSizes(HostOperator):
-    """The tensor itself, which has these sizes: formulas over data symbols, most often bound to what `Sizes` says of it."""
+    """The tensor itself, which has these sizes: formulas over data symbols, most often bound to what `Sizes` says of
+    it."""
 
     shape: tuple[Dim, ...]
 
@@ -94,7 +97,8 @@ class Squeezed(HostOperator):
 
 @dataclass(frozen=True)
 class OneElement(HostOperator):
-    """The only element of a tensor of at most `rank` dimensions, as [1]: it broadcasts to any tensor of that rank. Of more elements there is an error."""
+    """The only element of a tensor of at most `rank` dimensions, as [1]: it broadcasts to any tensor of that rank. Of
+    more elements there is an error."""
 
     rank: int
 
@@ -188,7 +192,8 @@ class SequenceConcat(HostOperator):
 
 @dataclass(frozen=True)
 class SequenceSplit(HostOperator):
-    """The parts of a tensor along `axis`: of the given length or lengths; if there is none, of one element, whose axis stays if `keepdims`."""
+    """The parts of a tensor along `axis`: of the given length or lengths; if there is none, of one element, whose axis
+    stays if `keepdims`."""
 
     axis: int
     keepdims: bool = True
@@ -226,7 +231,11 @@ class OptionalSome(HostOperator):
         _count(types, 1)
         (given,) = types
         assert given is not None
-        return given if isinstance(given, OptionalType) else OptionalType(opened(given) if isinstance(given, TensorType) else given)
+        return (
+            given
+            if isinstance(given, OptionalType)
+            else OptionalType(opened(given) if isinstance(given, TensorType) else given)
+        )
 
 
 @dataclass(frozen=True)
@@ -286,7 +295,8 @@ class StringEqual(HostOperator):
 
 @dataclass(frozen=True)
 class StringSplit(HostOperator):
-    """The parts of every string along a new last axis, with empty strings behind the fewer ones, and the numbers of parts, int64.
+    """The parts of every string along a new last axis, with empty strings behind the fewer ones, and the numbers of
+    parts, int64.
 
     `delimiter` "": white space. `maxsplit` -1: as many splits as there are.
     """
@@ -342,7 +352,8 @@ class StringIndex(HostOperator):
 
 @dataclass(frozen=True)
 class StringTake(HostOperator):
-    """The strings at these places (integers), of all tables' elements one after another: movement of strings is movement of their places."""
+    """The strings at these places (integers), of all tables' elements one after another: movement of strings is
+    movement of their places."""
 
     def infer(self, *types: Type | None) -> Type:
         if len(types) < 2:
@@ -409,8 +420,11 @@ class Entropy(HostOperator):
 
 
 __all__ = [
-    "Entropy", "ImageDecoder", "NumberToString", "OneElement", "OptionalEmpty", "OptionalGetElement", "OptionalHasElement",
-    "OptionalSome", "RegexFullMatch", "SequenceAt", "SequenceConcat", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
-    "SequenceLength", "SequenceSplit", "Sizes", "Squeezed", "StringConcat", "StringConstant", "StringEqual", "StringIndex", "StringNormalizer",
+    "Entropy", "ImageDecoder", "NumberToString", "OneElement", "OptionalEmpty", "OptionalGetElement",
+    "OptionalHasElement",
+    "OptionalSome", "RegexFullMatch", "SequenceAt", "SequenceConcat", "SequenceConstruct", "SequenceEmpty",
+    "SequenceErase", "SequenceInsert",
+    "SequenceLength", "SequenceSplit", "Sizes", "Squeezed", "StringConcat", "StringConstant", "StringEqual",
+    "StringIndex", "StringNormalizer",
     "StringSplit", "StringTake", "StringToNumber", "WithSizes",
 ]  # fmt: skip

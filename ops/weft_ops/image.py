@@ -61,8 +61,8 @@ def cubic_weights(t: Any, a: float) -> list[Any]:
 class Resize(Operator):
     """x resampled to `shape` along `axes` (None: all); elements nearest, linear or cubic, as ONNX's Resize.
 
-    Inputs: x, then optional scales [axes] (floats known only at run time) and roi [2·axes] (starts…, ends…, for tf_crop_and_resize).
-    Scales are `scales`, else that input, else new size / old size. Places are computed in float64.
+    Inputs: x, then optional scales [axes] (floats known only at run time) and roi [2·axes] (starts…, ends…, for
+    tf_crop_and_resize). Scales are `scales`, else that input, else new size / old size. Places are computed in float64.
     """
 
     shape: tuple[Dim, ...]
@@ -119,11 +119,14 @@ class Resize(Operator):
         if x is None or x.shape[axis] != output.shape[axis]:
             return False
         axes = self.all_axes(x.rank)
-        return axis not in axes or not self.moves(axes.index(axis), x.shape[axis], output.shape[axis], len(inputs) > 1 and inputs[1] is not None)
+        return axis not in axes or not self.moves(
+            axes.index(axis), x.shape[axis], output.shape[axis], len(inputs) > 1 and inputs[1] is not None
+        )
 
     # -- meaning
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
-        """One axis after the other: on the way there are sizes of the operand and of the result. None with `antialias`, whose scales decide."""
+        """One axis after the other: on the way there are sizes of the operand and of the result. None with `antialias`,
+        whose scales decide."""
         if self.antialias or inputs[0] is None:
             return None
         sizes = zip(inputs[0].shape, outputs[0].shape)
@@ -140,18 +143,28 @@ class Resize(Operator):
                 continue
             n, m = x.shape[d], shape[d]
             scale = self.scales[k] if self.scales is not None else float(scales[k]) if scales is not None else m / n
-            at, outside = self.places(np.arange(m, dtype=np.float64), n, m, scale, None if roi is None else (float(roi[k]), float(roi[k + len(axes)])))
+            at, outside = self.places(
+                np.arange(m, dtype=np.float64),
+                n,
+                m,
+                scale,
+                None if roi is None else (float(roi[k]), float(roi[k + len(axes)])),
+            )
             column = (-1, *(1 for _ in x.shape[d + 1 :]))
             if self.mode == "nearest":
                 y = y.take(np.clip(self.nearest_place(at), 0, n - 1).astype(np.int64), d)
             else:
                 index, weights = self.taps(at, n, scale)
-                y = np.asarray(sum(y.take(np.clip(index[q], 0, n - 1), d) * weights[q].reshape(column) for q in range(len(index))))
+                y = np.asarray(
+                    sum(y.take(np.clip(index[q], 0, n - 1), d) * weights[q].reshape(column) for q in range(len(index)))
+                )
             if outside is not None:
                 y = np.where(outside.reshape(column), np.asarray(self.extrapolation, y.dtype), y)
         return y if self.mode == "nearest" else rounded(y, dt.dtype(x.dtype))
 
-    def places(self, o: Array, n: int, m: int, scale: float, roi: tuple[float, float] | None) -> tuple[Array, Array | None]:
+    def places(
+        self, o: Array, n: int, m: int, scale: float, roi: tuple[float, float] | None
+    ) -> tuple[Array, Array | None]:
         width = scale * n
         match self.coordinates:
             case "align_corners":
@@ -204,7 +217,9 @@ class Resize(Operator):
         if self.mode == "linear":
             return np.asarray(np.clip(1 - v, 0, 1))
         a = self.cubic_a
-        return np.where(v <= 1, ((a + 2) * v - (a + 3)) * v * v + 1, np.where(v < 2, ((a * v - 5 * a) * v + 8 * a) * v - 4 * a, 0))
+        return np.where(
+            v <= 1, ((a + 2) * v - (a + 3)) * v * v + 1, np.where(v < 2, ((a * v - 5 * a) * v + 8 * a) * v - 4 * a, 0)
+        )
 
     # -- formulas
     @algorithm("tensors")
@@ -264,16 +279,28 @@ class Resize(Operator):
 
     def _repeats(self, k: int, n: Dim, m: Dim, runtime: bool) -> int | None:
         """How often each of n elements stands in the result, where that is what the nearest ones are."""
-        scale = self.scales[k] if self.scales is not None else m / n if not runtime and isinstance(m, int) and isinstance(n, int) and n else 0.0
+        scale = (
+            self.scales[k]
+            if self.scales is not None
+            else m / n
+            if not runtime and isinstance(m, int) and isinstance(n, int) and n
+            else 0.0
+        )
         floors = self.coordinates == "asymmetric" and self.nearest == "floor"
         rounds = self.coordinates == "half_pixel" and self.nearest.startswith("round")
         if not (floors or rounds) or scale != int(scale) or same(as_dim(n * int(scale)), m) is not True:
             return None
         return int(scale)
 
-    def move_nearest(self, x: Tensor, todo: Sequence[tuple[int, int]], scales: Tensor | None, roi: Tensor | None, count: int) -> Tensor:
-        repeats = {d: times for k, d in todo if (times := self._repeats(k, x.shape[d], self.shape[d], scales is not None))}
-        places = {d: self.table(k, d, x.shape[d], self.shape[d], scales, roi, count) for k, d in todo if d not in repeats}
+    def move_nearest(
+        self, x: Tensor, todo: Sequence[tuple[int, int]], scales: Tensor | None, roi: Tensor | None, count: int
+    ) -> Tensor:
+        repeats = {
+            d: times for k, d in todo if (times := self._repeats(k, x.shape[d], self.shape[d], scales is not None))
+        }
+        places = {
+            d: self.table(k, d, x.shape[d], self.shape[d], scales, roi, count) for k, d in todo if d not in repeats
+        }
 
         def pick(at: Expr) -> Expr:
             match self.nearest:
@@ -286,12 +313,21 @@ class Resize(Operator):
             return call("ceil", at - 0.5)
 
         indices = {
-            d: compute(t.shape, lambda o, t=t, d=d: e.maximum(e.minimum(cast_to(pick(t[o]), dt.int64), as_dim(x.shape[d] - 1)), 0), f"index{d}")
+            d: compute(
+                t.shape,
+                lambda o, t=t, d=d: e.maximum(e.minimum(cast_to(pick(t[o]), dt.int64), as_dim(x.shape[d] - 1)), 0),
+                f"index{d}",
+            )
             for d, t in places.items()
         }
 
         def formula(*i: Expr) -> Expr:
-            value = x[tuple(indices[d][i[d]] if d in indices else i[d] // repeats[d] if d in repeats else i[d] for d in range(x.rank))]
+            value = x[
+                tuple(
+                    indices[d][i[d]] if d in indices else i[d] // repeats[d] if d in repeats else i[d]
+                    for d in range(x.rank)
+                )
+            ]
             gone = [o for d, t in places.items() if (o := self.outside(t[i[d]], x.shape[d])) is not None]
             return select(e.any_of(gone), const(self.extrapolation, x.dtype), value) if gone else value
 
@@ -329,10 +365,16 @@ class Resize(Operator):
 
             q, p = reduce_axis(as_dim(reach * 2), f"tap{d}"), reduce_axis(as_dim(reach * 2), f"part{d}")
             total = compute((m,), lambda o: sum_over(weight(o, p.var), p), f"total{d}")
-            share: Callable[..., Any] = lambda o, j: cast_to(weight(o, j) / select(e.eq(total[o], 0.0), const(1.0, F64), total[o]), wide)
+            share: Callable[..., Any] = lambda o, j: cast_to(
+                weight(o, j) / select(e.eq(total[o], 0.0), const(1.0, F64), total[o]), wide
+            )
             weights = compute((m, as_dim(reach * 2)), share, f"weight{d}")
             first = compute((m,), lambda o: base(o) + 1 - reach, f"first{d}")
-            blended = compute(shape, lambda *i: sum_over(weights[i[d], q.var] * y[(*i[:d], clamped(first[i[d]] + q.var), *i[d + 1 :])], q), f"along{d}")
+            blended = compute(
+                shape,
+                lambda *i: sum_over(weights[i[d], q.var] * y[(*i[:d], clamped(first[i[d]] + q.var), *i[d + 1 :])], q),
+                f"along{d}",
+            )
             if self.coordinates != "tf_crop_and_resize":
                 return blended  # type: ignore[no-any-return]
             return compute(shape, lambda *i: finish(blended[i], i[d]), f"cropped{d}")  # type: ignore[no-any-return]
@@ -375,17 +417,31 @@ class Resize(Operator):
         for near in all_nearest:
             yield Sample(cls((1, 2, 7, 3), nearest=near), (x,), f"nearest_{near}")
         modes: tuple[Interpolation, ...] = ("linear", "cubic")
-        places: tuple[Coordinates, ...] = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+        places: tuple[Coordinates, ...] = (
+            "half_pixel",
+            "half_pixel_symmetric",
+            "pytorch_half_pixel",
+            "align_corners",
+            "asymmetric",
+        )
         for mode in modes:
             for c in places:
                 yield Sample(cls((1, 2, 7, 3), mode, c, axes=(2, 3)), (x,), f"{mode}_{c}")
             yield Sample(cls((1, 2, 2, 9), mode, exclude_outside=True), (x,), f"{mode}_exclude")
             yield Sample(cls((1, 2, 2, 3), mode, antialias=True), (x,), f"{mode}_antialias")
-            yield Sample(cls((1, 2, 6, 2), mode, antialias=True, exclude_outside=True), (x,), f"{mode}_antialias_exclude")
+            yield Sample(
+                cls((1, 2, 6, 2), mode, antialias=True, exclude_outside=True), (x,), f"{mode}_antialias_exclude"
+            )
             roi = np.array([0.4, 0.6, 1.2, 1.7], np.float32)
-            yield Sample(cls((1, 2, 3, 3), mode, "tf_crop_and_resize", axes=(2, 3), extrapolation=9.0), (x, None, roi), f"{mode}_crop")
+            yield Sample(
+                cls((1, 2, 3, 3), mode, "tf_crop_and_resize", axes=(2, 3), extrapolation=9.0),
+                (x, None, roi),
+                f"{mode}_crop",
+            )
             yield Sample(cls((1, 2, 2, 3), mode, scales=(1.0, 1.0, 0.6, 0.6)), (x,), f"{mode}_scales")
-            yield Sample(cls((1, 2, 2, 8), mode, axes=(2, 3)), (x, np.array([0.6, 1.7], np.float32)), f"{mode}_runtime_scales")
+            yield Sample(
+                cls((1, 2, 2, 8), mode, axes=(2, 3)), (x, np.array([0.6, 1.7], np.float32)), f"{mode}_runtime_scales"
+            )
             yield Sample(cls((5,), mode), (floats((3,), "float16"),), f"{mode}_float16")
         yield Sample(cls((1, 2, 1, 1), "linear", "align_corners"), (x,), "one")
         yield Sample(cls((2, 5), "nearest"), (integers((2, 3), "uint8", 0, 255),), "uint8")
@@ -394,9 +450,11 @@ class Resize(Operator):
 
 @dataclass(frozen=True)
 class GridSample(Operator):
-    """x [n, c, in…] sampled at grid [n, out…, axes]: places from -1 to 1, the last axis of x first; nearest, linear or cubic, as torch's grid_sample.
+    """x [n, c, in…] sampled at grid [n, out…, axes]: places from -1 to 1, the last axis of x first; nearest, linear or
+    cubic, as torch's grid_sample.
 
-    Places beyond the border: zeros, the border's element, or reflected. `align_corners`: -1 and 1 are centres of elements, else their outer edges.
+    Places beyond the border: zeros, the border's element, or reflected. `align_corners`: -1 and 1 are centres of
+    elements, else their outer edges.
     """
 
     mode: Interpolation = "linear"
@@ -409,7 +467,9 @@ class GridSample(Operator):
         expect_kind(x.dtype, ("float",))
         expect_kind(grid.dtype, ("float",), "grid")
         if x.rank < 3 or grid.rank != x.rank:
-            raise GraphError(f"expected x [n, c, in…] and grid [n, out…, axes], got {show(x.shape)} and {show(grid.shape)}")
+            raise GraphError(
+                f"expected x [n, c, in…] and grid [n, out…, axes], got {show(x.shape)} and {show(grid.shape)}"
+            )
         unify(x.shape[0], grid.shape[0], "batch")
         unify(x.rank - 2, grid.shape[-1], "axes of the grid")
         for d in x.shape[2:]:
@@ -429,7 +489,9 @@ class GridSample(Operator):
                 for choice in np.ndindex(*(len(t) for t in taps)):
                     picked = [t[q] for t, q in zip(taps, choice)]
                     if all(0 <= i < n for (i, _), n in zip(picked, sizes)):
-                        out[(b, slice(None), *o)] += wide[(b, slice(None), *(i for i, _ in picked))] * math.prod(w for _, w in picked)
+                        out[(b, slice(None), *o)] += wide[(b, slice(None), *(i for i, _ in picked))] * math.prod(
+                            w for _, w in picked
+                        )
         return rounded(out, dt.dtype(x.dtype))
 
     def position(self, p: float, n: int) -> float:
@@ -539,7 +601,9 @@ class GridSample(Operator):
         for mode in modes:
             for padding in ("zeros", "border", "reflection"):
                 yield Sample(cls(mode, padding, mode == "linear"), (x, grid), f"{mode}_{padding}")
-        yield Sample(cls("linear", "zeros"), (floats((1, 1, 3, 4, 2)), floats((1, 2, 2, 2, 3), lo=-1.2, hi=1.2)), "volume")
+        yield Sample(
+            cls("linear", "zeros"), (floats((1, 1, 3, 4, 2)), floats((1, 2, 2, 2, 3), lo=-1.2, hi=1.2)), "volume"
+        )
 
 
 CHANNELS = 8
@@ -548,9 +612,11 @@ CHANNELS = 8
 
 @dataclass(frozen=True)
 class RoiAlign(Operator):
-    """Regions of x [n, c, h, w] pooled to [regions, c, height, width]; inputs x, rois [regions, 4] (x1, y1, x2, y2), batch indices [regions].
+    """Regions of x [n, c, h, w] pooled to [regions, c, height, width]; inputs x, rois [regions, 4] (x1, y1, x2, y2),
+    batch indices [regions].
 
-    Each bin takes samples² bilinear samples (0: as many as its size rounds up to) and gives their mean, or the greatest weighted corner if `maximum`.
+    Each bin takes samples² bilinear samples (0: as many as its size rounds up to) and gives their mean, or the greatest
+    weighted corner if `maximum`.
     """
 
     height: int = 1
@@ -611,7 +677,8 @@ class RoiAlign(Operator):
         (x, rois, batch), (out,) = inputs, outputs
         wide = compute_dtype(x.dtype)
         h, w = x.shape[2], x.shape[3]
-        # A place is found once for some channels: for all of them, planes of a size that caches dislike would drive each other out.
+        # A place is found once for some channels: for all of them, planes of a size that caches dislike would drive
+        # each other out.
         some = const(CHANNELS, dt.int64)
         total = buffer("total", (some,), wide, "local")
         channel, start, end = (Var(name, dt.int64) for name in ("channel", "start", "end"))
@@ -623,24 +690,41 @@ class RoiAlign(Operator):
         def body(i: tuple[Var, ...]) -> Stmt:
             r, block, ph, pw = i
             c, left = block * some + channel, e.minimum(x.shape[1] - block * some, some)
-            edge: Callable[..., Any] = lambda k: cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
+            edge: Callable[..., Any] = lambda k: (
+                cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
+            )
             size: Callable[..., Any] = lambda lo, hi: hi - lo if self.half_pixel else e.maximum(hi - lo, 1.0)
             measured: Callable[..., Any] = lambda v: e.maximum(cast_to(call("ceil", v), dt.int64), 0)
-            count: Callable[..., Any] = lambda v: const(self.samples_per_bin, dt.int64) if self.samples_per_bin else measured(v)
-            at: Callable[..., Any] = lambda first, p, step, k, n: first + cast_to(p, wide) * step + (cast_to(k, wide) + 0.5) * step / cast_to(n, wide)
+            count: Callable[..., Any] = lambda v: (
+                const(self.samples_per_bin, dt.int64) if self.samples_per_bin else measured(v)
+            )
+            at: Callable[..., Any] = lambda first, p, step, k, n: (
+                first + cast_to(p, wide) * step + (cast_to(k, wide) + 0.5) * step / cast_to(n, wide)
+            )
 
             def corners(v: Expr, low: Expr, n: Expr) -> tuple[Expr, Expr, Expr]:
                 last = low >= n - 1
-                return select(last, n - 1, low), select(last, n - 1, low + 1), select(last, const(0.0, wide), e.maximum(v, 0.0) - cast_to(low, wide))
+                return (
+                    select(last, n - 1, low),
+                    select(last, n - 1, low + 1),
+                    select(last, const(0.0, wide), e.maximum(v, 0.0) - cast_to(low, wide)),
+                )
 
             (ay, by, fy), (ax, bx, fx) = corners(sy, ya, h), corners(sx, xa, w)
             read: Callable[..., Any] = lambda p, q: cast_to(x[b, c, p, q], wide)
-            terms = [read(ay, ax) * ((1.0 - fy) * (1.0 - fx)), read(ay, bx) * ((1.0 - fy) * fx), read(by, ax) * (fy * (1.0 - fx)), read(by, bx) * (fy * fx)]
+            terms = [
+                read(ay, ax) * ((1.0 - fy) * (1.0 - fx)),
+                read(ay, bx) * ((1.0 - fy) * fx),
+                read(by, ax) * (fy * (1.0 - fx)),
+                read(by, bx) * (fy * fx),
+            ]
             best = terms[0]
             for t in terms[1:]:
                 best = e.maximum(best, t) if self.maximum else best + t
             off = e.any_of([sy < -1.0, sy > cast_to(h, wide), sx < -1.0, sx > cast_to(w, wide)])
-            low: Callable[..., Any] = lambda v: cast_to(e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64)
+            low: Callable[..., Any] = lambda v: cast_to(
+                e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64
+            )
             first = e.and_(e.eq(iy, 0), e.eq(ix, 0))
             merge = select(first, value, e.maximum(total[channel], value)) if self.maximum else total[channel] + value
             each = For(channel, left, Let(value, select(off, const(0.0, wide), best), Store(total, (channel,), merge)))
@@ -648,12 +732,16 @@ class RoiAlign(Operator):
             sample = Let(sy, at(y1, ph, bh, iy, gh), Let(sx, at(x1, pw, bw, ix, gw), take))
             divisor = cast_to(e.maximum(gh * gw, 1), wide)
             result = cast_to(total[end] if self.maximum else total[end] / divisor, x.dtype)
-            clear, put = For(start, left, Store(total, (start,), const(0.0, wide))), For(end, left, Store(out, (r, block * some + end, ph, pw), result))
+            clear, put = (
+                For(start, left, Store(total, (start,), const(0.0, wide))),
+                For(end, left, Store(out, (r, block * some + end, ph, pw), result)),
+            )
             loops = seq(clear, For(iy, gh, For(ix, gw, sample)), put)
             image = e.maximum(e.minimum(cast_to(batch[r], dt.int64), x.shape[0] - 1), 0)
             stmt: Stmt = Allocate(total, loops)
             for var, v in reversed([
-                (b, image), (y1, edge(1)), (x1, edge(0)), (bh, size(y1, edge(3)) / float(self.height)), (bw, size(x1, edge(2)) / float(self.width)),
+                (b, image), (y1, edge(1)), (x1, edge(0)), (bh, size(y1, edge(3)) / float(self.height)), (bw, size(x1,
+                    edge(2)) / float(self.width)),
                 (gh, count(bh)), (gw, count(bw)),
             ]):  # fmt: skip
                 stmt = Let(var, v, stmt)
@@ -678,7 +766,8 @@ class RoiAlign(Operator):
 
 @dataclass(frozen=True)
 class DepthToSpace(Operator):
-    """Channels of x [n, c, h, w] become blocks of pixels: [n, c/block², h·block, w·block]; mode DCR or CRD orders channels."""
+    """Channels of x [n, c, h, w] become blocks of pixels: [n, c/block², h·block, w·block]; mode DCR or CRD orders
+    channels."""
 
     block: int
     mode: Literal["DCR", "CRD"] = "DCR"
@@ -695,7 +784,11 @@ class DepthToSpace(Operator):
     def shapes(self, shape: Sequence[Dim]) -> tuple[tuple[Dim, ...], tuple[int, ...]]:
         n, c, h, w = shape
         k, rest = self.block, dim_floordiv(c, self.block**2)
-        return ((n, k, k, rest, h, w), (0, 3, 4, 1, 5, 2)) if self.mode == "DCR" else ((n, rest, k, k, h, w), (0, 1, 4, 2, 5, 3))
+        return (
+            ((n, k, k, rest, h, w), (0, 3, 4, 1, 5, 2))
+            if self.mode == "DCR"
+            else ((n, rest, k, k, h, w), (0, 1, 4, 2, 5, 3))
+        )
 
     @property
     def commutes(self) -> Commutes:
@@ -705,7 +798,11 @@ class DepthToSpace(Operator):
         (x,) = arrays
         assert x is not None
         shape, order = self.shapes(x.shape)
-        return np.ascontiguousarray(x.reshape(static(shape)).transpose(order).reshape(x.shape[0], -1, x.shape[2] * self.block, x.shape[3] * self.block))
+        return np.ascontiguousarray(
+            x.reshape(static(shape))
+            .transpose(order)
+            .reshape(x.shape[0], -1, x.shape[2] * self.block, x.shape[3] * self.block)
+        )
 
     @algorithm("decompose")
     def moved(self, builder: GraphBuilder, x: Value) -> Value:
@@ -724,7 +821,8 @@ class DepthToSpace(Operator):
 
 @dataclass(frozen=True)
 class SpaceToDepth(Operator):
-    """Blocks of pixels of x [n, c, h, w] become channels: [n, c·block², h/block, w/block]; the inverse of DepthToSpace in its mode."""
+    """Blocks of pixels of x [n, c, h, w] become channels: [n, c·block², h/block, w/block]; the inverse of DepthToSpace
+    in its mode."""
 
     block: int
     mode: Literal["DCR", "CRD"] = "DCR"
@@ -737,7 +835,9 @@ class SpaceToDepth(Operator):
         for name, d in (("height", h), ("width", w)):
             if isinstance(d, int) and d % self.block:
                 raise GraphError(f"{name}: expected a multiple of block = {self.block}, got {d}")
-        return TensorType(x.dtype, (n, as_dim(c * self.block**2), dim_floordiv(h, self.block), dim_floordiv(w, self.block)))
+        return TensorType(
+            x.dtype, (n, as_dim(c * self.block**2), dim_floordiv(h, self.block), dim_floordiv(w, self.block))
+        )
 
     def split(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         n, c, h, w = shape
@@ -755,7 +855,11 @@ class SpaceToDepth(Operator):
         (x,) = arrays
         assert x is not None
         n, _, h, w = x.shape
-        return np.ascontiguousarray(x.reshape(static(self.split(x.shape))).transpose(self.order).reshape(n, -1, h // self.block, w // self.block))
+        return np.ascontiguousarray(
+            x.reshape(static(self.split(x.shape)))
+            .transpose(self.order)
+            .reshape(n, -1, h // self.block, w // self.block)
+        )
 
     @algorithm("decompose")
     def moved(self, builder: GraphBuilder, x: Value) -> Value:
@@ -773,7 +877,8 @@ class SpaceToDepth(Operator):
 
 @dataclass(frozen=True)
 class AffineGrid(Operator):
-    """The grid that GridSample takes for an affine map: theta [n, k, k + 1], k = 2 or 3 spatial axes of `size`, gives [n, size…, k]."""
+    """The grid that GridSample takes for an affine map: theta [n, k, k + 1], k = 2 or 3 spatial axes of `size`, gives
+    [n, size…, k]."""
 
     size: tuple[Dim, ...]
     align_corners: bool = False

@@ -76,9 +76,11 @@ def merge_value(reduction: Reduction, old: Any, new: Any) -> Any:
 
 @dataclass(frozen=True)
 class GatherND(Movement):
-    """Slices of x by index vectors: indices [b…, k…, m] with `batch_dims` leading axes shared with x; the last axis indexes the m axes after them.
+    """Slices of x by index vectors: indices [b…, k…, m] with `batch_dims` leading axes shared with x; the last axis
+    indexes the m axes after them.
 
-    Result: indices.shape[:-1] + x.shape[batch_dims + m:]. Negative indices count from the end, those out of range are clamped.
+    Result: indices.shape[:-1] + x.shape[batch_dims + m:]. Negative indices count from the end, those out of range are
+    clamped.
     """
 
     batch_dims: int = 0
@@ -151,7 +153,10 @@ class ScatterElements(Movement):
         expect_kind(indices.dtype, INDEX, "indices")
         axis_of(self.axis, x.rank)
         if not x.rank == indices.rank == updates.rank:
-            raise GraphError(f"expected indices and updates of {x.rank} dimension(s), got {show(indices.shape)} and {show(updates.shape)}")
+            raise GraphError(
+                f"expected indices and updates of {x.rank} dimension(s), got {show(indices.shape)} and"
+                f" {show(updates.shape)}"
+            )
         for d, (a, b) in enumerate(zip(indices.shape, updates.shape)):
             unify(a, b, f"updates, dimension {d}")
         return TensorType(x.dtype, x.shape)
@@ -183,9 +188,15 @@ class ScatterElements(Movement):
             i = [loops[order.index(d)] for d in range(len(order))]
             k = Var("place", dt.int64)
             where = (*i[:axis], k, *i[axis + 1 :])
-            return Let(k, safe_index(indices[tuple(i)], as_dim(x.shape[axis])), Store(y, where, merged(self.reduction, y[where], updates[tuple(i)])))
+            return Let(
+                k,
+                safe_index(indices[tuple(i)], as_dim(x.shape[axis])),
+                Store(y, where, merged(self.reduction, y[where], updates[tuple(i)])),
+            )
 
-        return seq(copy_of(x, y), nest("u", [indices.shape[d] for d in order], body, parallel=1 if len(order) > 1 else 0))
+        return seq(
+            copy_of(x, y), nest("u", [indices.shape[d] for d in order], body, parallel=1 if len(order) > 1 else 0)
+        )
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -199,7 +210,8 @@ class ScatterElements(Movement):
 
 @dataclass(frozen=True)
 class ScatterND(Movement):
-    """A copy of x in which the slices at index vectors indices [k…, m] are merged with updates [k…, x.shape[m:]…], in order; see ScatterElements."""
+    """A copy of x in which the slices at index vectors indices [k…, m] are merged with updates [k…, x.shape[m:]…], in
+    order; see ScatterElements."""
 
     reduction: Reduction = "none"
     kind = "opaque"
@@ -253,8 +265,12 @@ class ScatterND(Movement):
         yield Sample(cls(), (floats((8,)), np.array([[4], [3], [-1]]), floats((3,), seed=1)), "vector")
         reductions: tuple[Reduction, ...] = ("none", "add", "mul", "min", "max")
         for r in reductions:
-            yield Sample(cls(r), (floats((3, 2, 2)), np.array([[0], [2], [0]]), floats((3, 2, 2), seed=1)), f"slices_{r}")
-        yield Sample(cls(), (integers((2, 3)), np.array([[[0, 1]], [[1, 2]]], np.int32), integers((2, 1), seed=1)), "elements")
+            yield Sample(
+                cls(r), (floats((3, 2, 2)), np.array([[0], [2], [0]]), floats((3, 2, 2), seed=1)), f"slices_{r}"
+            )
+        yield Sample(
+            cls(), (integers((2, 3)), np.array([[[0, 1]], [[1, 2]]], np.int32), integers((2, 1), seed=1)), "elements"
+        )
 
 
 # -- patterns ---------------------------------------------------------------------------------------------------------
@@ -262,7 +278,8 @@ class ScatterND(Movement):
 
 @dataclass(frozen=True)
 class OneHot(Movement):
-    """values[1] where the index along the new `axis` of size `depth` equals indices, else values[0]; inputs indices, values [off, on].
+    """values[1] where the index along the new `axis` of size `depth` equals indices, else values[0]; inputs indices,
+    values [off, on].
 
     Negative indices count from the end; an index out of range gives no on value.
     """
@@ -414,7 +431,8 @@ class Tile(Movement):
 
 @dataclass(frozen=True)
 class ReverseSequence(Movement):
-    """The first lengths[b] elements along `time_axis` reversed, for every b along `batch_axis`; inputs x, lengths [batch]."""
+    """The first lengths[b] elements along `time_axis` reversed, for every b along `batch_axis`; inputs x, lengths
+    [batch]."""
 
     time_axis: int = 0
     batch_axis: int = 1
@@ -424,7 +442,10 @@ class ReverseSequence(Movement):
         expect_kind(lengths.dtype, INDEX, "lengths")
         time, batch = axis_of(self.time_axis, x.rank), axis_of(self.batch_axis, x.rank)
         if time == batch or lengths.rank != 1:
-            raise GraphError(f"expected different axes and a vector of lengths, got axes {time} and {batch}, lengths {show(lengths.shape)}")
+            raise GraphError(
+                f"expected different axes and a vector of lengths, got axes {time} and {batch}, lengths"
+                f" {show(lengths.shape)}"
+            )
         unify(x.shape[batch], lengths.shape[0], "lengths")
         return TensorType(x.dtype, x.shape)
 
@@ -545,5 +566,6 @@ class NonZero(Operator):
 
 
 __all__ = [
-    "CountNonZero", "Eye", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND", "Tile", "Trilu",
+    "CountNonZero", "Eye", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND", "Tile",
+    "Trilu",
 ]  # fmt: skip

@@ -36,7 +36,11 @@ from weft_ops.trees import *  # noqa: F403
 from weft_ops.window import *  # noqa: F403
 from weft_ops.winograd import *  # noqa: F403
 
-_OWN = [v for v in globals().values() if isinstance(v, type) and issubclass(v, Operator) and v.__module__.startswith("weft_ops.")]
+_OWN = [
+    v
+    for v in globals().values()
+    if isinstance(v, type) and issubclass(v, Operator) and v.__module__.startswith("weft_ops.")
+]
 NUMERIC_OPERATORS: tuple[type[Operator], ...] = tuple(op for op in _OWN if not issubclass(op, HostOperator))
 """The operators of this package that are computed by kernels."""
 HOST_OPERATORS: tuple[type[Operator], ...] = tuple(op for op in _OWN if issubclass(op, HostOperator))

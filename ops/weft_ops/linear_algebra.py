@@ -31,7 +31,8 @@ from weft_ops.shapes import expect_kind, is_one, one_dtype, operands, product, s
 
 @dataclass(frozen=True)
 class Einsum(Operator):
-    """Sums of products by an equation as numpy's: "bij,bjk->bik", with "..." for axes that broadcast; letters may repeat in a term (a diagonal)."""
+    """Sums of products by an equation as numpy's: "bij,bjk->bik", with "..." for axes that broadcast; letters may
+    repeat in a term (a diagonal)."""
 
     equation: str
     kind = "composite"
@@ -65,7 +66,9 @@ class Einsum(Operator):
             right = right.replace("...", "".join(dots))
         for c in right:
             if c not in "".join(expanded) or right.count(c) > 1:
-                raise GraphError(f"equation '{self.equation}': '{c}' in the result must stand once there and in some term")
+                raise GraphError(
+                    f"equation '{self.equation}': '{c}' in the result must stand once there and in some term"
+                )
         return expanded, right
 
     def sizes(self, terms: Sequence[str], shapes: Sequence[Sequence[Dim]]) -> dict[str, Dim]:
@@ -73,7 +76,13 @@ class Einsum(Operator):
         for term, shape in zip(terms, shapes):
             for c, d in zip(term, shape):
                 known = sizes.get(c)
-                sizes[c] = d if known is None or is_one(known) else known if is_one(d) else unify(known, d, f"'{c}' of '{self.equation}'")
+                sizes[c] = (
+                    d
+                    if known is None or is_one(known)
+                    else known
+                    if is_one(d)
+                    else unify(known, d, f"'{c}' of '{self.equation}'")
+                )
         return sizes
 
     def infer(self, *types: Type | None) -> TensorType:
@@ -123,7 +132,11 @@ class Einsum(Operator):
         total, term = c.wide(xs[0]), terms[0]
         for k, x in enumerate(xs[1:], 1):
             rest = "".join((*terms[k + 1 :], right))
-            kept = right if k == len(xs) - 1 else "".join(letter for letter in dict.fromkeys(term + terms[k]) if letter in rest)
+            kept = (
+                right
+                if k == len(xs) - 1
+                else "".join(letter for letter in dict.fromkeys(term + terms[k]) if letter in rest)
+            )
             total = c(Einsum(f"{term},{terms[k]}->{kept}"), total, c.wide(x))
             term = kept
         return c.cast(total, xs[0].dtype)
@@ -148,14 +161,19 @@ class Einsum(Operator):
 
     @algorithm("decompose")
     def by_matmul(self, builder: GraphBuilder, a: Value, b: Value) -> Value:
-        """A product of matrices whose rows and columns are the last axes of the result, where it has such; the letters before them are a batch
-        that an operand may lack. Where either is short, or the result is of another order, all that is one operand's makes its side of the matrix."""
+        """A product of matrices whose rows and columns are the last axes of the result, where it has such; the letters
+        before them are a batch that an operand may lack. Where either is short, or the result is of another order, all
+        that is one operand's makes its side of the matrix.
+        """
         c = Composer(builder)
         (left, other), right = self.terms([len(a.shape), len(b.shape)])
         sizes = self.sizes((left, other), (a.shape, b.shape))
         if right and right[-1] in left and right[-1] not in other:
             a, b, left, other = b, a, other, left
-        rows, columns = _last(right[: len(right) - len(_last(right, other, left))], left, other), _last(right, other, left)
+        rows, columns = (
+            _last(right[: len(right) - len(_last(right, other, left))], left, other),
+            _last(right, other, left),
+        )
         batch = right[: len(right) - len(rows) - len(columns)]
         of: Callable[[str], Dim] = lambda letters: product([sizes[x] for x in letters])
         if not batch or not (_short(of(rows)) or _short(of(columns))):
@@ -168,7 +186,9 @@ class Einsum(Operator):
         def matrix(x: Value, term: str, *sides: str) -> Value:
             lead = shared[next((k for k, letter in enumerate(shared) if letter in term), len(shared)) :]
             order = [term.index(letter) for letter in (*lead, *"".join(sides)) if letter in term]
-            return c.reshape(c.transpose(x, order), (*(sizes[letter] if letter in term else 1 for letter in lead), *map(of, sides)))
+            return c.reshape(
+                c.transpose(x, order), (*(sizes[letter] if letter in term else 1 for letter in lead), *map(of, sides))
+            )
 
         result = c(MatMul(), matrix(a, left, rows, summed), matrix(b, other, summed, columns))
         order = (*shared, *rows, *columns)
@@ -273,7 +293,9 @@ class Det(Operator):
             ))  # fmt: skip
             pivot = at(k, k)
             ratio = select(e.eq(pivot, 0), const(0, wide), at(r, k) / select(e.eq(pivot, 0), const(1, wide), pivot))
-            below = For(r, n, If(r > k, Let(factor, ratio, For(t, n, If(t > k, put(r, t, at(r, t) - factor * at(k, t)))))))
+            below = For(
+                r, n, If(r > k, Let(factor, ratio, For(t, n, If(t > k, put(r, t, at(r, t) - factor * at(k, t))))))
+            )
             scale = Let(value, at(k, k), Store(total, (zero,), total[0] * value))
             step = For(k, n, seq(Store(best, (zero,), k), find, exchange, scale, below))
             copy = For(i, n, For(j, n, Store(work, (*b, i, j), cast_to(x[(*b, i, j)], wide))))

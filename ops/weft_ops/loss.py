@@ -41,7 +41,9 @@ class NegativeLogLikelihood(Operator):
         if self.reduction not in ("none", "sum", "mean"):
             raise GraphError(f"reduction: expected none, sum or mean, got '{self.reduction}'")
         if x.rank < 2 or target.rank != x.rank - 1:
-            raise GraphError(f"expected x [n, classes, …] and target [n, …], got {show(x.shape)} and {show(target.shape)}")
+            raise GraphError(
+                f"expected x [n, classes, …] and target [n, …], got {show(x.shape)} and {show(target.shape)}"
+            )
         for a, b in zip((x.shape[0], *x.shape[2:]), target.shape):
             unify(a, b, "target")
         if len(types) > 2 and types[2] is not None:
@@ -85,7 +87,11 @@ class NegativeLogLikelihood(Operator):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        x, target, weight = floats((3, 4, 2, 5)), integers((3, 2, 5), "int64", 0, 3), floats((4,), lo=0.5, hi=1.5, seed=1)
+        x, target, weight = (
+            floats((3, 4, 2, 5)),
+            integers((3, 2, 5), "int64", 0, 3),
+            floats((4,), lo=0.5, hi=1.5, seed=1),
+        )
         reductions: tuple[Literal["none", "sum", "mean"], ...] = ("none", "sum", "mean")
         for r in reductions:
             yield Sample(cls(r), (x, target), r)

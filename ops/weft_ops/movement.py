@@ -121,7 +121,9 @@ class Reshape(Movement):
         before, after = product(shape), product(result)
         equal = same(before, after)
         if equal is False:
-            raise GraphError(f"expected a shape of {before} elements, got {show(self.shape)}", where=f"reshape of {show(shape)}")
+            raise GraphError(
+                f"expected a shape of {before} elements, got {show(self.shape)}", where=f"reshape of {show(shape)}"
+            )
         if equal is None:
             assume_equal(before, after, "number of elements")
         return tuple(result)
@@ -146,7 +148,9 @@ class Reshape(Movement):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         x = floats((2, 3, 4, 6))
-        for k, shape in enumerate([(6, 24), (2, 12, 6), (144,), (2, 1, 3, 24), (4, 3, 2, 6), (2, -1, 8), (2, 3, 4, 6, 1)]):
+        for k, shape in enumerate(
+            [(6, 24), (2, 12, 6), (144,), (2, 1, 3, 24), (4, 3, 2, 6), (2, -1, 8), (2, 3, 4, 6, 1)]
+        ):
             yield Sample(cls(shape), (x,), f"shape{k}")
         yield Sample(cls(()), (floats((1, 1)),), "scalar")
         yield Sample(cls((1, 1)), (floats(()),), "from_scalar")
@@ -186,7 +190,9 @@ class Transpose(Movement):
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
         order = self.order(x.rank)
-        return compute([x.shape[k] for k in order], lambda *i: x[tuple(i[order.index(k)] for k in range(x.rank))], "transpose")  # type: ignore[no-any-return]
+        return compute(
+            [x.shape[k] for k in order], lambda *i: x[tuple(i[order.index(k)] for k in range(x.rank))], "transpose"
+        )  # type: ignore[no-any-return]
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -223,10 +229,16 @@ class BroadcastTo(Movement):
         return tuple(result)
 
     def _assume_fit(self, axis: int, x: Dim, y: Dim) -> None:
-        """That one is 1 or both are equal, where only a run knows; what is certain shows as the shapes are put together."""
+        """That one is 1 or both are equal, where only a run knows; what is certain shows as the shapes are put
+        together."""
         if not is_one(x) and not is_one(y) and same(x, y) is None:
             open_ = [equals(d, 1) for d in (x, y) if isinstance(d, Expr)]
-            assume(e.any_of([*open_, equals(x, y)]), (dim_expr(x), dim_expr(y)), f"dimension {axis}: {{0}} does not broadcast with {{1}}", "")
+            assume(
+                e.any_of([*open_, equals(x, y)]),
+                (dim_expr(x), dim_expr(y)),
+                f"dimension {axis}: {{0}} does not broadcast with {{1}}",
+                "",
+            )
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
@@ -286,7 +298,11 @@ class Concat(Movement):
             if t.rank != len(shape):
                 raise GraphError(f"operand {k}: expected {len(shape)} dimension(s), got {show(t.shape)}")
             for d in range(len(shape)):
-                shape[d] = as_dim(shape[d] + t.shape[d]) if d == axis else unify(shape[d], t.shape[d], f"operand {k}, dimension {d}")
+                shape[d] = (
+                    as_dim(shape[d] + t.shape[d])
+                    if d == axis
+                    else unify(shape[d], t.shape[d], f"operand {k}, dimension {d}")
+                )
             if k % 16 == 0:
                 shape[axis] = simplified(shape[axis])  # n + n + … as a product
         return TensorType(dtype, tuple(shape))
@@ -309,7 +325,11 @@ class Concat(Movement):
         axis = axis_of(self.axis, xs[0].rank)
         starts: list[Dim] = [0]
         for x in xs:
-            starts.append(as_dim(starts[-1] + x.shape[axis]) if len(starts) % 16 else simplified(as_dim(starts[-1] + x.shape[axis])))
+            starts.append(
+                as_dim(starts[-1] + x.shape[axis])
+                if len(starts) % 16
+                else simplified(as_dim(starts[-1] + x.shape[axis]))
+            )
         shape = (*xs[0].shape[:axis], starts[-1], *xs[0].shape[axis + 1 :])
 
         def choose(lo: int, hi: int, index: Sequence[Expr]) -> Expr:
@@ -330,7 +350,8 @@ class Concat(Movement):
 
 
 def slice_range(size: Dim, start: Dim | None, stop: Dim | None, step: Dim = 1) -> tuple[Dim, Dim]:
-    """(first index, number of elements) of the Python slice start:stop:step of an axis of `size`; formulas where they are.
+    """(first index, number of elements) of the Python slice start:stop:step of an axis of `size`; formulas where they
+    are.
 
     None is Python's omitted bound. A step that is a formula may have either sign.
     """
@@ -359,7 +380,8 @@ def slice_range(size: Dim, start: Dim | None, stop: Dim | None, step: Dim = 1) -
         first, last = bound(start, 0, 0, size), bound(stop, size, 0, size)
         if isinstance(first, int) and first == 0:
             return first, dim_ceildiv(last, step)
-        # Of a start beyond the end nothing is left anyway, so the shorter formula does: n - 1 elements or none rather than n - min(n, 1).
+        # Of a start beyond the end nothing is left anyway, so the shorter formula does: n - 1 elements or none rather
+        # than n - min(n, 1).
         return first, dim_ceildiv(dim_max(as_dim(last - bound(start, 0, 0, None)), 0), step)
     top = as_dim(size - 1)
     first, last = bound(start, top, -1, top), bound(stop, -1, -1, top)
@@ -368,7 +390,8 @@ def slice_range(size: Dim, start: Dim | None, stop: Dim | None, step: Dim = 1) -
 
 @dataclass(frozen=True)
 class Slice(Movement):
-    """Elements starts[d] + i · steps[d] for i < sizes[d], per axis d; all given for every axis, already inside the operand.
+    """Elements starts[d] + i · steps[d] for i < sizes[d], per axis d; all given for every axis, already inside the
+    operand.
 
     See `slice_range` for bounds as Python writes them.
     """
@@ -378,13 +401,20 @@ class Slice(Movement):
     steps: tuple[Dim, ...] = ()
 
     def infer(self, *types: Type | None) -> TensorType:
-        """Raises GraphError for a number of starts, sizes or steps other than the rank, or an element certainly outside."""
+        """Raises GraphError for a number of starts, sizes or steps other than the rank, or an element certainly
+        outside."""
         (x,) = operands(types, 1)
         for name, value in (("starts", self.starts), ("sizes", self.sizes), ("steps", self.steps or self.starts)):
             if len(value) != x.rank:
                 raise GraphError(f"{name}: expected {x.rank} number(s), got {show(value)}")
         for d, (start, size, step, n) in enumerate(zip(self.starts, self.sizes, self.all_steps, x.shape)):
-            if isinstance(start, int) and isinstance(size, int) and isinstance(step, int) and isinstance(n, int) and size > 0:
+            if (
+                isinstance(start, int)
+                and isinstance(size, int)
+                and isinstance(step, int)
+                and isinstance(n, int)
+                and size > 0
+            ):
                 last = start + (size - 1) * step
                 if not (0 <= start < n and 0 <= last < n):
                     raise GraphError(f"dimension {d}: expected elements 0 … {n - 1}, got {start} … {last}")
@@ -421,7 +451,9 @@ class Slice(Movement):
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
         return compute(  # type: ignore[no-any-return]
-            self.sizes, lambda *index: x[tuple(i * step + start for i, start, step in zip(index, self.starts, self.all_steps))], "slice"
+            self.sizes,
+            lambda *index: x[tuple(i * step + start for i, start, step in zip(index, self.starts, self.all_steps))],
+            "slice",
         )
 
     @classmethod
@@ -435,7 +467,8 @@ class Slice(Movement):
 class Pad(Movement):
     """Elements added before and after: pads (begin…, end…) over all axes, negative to crop.
 
-    mode "constant" takes the second input, a scalar (absent: zero); "edge", "reflect", "wrap" repeat elements as numpy does.
+    mode "constant" takes the second input, a scalar (absent: zero); "edge", "reflect", "wrap" repeat elements as numpy
+    does.
     """
 
     pads: tuple[Dim, ...]
@@ -447,8 +480,9 @@ class Pad(Movement):
         return list(zip(self.pads[:rank], self.pads[rank:]))
 
     def infer(self, *types: Type | None) -> TensorType:
-        """Raises GraphError for a number of pads that does not fit, another mode, a value of another dtype, or no elements to repeat."""
-        (x, *value) = operands([t for t in types if t is not None])
+        """Raises GraphError for a number of pads that does not fit, another mode, a value of another dtype, or no
+        elements to repeat."""
+        x, *value = operands([t for t in types if t is not None])
         if self.mode not in ("constant", "edge", "reflect", "wrap"):
             raise GraphError(f"mode: expected constant, edge, reflect or wrap, got '{self.mode}'")
         if value:
@@ -619,7 +653,9 @@ class GatherElements(Movement):
     @algorithm("tensors")
     def direct(self, x: Tensor, indices: Tensor) -> Tensor:
         axis = axis_of(self.axis, x.rank)
-        return compute(indices.shape, lambda *i: x[(*i[:axis], safe_index(indices[i], x.shape[axis]), *i[axis + 1 :])], "gather")  # type: ignore[no-any-return]
+        return compute(
+            indices.shape, lambda *i: x[(*i[:axis], safe_index(indices[i], x.shape[axis]), *i[axis + 1 :])], "gather"
+        )  # type: ignore[no-any-return]
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -723,4 +759,18 @@ class Dims(Movement):
         yield Sample(cls(()), (), "empty")
 
 
-__all__ = ["BroadcastTo", "Concat", "Dims", "Fill", "Gather", "GatherElements", "Iota", "Pad", "Reshape", "Slice", "Transpose", "reshape_index", "slice_range"]
+__all__ = [
+    "BroadcastTo",
+    "Concat",
+    "Dims",
+    "Fill",
+    "Gather",
+    "GatherElements",
+    "Iota",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "Transpose",
+    "reshape_index",
+    "slice_range",
+]

@@ -27,7 +27,20 @@ from weft_ops.examples import floats
 from weft_ops.movement import Iota
 from weft_ops.precision import compute_dtype, rounded, widen
 from weft_ops.reduction import Argmax
-from weft_ops.shapes import axes_of, axis_of, broadcast, expect_kind, one_dtype, operands, quotient, show, static, tensor, unify, unify_shapes
+from weft_ops.shapes import (
+    axes_of,
+    axis_of,
+    broadcast,
+    expect_kind,
+    one_dtype,
+    operands,
+    quotient,
+    show,
+    static,
+    tensor,
+    unify,
+    unify_shapes,
+)
 from weft_ops.transcendental import Exp, Log
 
 
@@ -118,7 +131,8 @@ def _inverse_deviation(c: Composer, x: Value, axes: tuple[int, ...], epsilon: fl
 
 @dataclass(frozen=True)
 class LayerNorm(Composite):
-    """(x - mean) / √(variance + epsilon) · scale + bias over axes `axis` … last; inputs x, scale, bias, the latter two optional, broadcast to x."""
+    """(x - mean) / √(variance + epsilon) · scale + bias over axes `axis` … last; inputs x, scale, bias, the latter two
+    optional, broadcast to x."""
 
     axis: int = -1
     epsilon: float = 1e-5
@@ -151,7 +165,8 @@ class LayerNorm(Composite):
         return low / np.sqrt((low * low).mean(axes, keepdims=True) + self.epsilon)
 
     def moments(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
-        # Far from 0 the mean itself, rounded, is off by more than the differences can bear: first take away one of the elements.
+        # Far from 0 the mean itself, rounded, is off by more than the differences can bear: first take away one of the
+        # elements.
         first = x
         for axis in axes if all(n != 0 for n in x.shape) else ():
             first = c.slice(first, axis, 0, 1)
@@ -160,7 +175,9 @@ class LayerNorm(Composite):
         return c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
 
     @algorithm("decompose")
-    def two_passes(self, builder: GraphBuilder, x: Value, scale: Value | None = None, bias: Value | None = None) -> Value:
+    def two_passes(
+        self, builder: GraphBuilder, x: Value, scale: Value | None = None, bias: Value | None = None
+    ) -> Value:
         c = Composer(builder)
         axes = tuple(range(axis_of(self.axis, len(x.shape)), len(x.shape)))
         y = self.moments(c, c.wide(x), axes)
@@ -172,7 +189,11 @@ class LayerNorm(Composite):
         yield Sample(cls(), (floats((2, 3, 8)), floats((8,), seed=1), floats((8,), seed=2)), "last")
         yield Sample(cls(1, 1e-3), (floats((2, 3, 5)), floats((3, 5), seed=1), None), "two_axes")
         yield Sample(cls(-1), (floats((2, 9)) + 100, None, None), "bare")
-        yield Sample(cls(), (floats((2, 8), "float16"), floats((8,), "float16", seed=1), floats((8,), "float16", seed=2)), "float16")
+        yield Sample(
+            cls(),
+            (floats((2, 8), "float16"), floats((8,), "float16", seed=1), floats((8,), "float16", seed=2)),
+            "float16",
+        )
 
     def tolerance(self, *types: TensorType) -> float:
         return 32.0 + super().tolerance(*types)
@@ -197,7 +218,8 @@ class RMSNorm(LayerNorm):
 
 @dataclass(frozen=True)
 class BatchNorm(Composite):
-    """(x - mean) / √(variance + epsilon) · scale + bias per index of `axis`; inputs x and vectors scale, bias, mean, variance (given, not measured)."""
+    """(x - mean) / √(variance + epsilon) · scale + bias per index of `axis`; inputs x and vectors scale, bias, mean,
+    variance (given, not measured)."""
 
     epsilon: float = 1e-5
     axis: int = 1
@@ -234,7 +256,12 @@ class BatchNorm(Composite):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in ("float32", "float16"):
-            vectors = [floats((3,), dtype, seed=1), floats((3,), dtype, seed=2), floats((3,), dtype, seed=3), floats((3,), dtype, 0.5, 2, seed=4)]
+            vectors = [
+                floats((3,), dtype, seed=1),
+                floats((3,), dtype, seed=2),
+                floats((3,), dtype, seed=3),
+                floats((3,), dtype, 0.5, 2, seed=4),
+            ]
             yield Sample(cls(), (floats((2, 3, 4, 5), dtype), *vectors), dtype)
             yield Sample(cls(1e-2, -1), (floats((2, 3), dtype), *vectors), f"{dtype}_last")
 
@@ -244,7 +271,8 @@ class BatchNorm(Composite):
 
 @dataclass(frozen=True)
 class InstanceNorm(Composite):
-    """Per sample and channel of x [n, c, …]: (x - mean) / √(variance + epsilon) · scale + bias; inputs x, scale [c], bias [c]."""
+    """Per sample and channel of x [n, c, …]: (x - mean) / √(variance + epsilon) · scale + bias; inputs x, scale [c],
+    bias [c]."""
 
     epsilon: float = 1e-5
 
@@ -289,7 +317,9 @@ class InstanceNorm(Composite):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in ("float32", "float16"):
-            yield Sample(cls(), (floats((2, 3, 4, 5), dtype), floats((3,), dtype, seed=1), floats((3,), dtype, seed=2)), dtype)
+            yield Sample(
+                cls(), (floats((2, 3, 4, 5), dtype), floats((3,), dtype, seed=1), floats((3,), dtype, seed=2)), dtype
+            )
         yield Sample(cls(1e-2), (floats((2, 4, 7)), floats((4,), seed=1), floats((4,), seed=2)), "one_axis")
 
     def tolerance(self, *types: TensorType) -> float:
@@ -310,7 +340,11 @@ class GroupNorm(InstanceNorm):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for dtype in ("float32", "float16"):
-            yield Sample(cls(groups=2), (floats((2, 4, 3, 5), dtype), floats((4,), dtype, seed=1), floats((4,), dtype, seed=2)), dtype)
+            yield Sample(
+                cls(groups=2),
+                (floats((2, 4, 3, 5), dtype), floats((4,), dtype, seed=1), floats((4,), dtype, seed=2)),
+                dtype,
+            )
         yield Sample(cls(1e-2, 1), (floats((2, 3, 7)), floats((3,), seed=1), floats((3,), seed=2)), "one_group")
 
 
@@ -391,7 +425,11 @@ class LpNorm(Composite):
         (x,) = arrays
         assert x is not None
         wide = widen(x)
-        norm = np.abs(wide).sum(self.axis, keepdims=True) if self.p == 1 else np.sqrt((wide * wide).sum(self.axis, keepdims=True))
+        norm = (
+            np.abs(wide).sum(self.axis, keepdims=True)
+            if self.p == 1
+            else np.sqrt((wide * wide).sum(self.axis, keepdims=True))
+        )
         return rounded(np.where(norm == 0, 0, wide / np.where(norm == 0, 1, norm)), dt.dtype(x.dtype))
 
     @algorithm("decompose")
@@ -475,4 +513,16 @@ class Hardmax(Composite):
         yield Sample(cls(1), (floats((2, 3, 4)),), "middle")
 
 
-__all__ = ["BatchNorm", "GroupNorm", "Hardmax", "InstanceNorm", "LRN", "LayerNorm", "LogSoftmax", "LpNorm", "MeanVarianceNorm", "RMSNorm", "Softmax"]
+__all__ = [
+    "BatchNorm",
+    "GroupNorm",
+    "Hardmax",
+    "InstanceNorm",
+    "LRN",
+    "LayerNorm",
+    "LogSoftmax",
+    "LpNorm",
+    "MeanVarianceNorm",
+    "RMSNorm",
+    "Softmax",
+]

@@ -21,7 +21,9 @@ def wide_dtype(dtype: DType) -> np.dtype[Any]:
         return np.dtype(np.float32 if dtype.bits < 32 else np.float64 if dtype.bits == 32 else np.longdouble)
     if dtype.kind == "complex":
         return np.dtype(np.complex128 if dtype.bits == 64 else np.clongdouble)
-    return np.dtype(np.int64 if dtype.kind == "int" else np.uint64) if dtype.is_integer and dtype.bits < 8 else dtype.numpy
+    return (
+        np.dtype(np.int64 if dtype.kind == "int" else np.uint64) if dtype.is_integer and dtype.bits < 8 else dtype.numpy
+    )
 
 
 def widen(x: Array) -> Array:
@@ -36,7 +38,8 @@ def rounded(x: Any, dtype: DType) -> Array:
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The dtype in which formulas accumulate values of `dtype`: float32 for narrower floats, int32 for sub-byte integers."""
+    """The dtype in which formulas accumulate values of `dtype`: float32 for narrower floats, int32 for sub-byte
+    integers."""
     if dtype.is_float and dtype.bits < 32:
         return dt.float32
     return dt.int32 if dtype.is_integer and dtype.bits < 8 else dtype

@@ -27,11 +27,14 @@ from weft_ops.shapes import axis_of, dim_ceildiv, expect_kind, is_one, operands,
 
 def integer_range(dtype: DType) -> tuple[int, int]:
     """The least and greatest value of an integer dtype."""
-    return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    return (
+        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    )
 
 
 def check_scale(x: Sequence[Dim], scale: Sequence[Dim], axis: int, block: int, what: str) -> None:
-    """Raises GraphError unless `scale` is one element, a vector along `axis`, or (block > 0) has x's shape with `axis` divided by `block`."""
+    """Raises GraphError unless `scale` is one element, a vector along `axis`, or (block > 0) has x's shape with `axis`
+    divided by `block`."""
     if is_one(product(scale)) and block == 0:
         return
     axis = axis_of(axis, len(x))
@@ -53,7 +56,9 @@ def spread(c: Composer, scale: Value, x: Sequence[Dim], axis: int, block: int) -
     if block == 0:
         return c.reshape(scale, (scale.shape[0], *(1 for _ in x[axis + 1 :])))
     lead, tail = scale.shape[:axis], scale.shape[axis + 1 :]
-    repeated = c.broadcast(c.reshape(scale, (*lead, scale.shape[axis], 1, *tail)), (*lead, scale.shape[axis], block, *tail))
+    repeated = c.broadcast(
+        c.reshape(scale, (*lead, scale.shape[axis], 1, *tail)), (*lead, scale.shape[axis], block, *tail)
+    )
     whole = c.reshape(repeated, (*lead, as_dim(scale.shape[axis] * block), *tail))
     return whole if same(whole.shape[axis], x[axis]) else c.slice(whole, axis, 0, x[axis])
 
@@ -105,7 +110,8 @@ class Quantization(Operator):
 class Quantize(Quantization):
     """round(x / scale) + zero, cut to the range of `to`; inputs x, scale, zero (optional).
 
-    One scale, a vector along `axis`, or with `block` one per block along `axis`. Floats of 8 bits or fewer round themselves; `saturate` as Cast's.
+    One scale, a vector along `axis`, or with `block` one per block along `axis`. Floats of 8 bits or fewer round
+    themselves; `saturate` as Cast's.
     """
 
     to: DType
@@ -128,14 +134,18 @@ class Quantize(Quantization):
         assert x is not None and scale is not None
         with np.errstate(all="ignore"):
             value = to_float(x) / to_float(spread_array(scale, x.shape, self.axis, self.block))
-        return quantized(value, None if zero is None else spread_array(zero, x.shape, self.axis, self.block), self.to, self.saturate)
+        return quantized(
+            value, None if zero is None else spread_array(zero, x.shape, self.axis, self.block), self.to, self.saturate
+        )
 
     @algorithm("decompose")
     def scaled(self, builder: GraphBuilder, x: Value, scale: Value, zero: Value | None = None) -> Value:
         c = Composer(builder)
         wide = dt.float64 if x.dtype == dt.float64 else dt.float32
         value = c.div(c.cast(x, wide), c.cast(spread(c, scale, x.shape, self.axis, self.block), wide))
-        return quantize(c, value, None if zero is None else spread(c, zero, x.shape, self.axis, self.block), self.to, self.saturate)
+        return quantize(
+            c, value, None if zero is None else spread(c, zero, x.shape, self.axis, self.block), self.to, self.saturate
+        )
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return (1 << 8) * touched(*inputs, *outputs)
@@ -144,7 +154,9 @@ class Quantize(Quantization):
     def samples(cls) -> Iterable[Sample]:
         x = floats((2, 3, 4), lo=-9, hi=9)
         yield Sample(cls(dt.uint8), (x, np.array(0.05, np.float32), np.array(120, np.uint8)), "tensor")
-        yield Sample(cls(dt.int8, 1), (x, np.array([0.05, 0.1, 0.02], np.float32), np.array([0, 3, -5], np.int8)), "axis")
+        yield Sample(
+            cls(dt.int8, 1), (x, np.array([0.05, 0.1, 0.02], np.float32), np.array([0, 3, -5], np.int8)), "axis"
+        )
         yield Sample(cls(dt.int8, -1, 2), (x, floats((2, 3, 2), lo=0.05, hi=0.1)), "block")
         yield Sample(cls(dt.int16, -1, 3), (x, floats((2, 3, 2), lo=0.05, hi=0.1)), "ragged_block")
         yield Sample(cls(dt.int4), (x, np.array([1.0], np.float32), np.array([1], ml_dtypes.int4)), "int4")
@@ -154,7 +166,8 @@ class Quantize(Quantization):
 
 @dataclass(frozen=True)
 class Dequantize(Quantization):
-    """(x - zero) · scale in `to` (None: the scale's dtype); inputs x, scale, zero (optional); axis and block as Quantize's."""
+    """(x - zero) · scale in `to` (None: the scale's dtype); inputs x, scale, zero (optional); axis and block as
+    Quantize's."""
 
     axis: int = 1
     block: int = 0
@@ -176,7 +189,10 @@ class Dequantize(Quantization):
         value = x.astype(np.float64)
         if zero is not None:
             value = value - spread_array(zero, x.shape, self.axis, self.block).astype(np.float64)
-        return rounded(value * spread_array(scale, x.shape, self.axis, self.block).astype(np.float64), self.to or dt.dtype(scale.dtype))
+        return rounded(
+            value * spread_array(scale, x.shape, self.axis, self.block).astype(np.float64),
+            self.to or dt.dtype(scale.dtype),
+        )
 
     @algorithm("decompose")
     def scaled(self, builder: GraphBuilder, x: Value, scale: Value, zero: Value | None = None) -> Value:
@@ -205,7 +221,8 @@ class Dequantize(Quantization):
 class DynamicQuantize(Quantization):
     """Quantises x by its own range (which is made to hold 0): outputs y uint8, scale, zero point uint8.
 
-    A range of zeros alone is taken to be of length 1, as ONNX's reference of DynamicQuantizeLinear does: the scale is never 0 for that reason.
+    A range of zeros alone is taken to be of length 1, as ONNX's reference of DynamicQuantizeLinear does: the scale is
+    never 0 for that reason.
     """
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
@@ -265,7 +282,8 @@ def as_factor_array(v: Array, column: bool) -> Array:
 
 @dataclass(frozen=True)
 class MatMulInteger(Quantization):
-    """(a - a_zero) · (b - b_zero) in int32; inputs a, b, a_zero (one or one per row), b_zero (one or one per column), the latter optional."""
+    """(a - a_zero) · (b - b_zero) in int32; inputs a, b, a_zero (one or one per row), b_zero (one or one per column),
+    the latter optional."""
 
     def infer(self, *types: Type | None) -> TensorType:
         a, b = operands(types[:2], 2)
@@ -281,7 +299,9 @@ class MatMulInteger(Quantization):
         return np.asarray(np.matmul(wide, other), np.int32)
 
     @algorithm("decompose")
-    def widened(self, builder: GraphBuilder, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None) -> Value:
+    def widened(
+        self, builder: GraphBuilder, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
+    ) -> Value:
         c = Composer(builder)
         if a_zero is None and b_zero is None:
             return c(MatMul(dt.int32), a, b)
@@ -321,13 +341,19 @@ class ConvInteger(Quantization):
         return self.conv().reference(wide, w.astype(np.int32) - per_channel)
 
     @algorithm("decompose")
-    def widened(self, builder: GraphBuilder, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None) -> Value:
+    def widened(
+        self, builder: GraphBuilder, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None
+    ) -> Value:
         c = Composer(builder)
         if x_zero is not None or w_zero is not None:
             x = shifted(c, x, x_zero, False)
             ones = (1,) * (len(w.shape) - 1)
             per_channel = None if w_zero is None else c.reshape(w_zero, (-1, *ones))
-            w = c.cast(w, dt.int32) if per_channel is None else c.sub(c.cast(w, dt.int32), c.cast(per_channel, dt.int32))
+            w = (
+                c.cast(w, dt.int32)
+                if per_channel is None
+                else c.sub(c.cast(w, dt.int32), c.cast(per_channel, dt.int32))
+            )
         return c(self.conv(), x, w)
 
     @classmethod
@@ -339,7 +365,8 @@ class ConvInteger(Quantization):
 
 @dataclass(frozen=True)
 class QLinearMatMul(Quantization):
-    """Matrix product of quantised numbers; inputs a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, whose dtype the result has.
+    """Matrix product of quantised numbers; inputs a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero, whose dtype
+    the result has.
 
     The sum is multiplied by a_scale·b_scale/y_scale, a constant where scales are.
     """
@@ -351,16 +378,32 @@ class QLinearMatMul(Quantization):
     def reference(self, *arrays: Array | None) -> Array:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (x for x in arrays if x is not None)
         total = MatMulInteger().reference(a, b, a_zero, b_zero).astype(np.float32)
-        factor = as_factor_array(to_float(a_scale), True) * as_factor_array(to_float(b_scale), False) / as_factor_array(to_float(y_scale), True)
+        factor = (
+            as_factor_array(to_float(a_scale), True)
+            * as_factor_array(to_float(b_scale), False)
+            / as_factor_array(to_float(y_scale), True)
+        )
         return quantized(total * factor, as_factor_array(y_zero, True), dt.dtype(y_zero.dtype), True)
 
     @algorithm("decompose")
     def requantized(
-        self, builder: GraphBuilder, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value, y_scale: Value, y_zero: Value
+        self,
+        builder: GraphBuilder,
+        a: Value,
+        a_scale: Value,
+        a_zero: Value,
+        b: Value,
+        b_scale: Value,
+        b_zero: Value,
+        y_scale: Value,
+        y_zero: Value,
     ) -> Value:
         c = Composer(builder)
         total = c.cast(c(MatMulInteger(), a, b, a_zero, b_zero), dt.float32)
-        wide = [c.cast(as_factor(c, s, column), dt.float32) for s, column in ((a_scale, True), (b_scale, False), (y_scale, True))]
+        wide = [
+            c.cast(as_factor(c, s, column), dt.float32)
+            for s, column in ((a_scale, True), (b_scale, False), (y_scale, True))
+        ]
         value = c.mul(total, c.div(c.mul(wide[0], wide[1]), wide[2]))
         return quantize(c, value, as_factor(c, y_zero, True), y_zero.dtype, True)
 
@@ -369,12 +412,17 @@ class QLinearMatMul(Quantization):
         one: Callable[..., Any] = lambda v, d: np.array([v], d)
         a, b = integers((2, 4), "uint8", 0, 255), integers((4, 3), "int8", -128, 127)
         scales = one(0.01, np.float32), one(0.02, np.float32), one(0.05, np.float32)
-        yield Sample(cls(), (a, scales[0], one(100, np.uint8), b, scales[1], one(3, np.int8), scales[2], one(9, np.int8)), "tensor")
+        yield Sample(
+            cls(),
+            (a, scales[0], one(100, np.uint8), b, scales[1], one(3, np.int8), scales[2], one(9, np.int8)),
+            "tensor",
+        )
 
 
 @dataclass(frozen=True)
 class QLinearConv(Quantization):
-    """Conv of quantised numbers; inputs x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias int32 (optional); attributes as Conv's.
+    """Conv of quantised numbers; inputs x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias int32 (optional);
+    attributes as Conv's.
 
     The sum is multiplied by x_scale·w_scale/y_scale, a constant where scales are.
     """
@@ -393,18 +441,28 @@ class QLinearConv(Quantization):
 
     def reference(self, *arrays: Array | None) -> Array:
         x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*arrays, None)[:9]
-        assert x is not None and x_scale is not None and w is not None and w_scale is not None and y_scale is not None and y_zero is not None
+        assert (
+            x is not None
+            and x_scale is not None
+            and w is not None
+            and w_scale is not None
+            and y_scale is not None
+            and y_zero is not None
+        )
         total = self.conv().reference(x, w, x_zero, w_zero)
         channel = (-1, *(1 for _ in x.shape[2:]))
         if bias is not None:
             total = total + bias.reshape(channel)
-        factor = to_float(x_scale).reshape(()) * (to_float(w_scale).reshape(()) if w_scale.size == 1 else to_float(w_scale).reshape(channel))
+        factor = to_float(x_scale).reshape(()) * (
+            to_float(w_scale).reshape(()) if w_scale.size == 1 else to_float(w_scale).reshape(channel)
+        )
         value = total.astype(np.float32) * (factor / to_float(y_scale).reshape(()))
         return quantized(value, y_zero.reshape(()), dt.dtype(y_zero.dtype), True)
 
     @algorithm("decompose")
     def requantized(
-        self, builder: GraphBuilder, x: Value, x_scale: Value, x_zero: Value, w: Value, w_scale: Value, w_zero: Value, y_scale: Value, y_zero: Value,
+        self, builder: GraphBuilder, x: Value, x_scale: Value, x_zero: Value, w: Value, w_scale: Value, w_zero: Value,
+        y_scale: Value, y_zero: Value,
         bias: Value | None = None,
     ) -> Value:  # fmt: skip
         c = Composer(builder)
@@ -413,7 +471,9 @@ class QLinearConv(Quantization):
         if bias is not None:
             total = c.add(total, c.reshape(bias, channel))
         single: Callable[..., Any] = lambda v: c.cast(c.reshape(v, ()), dt.float32)
-        per_channel = single(w_scale) if is_one(product(w_scale.shape)) else c.cast(c.reshape(w_scale, channel), dt.float32)
+        per_channel = (
+            single(w_scale) if is_one(product(w_scale.shape)) else c.cast(c.reshape(w_scale, channel), dt.float32)
+        )
         value = c.mul(c.cast(total, dt.float32), c.div(c.mul(single(x_scale), per_channel), single(y_scale)))
         return quantize(c, value, c.reshape(y_zero, ()), y_zero.dtype, True)
 
@@ -422,10 +482,16 @@ class QLinearConv(Quantization):
         x, w = integers((1, 2, 4, 4), "uint8", 0, 255), integers((3, 2, 3, 3), "int8", -128, 127)
         f = np.float32
         common = (x, np.array(0.01, f), np.array(100, np.uint8), w)
-        yield Sample(cls(), (*common, np.array(0.02, f), np.array(3, np.int8), np.array(0.2, f), np.array(9, np.int8)), "tensor")
+        yield Sample(
+            cls(), (*common, np.array(0.02, f), np.array(3, np.int8), np.array(0.2, f), np.array(9, np.int8)), "tensor"
+        )
         bias = integers((3,), "int32", -999, 999)
         vector = np.array([0.01, 0.02, 0.03], f)
-        yield Sample(cls((1, 1), (1, 1, 1, 1)), (*common, vector, integers((3,), "int8"), np.array(0.2, f), np.array(9, np.uint8), bias), "channels")
+        yield Sample(
+            cls((1, 1), (1, 1, 1, 1)),
+            (*common, vector, integers((3,), "int8"), np.array(0.2, f), np.array(9, np.uint8), bias),
+            "channels",
+        )
 
 
 __all__ = ["ConvInteger", "Dequantize", "DynamicQuantize", "MatMulInteger", "QLinearConv", "QLinearMatMul", "Quantize"]

@@ -1,7 +1,8 @@
 """Random numbers: bits by a generator that counts, from which the frontends' operators compose their distributions.
 
-Philox 4×32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): ten rounds of multiplications turn the number of a block
-of four words, under a key, into those words. There is no state: any element is computed by itself, and the same key gives the same numbers everywhere.
+Philox 4×32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): ten rounds of
+multiplications turn the number of a block of four words, under a key, into those words. There is no state: any element
+is computed by itself, and the same key gives the same numbers everywhere.
 """
 
 from __future__ import annotations
@@ -69,12 +70,24 @@ class RandomBits(Operator):
             return bound[-1][0]
 
         at, given = cast_to(block, dt.uint64), named("key", key[0])
-        words: list[Expr] = [named("word0", e.bitand(at, mask)), named("word1", e.shr(at, low)), const(0, dt.uint64), const(0, dt.uint64)]
+        words: list[Expr] = [
+            named("word0", e.bitand(at, mask)),
+            named("word1", e.shr(at, low)),
+            const(0, dt.uint64),
+            const(0, dt.uint64),
+        ]
         keys: list[Expr] = [e.bitand(given, mask), e.shr(given, low)]
         for n in range(ROUNDS):
             k0, k1 = (named(f"key{n}_{i}", e.bitand(k, mask)) for i, k in enumerate(keys))
-            a, b = (named(f"{s}{n}", w * const(m, dt.uint64)) for s, w, m in zip("ab", (words[0], words[2]), MULTIPLIERS))
-            mixed = (e.bitxor(e.bitxor(e.shr(b, low), words[1]), k0), e.bitand(b, mask), e.bitxor(e.bitxor(e.shr(a, low), words[3]), k1), e.bitand(a, mask))
+            a, b = (
+                named(f"{s}{n}", w * const(m, dt.uint64)) for s, w, m in zip("ab", (words[0], words[2]), MULTIPLIERS)
+            )
+            mixed = (
+                e.bitxor(e.bitxor(e.shr(b, low), words[1]), k0),
+                e.bitand(b, mask),
+                e.bitxor(e.bitxor(e.shr(a, low), words[3]), k1),
+                e.bitand(a, mask),
+            )
             words = [named(f"word{n}_{i}", w) for i, w in enumerate(mixed)]
             keys = [k + const(w, dt.uint64) for k, w in zip((k0, k1), WEYL)]
         stores: list[Stmt] = []

@@ -1,6 +1,7 @@
 """Recurrent networks: LSTM, GRU and RNN as ONNX defines them.
 
-A network is the input's projection for all steps at once (a matrix product), then a recurrence over time (`Recurrence`, a scan).
+A network is the input's projection for all steps at once (a matrix product), then a recurrence over time (`Recurrence`,
+a scan).
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ from weft_ops.shapes import expect_kind, expect_rank, one_dtype, operands, show,
 
 Cell = Literal["lstm", "gru", "rnn"]
 GATES: dict[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
-DEFAULTS: dict[str, tuple[str, ...]] = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "lstm": ("sigmoid", "tanh", "tanh"),
+    "gru": ("sigmoid", "tanh"),
+    "rnn": ("tanh",),
+}
 # Activations by name: alpha and beta where not given.
 ACTIVATIONS: dict[str, tuple[float, float]] = {
-    "sigmoid": (0, 0), "tanh": (0, 0), "relu": (0, 0), "softplus": (0, 0), "softsign": (0, 0), "affine": (1.0, 0.0), "leakyrelu": (0.01, 0),
+    "sigmoid": (0, 0), "tanh": (0, 0), "relu": (0, 0), "softplus": (0, 0), "softsign": (0, 0), "affine": (1.0, 0.0),
+    "leakyrelu": (0.01, 0),
     "thresholdedrelu": (1.0, 0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0.2, 0.5), "elu": (1.0, 0),
 }  # fmt: skip
 
@@ -113,7 +119,11 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
         if low not in ACTIVATIONS:
             raise GraphError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got '{name}'")
         default = ACTIVATIONS[low]
-        a = next(alpha, default[0]) if low in ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu") else 0.0
+        a = (
+            next(alpha, default[0])
+            if low in ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
+            else 0.0
+        )
         b = next(beta, default[1]) if low in ("affine", "scaledtanh", "hardsigmoid") else 0.0
         result.append(Activation(low, a, b))
     return result
@@ -123,11 +133,12 @@ def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[f
 class Recurrence(Operator):
     """One direction of a recurrent network over time, its input already projected.
 
-    Inputs: xw [steps, batch, gates·hidden] (input projection plus every bias that is outside of products with state), r [gates, hidden, hidden]
-    (gate, unit, state; perhaps of a narrower float than the rest), h0 [batch, hidden], then, None if absent: c0 [batch, hidden] (lstm), lengths [batch]
-    int32 or int64, peepholes [3·hidden] (lstm), rb [hidden] (gru with linear_before_reset: the recurrence bias of the hidden gate).
-    Outputs: y [steps, batch, hidden], zero beyond a sequence's length; last h [batch, hidden]; for lstm also last c.
-    Gates are in ONNX's order: lstm i, o, f, c; gru z, r, h. `clip` bounds what enters the activations. `reverse` runs from the last step to the first.
+    Inputs: xw [steps, batch, gates·hidden] (input projection plus every bias that is outside of products with state), r
+    [gates, hidden, hidden] (gate, unit, state; perhaps of a narrower float than the rest), h0 [batch, hidden], then,
+    None if absent: c0 [batch, hidden] (lstm), lengths [batch] int32 or int64, peepholes [3·hidden] (lstm), rb [hidden]
+    (gru with linear_before_reset: the recurrence bias of the hidden gate). Outputs: y [steps, batch, hidden], zero
+    beyond a sequence's length; last h [batch, hidden]; for lstm also last c. Gates are in ONNX's order: lstm i, o, f,
+    c; gru z, r, h. `clip` bounds what enters the activations. `reverse` runs from the last step to the first.
     """
 
     cell: Cell
@@ -175,7 +186,9 @@ class Recurrence(Operator):
         steps, hidden = xw.shape[0], r.shape[2]
         ys = np.zeros((steps, *h.shape), xw.dtype)
         f = self.functions()
-        bound: Callable[..., Any] = (lambda v: v) if self.clip is None else (lambda v: np.clip(v, -self.clip, self.clip))  # type: ignore[operator]
+        bound: Callable[..., Any] = (
+            (lambda v: v) if self.clip is None else (lambda v: np.clip(v, -self.clip, self.clip))
+        )  # type: ignore[operator]
         for t in reversed(range(steps)) if self.reverse else range(steps):
             x = [xw[t][:, g * hidden : (g + 1) * hidden] for g in range(GATES[self.cell])]
             rec = [r[g].T for g in range(GATES[self.cell])]
@@ -189,7 +202,11 @@ class Recurrence(Operator):
             elif self.cell == "gru":
                 z = f[0].value(bound(x[0] + h @ rec[0]))
                 reset = f[0].value(bound(x[1] + h @ rec[1]))
-                inner = reset * (h @ rec[2] + (0 if rb is None else widen(rb))) if self.linear_before_reset else (reset * h) @ rec[2]
+                inner = (
+                    reset * (h @ rec[2] + (0 if rb is None else widen(rb)))
+                    if self.linear_before_reset
+                    else (reset * h) @ rec[2]
+                )
                 new_h, new_c = (1 - z) * f[1].value(bound(x[2] + inner)) + z * h, c
             else:
                 new_h, new_c = f[0].value(bound(x[0] + h @ rec[0])), c
@@ -200,7 +217,14 @@ class Recurrence(Operator):
 
     @algorithm("tensors")
     def direct(
-        self, xw: Tensor, r: Tensor, h0: Tensor, c0: Tensor | None = None, lengths: Tensor | None = None, peep: Tensor | None = None, rb: Tensor | None = None
+        self,
+        xw: Tensor,
+        r: Tensor,
+        h0: Tensor,
+        c0: Tensor | None = None,
+        lengths: Tensor | None = None,
+        peep: Tensor | None = None,
+        rb: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         wide = compute_dtype(xw.dtype)
         hidden = r.shape[2]
@@ -209,12 +233,20 @@ class Recurrence(Operator):
         gates = GATES[self.cell]
 
         def bound(x: Expr) -> Expr:
-            return x if self.clip is None else e.maximum(e.minimum(x, const(self.clip, x.dtype)), const(-self.clip, x.dtype))
+            return (
+                x
+                if self.clip is None
+                else e.maximum(e.minimum(x, const(self.clip, x.dtype)), const(-self.clip, x.dtype))
+            )
 
         def product(h: Tensor, first: int, count: int, name: str) -> Tensor:
             """h · rᵀ for `count` gates from `first`: [batch, count, hidden]."""
             k = reduce_axis(hidden, f"{name}_k")
-            return compute((batch, count, hidden), lambda b, g, j: sum_over(cast_to(h[b, k], wide) * cast_to(r[g + first, j, k], wide), k), name)  # type: ignore[no-any-return]
+            return compute(
+                (batch, count, hidden),
+                lambda b, g, j: sum_over(cast_to(h[b, k], wide) * cast_to(r[g + first, j, k], wide), k),
+                name,
+            )  # type: ignore[no-any-return]
 
         def live(t: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
             return new if lengths is None else select(t < cast_to(lengths[b], dt.int64), new, old)
@@ -240,7 +272,11 @@ class Recurrence(Operator):
 
             new_c = compute((batch, hidden), next_c, "next_c")
             new_h = compute(
-                (batch, hidden), lambda b, j: live(t, b, f[0].formula(before(1, b, j, new_c[b, j], 1)) * f[2].formula(new_c[b, j]), h[b, j]), "next_h"
+                (batch, hidden),
+                lambda b, j: live(
+                    t, b, f[0].formula(before(1, b, j, new_c[b, j], 1)) * f[2].formula(new_c[b, j]), h[b, j]
+                ),
+                "next_h",
             )
             return new_h, new_c
 
@@ -250,7 +286,9 @@ class Recurrence(Operator):
             reset = compute((batch, hidden), lambda b, j: f[0].formula(bound(gate(t, two, 1)(b, j))), "reset")
             offset = as_dim(hidden * 2)
             if self.linear_before_reset:
-                bias: Callable[..., Any] = (lambda j: const(0.0, wide)) if rb is None else (lambda j: cast_to(rb[j], wide))
+                bias: Callable[..., Any] = (
+                    (lambda j: const(0.0, wide)) if rb is None else (lambda j: cast_to(rb[j], wide))
+                )
                 inner = compute((batch, 1, hidden), lambda b, _, j: reset[b, j] * (two[b, 2, j] + bias(j)), "inner")
             else:
                 kept = compute((batch, hidden), lambda b, j: reset[b, j] * h[b, j], "kept")
@@ -264,18 +302,32 @@ class Recurrence(Operator):
 
         def rnn(t: Expr, h: Tensor) -> tuple[Tensor]:
             rh = product(h, 0, 1, "rh")
-            return (compute((batch, hidden), lambda b, j: live(t, b, f[0].formula(bound(gate(t, rh, 0)(b, j))), h[b, j]), "next_h"),)
+            return (
+                compute(
+                    (batch, hidden),
+                    lambda b, j: live(t, b, f[0].formula(bound(gate(t, rh, 0)(b, j))), h[b, j]),
+                    "next_h",
+                ),
+            )
 
         first_h = compute((batch, hidden), lambda b, j: cast_to(h0[b, j], wide), "first_h")
         init = [first_h]
         if self.cell == "lstm":
-            init.append(compute((batch, hidden), lambda b, j: const(0.0, wide) if c0 is None else cast_to(c0[b, j], wide), "first_c"))
+            init.append(
+                compute(
+                    (batch, hidden), lambda b, j: const(0.0, wide) if c0 is None else cast_to(c0[b, j], wide), "first_c"
+                )
+            )
         step: Any = {"lstm": lstm, "gru": gru, "rnn": rnn}[self.cell]
         states = scan(xw.shape[0], init, step, name=self.cell, reverse=self.reverse)
         steps = xw.shape[0]
         end: Dim = 0 if self.reverse else as_dim(steps - 1)
         dtype = xw.dtype
-        y = compute((steps, batch, hidden), lambda t, b, j: cast_to(live(t, b, states[0][t, b, j], const(0.0, wide)), dtype), "y")
+        y = compute(
+            (steps, batch, hidden),
+            lambda t, b, j: cast_to(live(t, b, states[0][t, b, j], const(0.0, wide)), dtype),
+            "y",
+        )
 
         def last(state: Tensor, name: str) -> Tensor:
             return compute((batch, hidden), lambda b, j: cast_to(state[e.wrap(end, dt.int64), b, j], dtype), name)  # type: ignore[no-any-return]
@@ -294,17 +346,51 @@ class Recurrence(Operator):
             xw, r, h0 = floats((4, 2, 3 * g)), floats((g, 3, 3), seed=1), floats((2, 3), seed=2)
             c0 = floats((2, 3), seed=3) if cell == "lstm" else None
             yield Sample(cls(cell), (xw, r, h0, None, None, None, None), cell)
-            yield Sample(cls(cell, reverse=True, clip=0.7), (xw, r, h0, c0, np.array([4, 2], np.int32), None, None), f"{cell}_reverse")
+            yield Sample(
+                cls(cell, reverse=True, clip=0.7),
+                (xw, r, h0, c0, np.array([4, 2], np.int32), None, None),
+                f"{cell}_reverse",
+            )
         lengths = np.array([1, 3], np.int64)
-        yield Sample(cls("lstm", input_forget=True), (floats((3, 2, 8)), floats((4, 2, 2)), floats((2, 2)), None, lengths, floats((6,)), None), "peepholes")
         yield Sample(
-            cls("lstm", ("HardSigmoid", "Affine", "ScaledTanh")), (floats((2, 1, 8)), floats((4, 2, 2)), floats((1, 2)), None, None, None, None), "other"
+            cls("lstm", input_forget=True),
+            (floats((3, 2, 8)), floats((4, 2, 2)), floats((2, 2)), None, lengths, floats((6,)), None),
+            "peepholes",
         )
-        yield Sample(cls("gru", linear_before_reset=True), (floats((3, 2, 6)), floats((3, 2, 2)), floats((2, 2)), None, None, None, floats((2,))), "linear")
-        yield Sample(cls("gru", ("Softplus", "Softsign")), (floats((2, 1, 6)), floats((3, 2, 2)), floats((1, 2)), None, None, None, None), "soft")
+        yield Sample(
+            cls("lstm", ("HardSigmoid", "Affine", "ScaledTanh")),
+            (floats((2, 1, 8)), floats((4, 2, 2)), floats((1, 2)), None, None, None, None),
+            "other",
+        )
+        yield Sample(
+            cls("gru", linear_before_reset=True),
+            (floats((3, 2, 6)), floats((3, 2, 2)), floats((2, 2)), None, None, None, floats((2,))),
+            "linear",
+        )
+        yield Sample(
+            cls("gru", ("Softplus", "Softsign")),
+            (floats((2, 1, 6)), floats((3, 2, 2)), floats((1, 2)), None, None, None, None),
+            "soft",
+        )
         for name in ("Relu", "LeakyRelu", "ThresholdedRelu", "Elu"):
-            yield Sample(cls("rnn", (name,)), (floats((2, 1, 2)), floats((1, 2, 2)), floats((1, 2)), None, None, None, None), name.lower())
-        yield Sample(cls("rnn"), (floats((2, 1, 2), "float16"), floats((1, 2, 2), "float16"), floats((1, 2), "float16"), None, None, None, None), "float16")
+            yield Sample(
+                cls("rnn", (name,)),
+                (floats((2, 1, 2)), floats((1, 2, 2)), floats((1, 2)), None, None, None, None),
+                name.lower(),
+            )
+        yield Sample(
+            cls("rnn"),
+            (
+                floats((2, 1, 2), "float16"),
+                floats((1, 2, 2), "float16"),
+                floats((1, 2), "float16"),
+                None,
+                None,
+                None,
+                None,
+            ),
+            "float16",
+        )
 
 
 def _part(vector: Array, first: int, count: int) -> Array:
@@ -315,10 +401,10 @@ def _part(vector: Array, first: int, count: int) -> Array:
 class RecurrentNetwork(Operator):
     """What LSTM, GRU and RNN share: ONNX's inputs, attributes and outputs.
 
-    Inputs: X [steps, batch, input], W [directions, gates·hidden, input], R [directions, gates·hidden, hidden], then optional (None):
-    B [directions, 2·gates·hidden], lengths [batch], h0 [directions, batch, hidden]; LSTM also c0, P [directions, 3·hidden].
-    Outputs: Y [steps, directions, batch, hidden], Y_h [directions, batch, hidden], LSTM also Y_c. With layout 1 batch comes first everywhere.
-    Activations are listed for all directions, one after another.
+    Inputs: X [steps, batch, input], W [directions, gates·hidden, input], R [directions, gates·hidden, hidden], then
+    optional (None): B [directions, 2·gates·hidden], lengths [batch], h0 [directions, batch, hidden]; LSTM also c0, P
+    [directions, 3·hidden]. Outputs: Y [steps, directions, batch, hidden], Y_h [directions, batch, hidden], LSTM also
+    Y_c. With layout 1 batch comes first everywhere. Activations are listed for all directions, one after another.
     """
 
     hidden: int
@@ -344,9 +430,20 @@ class RecurrentNetwork(Operator):
             before = sum(name.lower() in users for name in self.activations[: n * d])
             return values[before : before + sum(name.lower() in users for name in names)]
 
-        alpha = part(self.activation_alpha, ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"))
+        alpha = part(
+            self.activation_alpha, ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
+        )
         beta = part(self.activation_beta, ("affine", "scaledtanh", "hardsigmoid"))
-        return Recurrence(self.cell, names, alpha, beta, self.clip, getattr(self, "input_forget", False), getattr(self, "linear_before_reset", False), reverse)
+        return Recurrence(
+            self.cell,
+            names,
+            alpha,
+            beta,
+            self.clip,
+            getattr(self, "input_forget", False),
+            getattr(self, "linear_before_reset", False),
+            reverse,
+        )
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         """Raises GraphError for ranks, dtypes or sizes that do not agree."""
@@ -358,7 +455,10 @@ class RecurrentNetwork(Operator):
         for t, name in ((x, "X"), (w, "W"), (r, "R")):
             expect_rank(t, 3, name)
         gates = GATES[self.cell]
-        for t, shape, name in ((w, (self.directions, gates * self.hidden, x.shape[2]), "W"), (r, (self.directions, gates * self.hidden, self.hidden), "R")):
+        for t, shape, name in (
+            (w, (self.directions, gates * self.hidden, x.shape[2]), "W"),
+            (r, (self.directions, gates * self.hidden, self.hidden), "R"),
+        ):
             for got, want in zip(t.shape, shape):
                 unify(want, got, f"{name}: {show(t.shape)} for {show(shape)}")
         steps, batch = (x.shape[1], x.shape[0]) if self.layout else x.shape[:2]
@@ -367,8 +467,11 @@ class RecurrentNetwork(Operator):
         y = TensorType(dtype, (batch, steps, d, h) if self.layout else (steps, d, batch, h))
         return (y, state, *((state,) if self.cell == "lstm" else ()))
 
-    def bias(self, split: Callable[[int, int], Any], add: Callable[[Any, Any], Any], join: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-        """(the bias added to the projection, the recurrence bias kept for the cell); `split(first, count)` gives a part of B."""
+    def bias(
+        self, split: Callable[[int, int], Any], add: Callable[[Any, Any], Any], join: Callable[[Any, Any], Any]
+    ) -> tuple[Any, Any]:
+        """(the bias added to the projection, the recurrence bias kept for the cell); `split(first, count)` gives a part
+        of B."""
         n = GATES[self.cell] * self.hidden
         return add(split(0, n), split(n, n)), None
 
@@ -389,7 +492,14 @@ class RecurrentNetwork(Operator):
             state = np.zeros((x.shape[1], self.hidden), xw.dtype)
             first = [state if s is None else widen(s)[d] for s in (h0, c0)]
             results.append(
-                self.recurrence(d).reference(xw, widen(r)[d].reshape(-1, self.hidden, self.hidden), *first, lengths, None if p is None else widen(p)[d], rb)
+                self.recurrence(d).reference(
+                    xw,
+                    widen(r)[d].reshape(-1, self.hidden, self.hidden),
+                    *first,
+                    lengths,
+                    None if p is None else widen(p)[d],
+                    rb,
+                )
             )
         ys = np.stack([q[0] for q in results], 1)
         states = [np.stack([q[k] for q in results]) for k in range(1, len(results[0]))]
@@ -414,7 +524,9 @@ class RecurrentNetwork(Operator):
             xw = c(MatMul(), c.cast(x, wide), c.cast(weights, wide))
             rb = None
             if b is not None:
-                bias, rb = self.bias(partial(c.slice, c.wide(c.pick(b, 0, d)), 0), c.add, lambda u, v: c.concat([u, v], 0))
+                bias, rb = self.bias(
+                    partial(c.slice, c.wide(c.pick(b, 0, d)), 0), c.add, lambda u, v: c.concat([u, v], 0)
+                )
                 xw = c.add(xw, bias)
             zero = None if h0 is not None else c(Fill(wide, (batch, self.hidden), 0))
             first_h = c.wide(c.pick(h0, 0, d)) if h0 is not None else zero
@@ -424,7 +536,9 @@ class RecurrentNetwork(Operator):
             results.append(c.all(self.recurrence(d), xw, gates, first_h, first_c, lengths, peep, rb))
         steps = x.shape[0]
         ys = c.concat([c.reshape(q[0], (steps, 1, batch, self.hidden)) for q in results], 1)
-        states = [c.concat([c.reshape(q[k], (1, batch, self.hidden)) for q in results], 0) for k in range(1, len(results[0]))]
+        states = [
+            c.concat([c.reshape(q[k], (1, batch, self.hidden)) for q in results], 0) for k in range(1, len(results[0]))
+        ]
         if self.layout:
             ys, states = c.transpose(ys, (2, 0, 1, 3)), [c.transpose(s, (1, 0, 2)) for s in states]
         return tuple(c.cast(v, dtype) for v in (ys, *states))
@@ -447,7 +561,11 @@ class RecurrentNetwork(Operator):
         w, r, b = weights(2)
         h0 = floats((2, 2, 3), seed=4)
         yield Sample(cls(3, "bidirectional"), (x, w, r, b, None, h0), "both")
-        yield Sample(cls(3, "bidirectional", layout=1), (floats((2, 4, 5)), w, r, b, np.array([3, 4], np.int32), h0), "batch_first")
+        yield Sample(
+            cls(3, "bidirectional", layout=1),
+            (floats((2, 4, 5)), w, r, b, np.array([3, 4], np.int32), h0),
+            "batch_first",
+        )
         names = DEFAULTS[cls.cell][:-1] + ("LeakyRelu",) + DEFAULTS[cls.cell][:-1] + ("HardSigmoid",)
         yield Sample(cls(3, "bidirectional", names, (0.1, 0.3), (0.4,), clip=2.0), (x, w, r, b), "activations")
         w, r, b = weights(1, "float16")
@@ -466,7 +584,11 @@ class LSTM(RecurrentNetwork):
         yield from super().samples()
         x, w, r, b = floats((3, 2, 5)), floats((1, 12, 5), seed=1), floats((1, 12, 3), seed=2), floats((1, 24), seed=3)
         states = floats((1, 2, 3), seed=4), floats((1, 2, 3), seed=5)
-        yield Sample(cls(3, input_forget=True), (x, w, r, b, np.array([1, 3], np.int32), *states, floats((1, 9), seed=6)), "everything")
+        yield Sample(
+            cls(3, input_forget=True),
+            (x, w, r, b, np.array([1, 3], np.int32), *states, floats((1, 9), seed=6)),
+            "everything",
+        )
 
 
 @dataclass(frozen=True)
@@ -476,7 +598,9 @@ class GRU(RecurrentNetwork):
     linear_before_reset: bool = False
     cell = "gru"
 
-    def bias(self, split: Callable[[int, int], Any], add: Callable[[Any, Any], Any], join: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    def bias(
+        self, split: Callable[[int, int], Any], add: Callable[[Any, Any], Any], join: Callable[[Any, Any], Any]
+    ) -> tuple[Any, Any]:
         h = self.hidden
         if not self.linear_before_reset:
             return super().bias(split, add, join)

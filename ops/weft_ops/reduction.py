@@ -1,7 +1,7 @@
 """Reductions over axes.
 
-Axes may be formulas (known only at run time): then every axis has a mask "is reduced" and its extents are selections by it, so one program
-serves any choice.
+Axes may be formulas (known only at run time): then every axis has a mask "is reduced" and its extents are selections by
+it, so one program serves any choice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from weft.expr import nodes as e
 from weft.expr.nodes import Expr, any_of, cast_to, const, select, wrap
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
-from weft.tensor.language import Dim, Placeholder, ReduceAxis, Tensor, as_dim, compute, highest, lowest, reduce, reduce_axis
+from weft.tensor.language import (
+    Dim,
+    Placeholder,
+    ReduceAxis,
+    Tensor,
+    as_dim,
+    compute,
+    highest,
+    lowest,
+    reduce,
+    reduce_axis,
+)
 from weft_ops.contraction import reduction_tolerance
 from weft_ops.examples import booleans, floats, integers
 from weft_ops.precision import compute_dtype, rounded, widen
@@ -28,7 +39,8 @@ from weft_ops.shapes import axes_of, axis_of, dim_select, expect_kind, operands,
 
 @dataclass(frozen=True)
 class Reduction(Operator):
-    """What reductions share. `axes`: ints or formulas, negative from the end; None is all, () none; `keepdims` as numpy's."""
+    """What reductions share. `axes`: ints or formulas, negative from the end; None is all, () none; `keepdims` as
+    numpy's."""
 
     axes: tuple[Dim, ...] | None = None
     keepdims: bool = False
@@ -106,7 +118,9 @@ class Reduction(Operator):
         masks = self.masks(x.rank)
         kept = self.keepdims or self.runtime_axes
         axes = {
-            d: reduce_axis(dim_select(m, size, 1), f"r{d}") for d, (m, size) in enumerate(zip(masks, x.shape)) if isinstance(m, Expr) or m
+            d: reduce_axis(dim_select(m, size, 1), f"r{d}")
+            for d, (m, size) in enumerate(zip(masks, x.shape))
+            if isinstance(m, Expr) or m
         }
         shape = self.kept_shape(x.shape) if kept else tuple(d for m, d in zip(masks, x.shape) if not m)
 
@@ -127,7 +141,9 @@ class Reduction(Operator):
             from weft_ops.movement import reshape_index
 
             out = self.out_shape(x.shape)
-            return compute(out, lambda *i: cast_to(self.after(total[reshape_index(i, out, shape)], length), dtype), "result")  # type: ignore[no-any-return]
+            return compute(
+                out, lambda *i: cast_to(self.after(total[reshape_index(i, out, shape)], length), dtype), "result"
+            )  # type: ignore[no-any-return]
         if wide == dtype and type(self).after is Reduction.after:
             return total  # type: ignore[no-any-return]
         return compute(shape, lambda *i: cast_to(self.after(total[i], length), dtype), "result")  # type: ignore[no-any-return]
@@ -218,7 +234,11 @@ class ReduceMax(Reduction):
         return dtype
 
     def over(self, x: Array, axes: tuple[int, ...]) -> Any:
-        return x.max(axis=axes, keepdims=self.keepdims, initial=-np.inf if x.dtype.kind == "f" else lowest(dt.dtype(x.dtype)).value)
+        return x.max(
+            axis=axes,
+            keepdims=self.keepdims,
+            initial=-np.inf if x.dtype.kind == "f" else lowest(dt.dtype(x.dtype)).value,
+        )
 
     def tolerance(self, *types: TensorType) -> float:
         return 0.0
@@ -240,12 +260,17 @@ class ReduceMin(ReduceMax):
         return "all" if dtype.is_bool else self.reducer
 
     def over(self, x: Array, axes: tuple[int, ...]) -> Any:
-        return x.min(axis=axes, keepdims=self.keepdims, initial=np.inf if x.dtype.kind == "f" else highest(dt.dtype(x.dtype)).value)
+        return x.min(
+            axis=axes,
+            keepdims=self.keepdims,
+            initial=np.inf if x.dtype.kind == "f" else highest(dt.dtype(x.dtype)).value,
+        )
 
 
 @dataclass(frozen=True)
 class Argmax(Operator):
-    """Where the greatest element along `axis` is, int64: the first such place, or the last if `last`; NaN is greatest."""
+    """Where the greatest element along `axis` is, int64: the first such place, or the last if `last`; NaN is
+    greatest."""
 
     axis: int = 0
     keepdims: bool = False
@@ -265,7 +290,8 @@ class Argmax(Operator):
 
     @algorithm("tensors")
     def places(self, x: Tensor) -> Tensor:
-        """The extreme, then the first or last place that has it: both are reductions that vectors and threads can share.
+        """The extreme, then the first or last place that has it: both are reductions that vectors and threads can
+        share.
 
         What is computed as it is read might be rounded differently the second time: it is read once.
         """
@@ -280,19 +306,27 @@ class Argmax(Operator):
         def element(index: tuple[Expr, ...], r: ReduceAxis) -> Expr:
             return x[(*index[:axis], r, *(index[axis + 1 :] if self.keepdims else index[axis:]))]
 
-        most = compute(shape, lambda *i: reduce("max" if self.best == "argmax" else "min", element(i, look), look), "most")
+        most = compute(
+            shape, lambda *i: reduce("max" if self.best == "argmax" else "min", element(i, look), look), "most"
+        )
 
         def place(*index: Expr) -> Expr:
             value = element(index, find)
             # If the extreme is NaN it equals nothing; else nothing is NaN.
             here = any_of([e.eq(value, most[index]), *([e.ne(value, value)] if x.dtype.is_float else [])])
-            return reduce("max" if self.last else "min", select(here, cast_to(find.var, word), (lowest if self.last else highest)(word)), find)  # type: ignore[no-any-return]
+            return reduce(
+                "max" if self.last else "min",
+                select(here, cast_to(find.var, word), (lowest if self.last else highest)(word)),
+                find,
+            )  # type: ignore[no-any-return]
 
         found = compute(shape, place, "place")
         if narrow:
             return compute(shape, lambda *i: cast_to(found[i], dt.int64), "arg")  # type: ignore[no-any-return]
         # Of nothing: -1.
-        bounded: Any = lambda *i: e.maximum(found[i], -1) if self.last else e.minimum(found[i], e.sub(wrap(n, dt.int64), 1))
+        bounded: Any = lambda *i: (
+            e.maximum(found[i], -1) if self.last else e.minimum(found[i], e.sub(wrap(n, dt.int64), 1))
+        )
         return compute(shape, bounded, "arg")  # type: ignore[no-any-return]
 
     @algorithm("tensors")

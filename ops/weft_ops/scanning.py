@@ -25,7 +25,8 @@ from weft_ops.shapes import axis_of, dim_select, expect_kind, operands, product,
 class CumSum(Operator):
     """The sum of the elements up to each one along `axis`; `exclusive`: without itself; `reverse`: from the end.
 
-    The axis may be a formula (known only at run time): then x is seen as [before, axis, after], whose extents are formulas.
+    The axis may be a formula (known only at run time): then x is seen as [before, axis, after], whose extents are
+    formulas.
     """
 
     axis: Dim = 0
@@ -61,7 +62,11 @@ class CumSum(Operator):
         wide = np.flip(wide, axis) if self.reverse else wide
         if self.exclusive:
             first = np.full_like(wide.take([0], axis), self.start) if wide.shape[axis] else wide
-            wide = np.concatenate([first, wide.take(range(wide.shape[axis] - 1), axis)], axis) if wide.shape[axis] else wide
+            wide = (
+                np.concatenate([first, wide.take(range(wide.shape[axis] - 1), axis)], axis)
+                if wide.shape[axis]
+                else wide
+            )
         total = self.accumulate(wide, axis)
         return rounded(np.flip(total, axis) if self.reverse else total, dt.dtype(x.dtype))
 
@@ -81,7 +86,11 @@ class CumSum(Operator):
                 return compute(rest, lambda *i: self.combine(total[i], at(t, i)), "total")  # type: ignore[no-any-return]
             before = t + 1 if self.reverse else t - 1
             exists = before < x.shape[axis] if self.reverse else before >= 0
-            return compute(rest, lambda *i: self.combine(total[i], e.select(exists, at(before, i), const(self.start, wide))), "total")  # type: ignore[no-any-return]
+            return compute(
+                rest,
+                lambda *i: self.combine(total[i], e.select(exists, at(before, i), const(self.start, wide))),
+                "total",
+            )  # type: ignore[no-any-return]
 
         (totals,) = scan(x.shape[axis], [first], step, name="running", reverse=self.reverse)
         return compute(x.shape, lambda *i: cast_to(totals[(i[axis], *i[:axis], *i[axis + 1 :])], x.dtype), "cumulative")  # type: ignore[no-any-return]
@@ -108,7 +117,9 @@ class CumSum(Operator):
     def samples(cls) -> Iterable[Sample]:
         for exclusive in (False, True):
             for reverse in (False, True):
-                yield Sample(cls(1, exclusive, reverse), (floats((2, 5, 3), lo=0.5, hi=1.5),), f"float32_{exclusive}_{reverse}")
+                yield Sample(
+                    cls(1, exclusive, reverse), (floats((2, 5, 3), lo=0.5, hi=1.5),), f"float32_{exclusive}_{reverse}"
+                )
         yield Sample(cls(0), (integers((6,), "int32"),), "int32")
         yield Sample(cls(-1), (floats((2, 4), "float16"),), "float16")
         yield Sample(cls(0), (floats((4,), "float64"),), "float64")

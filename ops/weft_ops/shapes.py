@@ -69,7 +69,8 @@ def same(a: Dim, b: Dim) -> bool | None:
 
 
 def unify(a: Dim, b: Dim, what: str) -> Dim:
-    """The one value of two dimensions that must agree: the number if one is, which a run has to bear out where only that knows the other.
+    """The one value of two dimensions that must agree: the number if one is, which a run has to bear out where only
+    that knows the other.
 
     Raises:
         GraphError: they differ.
@@ -83,7 +84,8 @@ def unify(a: Dim, b: Dim, what: str) -> Dim:
 
 
 def expect_some(n: Dim, wanted: Dim, what: str) -> None:
-    """Refuses an axis of no elements where `wanted` results, some, are made of its elements wherever they lie; a run does where only that knows.
+    """Refuses an axis of no elements where `wanted` results, some, are made of its elements wherever they lie; a run
+    does where only that knows.
 
     Raises:
         GraphError: there are none.
@@ -93,7 +95,12 @@ def expect_some(n: Dim, wanted: Dim, what: str) -> None:
     if isinstance(n, int) and isinstance(wanted, int):
         raise GraphError(f"{what}: expected 1 element or more, got {n}")
     size = dim_expr(n)
-    assume(or_(lt(0, size), le(dim_expr(wanted), 0)), (size,), f"{literal(what)}: expected 1 element or more, got {{0}}", f"{literal(n)} must be at least 1")
+    assume(
+        or_(lt(0, size), le(dim_expr(wanted), 0)),
+        (size,),
+        f"{literal(what)}: expected 1 element or more, got {{0}}",
+        f"{literal(n)} must be at least 1",
+    )
 
 
 def expect_positive(n: Dim, what: str) -> None:
@@ -106,7 +113,9 @@ def expect_positive(n: Dim, what: str) -> None:
         if n < 1:
             raise GraphError(f"{what}: expected 1 or more, got {n}")
         return
-    assume(le(dim_expr(1), n), (n,), f"{literal(what)}: expected 1 or more, got {{0}}", f"{literal(n)} must be at least 1")
+    assume(
+        le(dim_expr(1), n), (n,), f"{literal(what)}: expected 1 or more, got {{0}}", f"{literal(n)} must be at least 1"
+    )
 
 
 def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str) -> Shape:
@@ -134,12 +143,15 @@ def broadcast(*shapes: Sequence[Dim]) -> Shape:
                 try:
                     result[k] = unify(result[k], d, f"broadcast, dimension {k}")
                 except GraphError as error:
-                    raise GraphError(f"shapes {' and '.join(show(s) for s in shapes)} do not broadcast: {error.what}", why=error.why) from error
+                    raise GraphError(
+                        f"shapes {' and '.join(show(s) for s in shapes)} do not broadcast: {error.what}", why=error.why
+                    ) from error
     return tuple(result)
 
 
 def broadcast_indices(shape: Sequence[Dim], indices: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The indices into a tensor of `shape` that broadcasts over `indices`: the trailing ones, 0 where the tensor has one element."""
+    """The indices into a tensor of `shape` that broadcasts over `indices`: the trailing ones, 0 where the tensor has
+    one element."""
     tail = indices[len(indices) - len(shape) :]
     return tuple(Const(0, dt.int64) if isinstance(d, int) and d == 1 else i for d, i in zip(shape, tail))
 
@@ -171,7 +183,9 @@ def product(dims: Sequence[Dim]) -> Dim:
     result: Dim = number
     if number:
         for e in symbolic.elements():
-            result = as_dim(e if isinstance(result, int) and result == 1 else e * result if isinstance(result, int) else result * e)
+            result = as_dim(
+                e if isinstance(result, int) and result == 1 else e * result if isinstance(result, int) else result * e
+            )
     return result
 
 

@@ -26,15 +26,29 @@ from weft_ops.contraction import MatMul, reduction_tolerance
 from weft_ops.examples import floats
 from weft_ops.movement import Gather, Iota
 from weft_ops.precision import compute_dtype, rounded
-from weft_ops.shapes import axis_of, dim_expr, dim_floordiv, expect_kind, expect_positive, is_one, operands, product, show, static, unify
+from weft_ops.shapes import (
+    axis_of,
+    dim_expr,
+    dim_floordiv,
+    expect_kind,
+    expect_positive,
+    is_one,
+    operands,
+    product,
+    show,
+    static,
+    unify,
+)
 
 
 @dataclass(frozen=True)
 class DFT(Operator):
-    """The discrete Fourier transform along `axis` of x […, 1 or 2]: real, or real and imaginary parts last; the result has both (or one: see below).
+    """The discrete Fourier transform along `axis` of x […, 1 or 2]: real, or real and imaginary parts last; the result
+    has both (or one: see below).
 
-    `length`: how many points (None: as many as there are); x is cut or padded with zeros to it. `inverse` divides by it. `onesided`: forward, only the
-    first length // 2 + 1 points; inverse, x is such a half and the result is real (last axis 1; length None: 2·(points - 1)).
+    `length`: how many points (None: as many as there are); x is cut or padded with zeros to it. `inverse` divides by
+    it. `onesided`: forward, only the first length // 2 + 1 points; inverse, x is such a half and the result is real
+    (last axis 1; length None: 2·(points - 1)).
     """
 
     axis: int = -2
@@ -96,12 +110,16 @@ class DFT(Operator):
         wanted = length // 2 + 1 if half else length
         v = c.slice(x, axis, 0, wanted) if isinstance(n := x.shape[axis], int) and n > wanted else x
         if v.shape[axis] != wanted:
-            v = c.pad(v, [0] * len(x.shape) + [as_dim(wanted - v.shape[axis]) if d == axis else 0 for d in range(len(x.shape))])
+            v = c.pad(
+                v,
+                [0] * len(x.shape) + [as_dim(wanted - v.shape[axis]) if d == axis else 0 for d in range(len(x.shape))],
+            )
         # Real parts, then imaginary parts, of each line.
         rank = len(x.shape)
         v = c.transpose(c.wide(v), (*range(axis), *range(axis + 1, rank), axis))
         if half:
-            # The second half mirrors the first, conjugate; the imaginary parts of the first point and of the middle one do not count.
+            # The second half mirrors the first, conjugate; the imaginary parts of the first point and of the middle one
+            # do not count.
             j = np.arange(length)
             sign = np.where((j == 0) | (2 * j == length), 0.0, np.where(2 * j > length, -1.0, 1.0))
             v = c.gather(v, builder.constant(np.minimum(j, length - j), "mirror"), rank - 1)
@@ -132,7 +150,9 @@ class DFT(Operator):
             if half:
                 place = select(mirrored, dim_expr(length) - j.var, place)
             inside = place < x.shape[axis]
-            read: Callable[..., Any] = lambda p: select(inside, cast_to(x[(*lead, place, *tail, p)], wide), const(0, wide))
+            read: Callable[..., Any] = lambda p: select(
+                inside, cast_to(x[(*lead, place, *tail, p)], wide), const(0, wide)
+            )
             phase = (k * j.var) % length
             re, c, s = read(0), cos[phase], sin[phase]
             s = s if self.inverse else -s
@@ -174,8 +194,9 @@ class DFT(Operator):
 def turn(part: Expr, whole: Expr, dtype: DType) -> tuple[Expr, Expr]:
     """cos and sin of the angle part / whole of a full turn, 0 ≤ part < whole.
 
-    The eighth of the turn is found in integers and the angle taken from its end nearest an axis, below an eighth: so values of opposite points are
-    each other's negative and those on an axis exact, and what should cancel in a sum does.
+    The eighth of the turn is found in integers and the angle taken from its end nearest an axis, below an eighth: so
+    values of opposite points are each other's negative and those on an axis exact, and what should cancel in a sum
+    does.
     """
     eighth = part * 8 // whole
     rest = part * 8 - eighth * whole
@@ -212,18 +233,23 @@ def factors(n: int, given: int) -> tuple[float, int]:
 
 
 def convolved(n: int) -> int:
-    """Points of the cyclic convolution that transforms n points: a power of two, none of which wraps into another's place."""
+    """Points of the cyclic convolution that transforms n points: a power of two, none of which wraps into another's
+    place."""
     return 1 << (2 * n - 2).bit_length()
 
 
 def circle(phase: Array, n: int, inverse: bool) -> Array:
     """exp(∓2πi · phase / n), complex128; whole turns are taken off in integers."""
-    cos, sin = (evaluate(x, {"i": phase % n, "n": np.int64(n)}) for x in turn(Var("i", dt.int64), Var("n", dt.int64), dt.float64))
+    cos, sin = (
+        evaluate(x, {"i": phase % n, "n": np.int64(n)})
+        for x in turn(Var("i", dt.int64), Var("n", dt.int64), dt.float64)
+    )
     return np.asarray(cos + 1j * (sin if inverse else -sin))
 
 
 def turned(c: Composer, v: Value, z: Array, axis: int) -> Value:
-    """v times the complex constants z (one element along `axis`, counted from the end, where v has its real and imaginary parts, or real ones only)."""
+    """v times the complex constants z (one element along `axis`, counted from the end, where v has its real and
+    imaginary parts, or real ones only)."""
     constant: Callable[[Array, str], Value] = lambda x, name: c.builder.constant(x.astype(v.dtype.numpy), name)
     same = c.mul(v, constant(np.concatenate([z.real, z.imag if v.shape[axis] == 1 else z.real], axis), "cosines"))
     if v.shape[axis] == 1:
@@ -232,10 +258,12 @@ def turned(c: Composer, v: Value, z: Array, axis: int) -> Value:
 
 
 def fourier(c: Composer, v: Value, n: int, count: int, parts: int, inverse: bool, scale: float) -> Value:
-    """The first `count` points of the Fourier transforms of lines v [b, 1 or 2, n], real parts before imaginary ones, times `scale`: [b, count, parts].
+    """The first `count` points of the Fourier transforms of lines v [b, 1 or 2, n], real parts before imaginary ones,
+    times `scale`: [b, count, parts].
 
-    n = a·b points: a transforms of every b-th point, turned, then b points each transformed likewise (Bailey's four steps), down to products with
-    matrices. A number of points with a large prime factor: a convolution with a chirp, by transforms of a power of two (Bluestein).
+    n = a·b points: a transforms of every b-th point, turned, then b points each transformed likewise (Bailey's four
+    steps), down to products with matrices. A number of points with a large prime factor: a convolution with a chirp, by
+    transforms of a power of two (Bluestein).
     """
     given, dtype, lines = v.shape[1], v.dtype, v.shape[0]
     assert isinstance(given, int)
@@ -257,7 +285,12 @@ def fourier(c: Composer, v: Value, n: int, count: int, parts: int, inverse: bool
     # [(point, part), (part, point)] by [(part, point), the others]
     m = matrix(a, a).transpose(2, 3, 0, 1).reshape(2 * a, given * a)
     y = c(exact, c.builder.constant(m.astype(dtype.numpy), "turns"), c.reshape(v, (lines, given * a, b)))
-    y = turned(c, c.reshape(y, (lines, a, 2, b)), circle(np.multiply.outer(np.arange(a), np.arange(b)), n, inverse)[:, None], -2)
+    y = turned(
+        c,
+        c.reshape(y, (lines, a, 2, b)),
+        circle(np.multiply.outer(np.arange(a), np.arange(b)), n, inverse)[:, None],
+        -2,
+    )
     y = fourier(c, c.reshape(y, (as_dim(lines * a), 2, b)), b, rest, parts, inverse, scale)
     y = c.transpose(c.reshape(y, (lines, a, rest, parts)), (0, 2, 1, 3))
     return c.slice(c.reshape(y, (lines, rest * a, parts)), 1, 0, count)
@@ -277,7 +310,8 @@ def chirped(c: Composer, v: Value, n: int, count: int, parts: int, inverse: bool
 
 @dataclass(frozen=True)
 class STFT(Operator):
-    """Short-time Fourier transforms: frames of `length` every `step` points of x [b, n, 1 or 2], times an optional window [length], each transformed.
+    """Short-time Fourier transforms: frames of `length` every `step` points of x [b, n, 1 or 2], times an optional
+    window [length], each transformed.
 
     Result: [b, frames, length or length // 2 + 1 if `onesided`, 2].
     """

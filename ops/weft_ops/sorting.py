@@ -1,4 +1,5 @@
-"""Order: sorting, the k greatest, unique rows, non-maximum suppression. Loop programs over a stable merge sort of indices."""
+"""Order: sorting, the k greatest, unique rows, non-maximum suppression. Loop programs over a stable merge sort of
+indices."""
 
 from __future__ import annotations
 
@@ -39,8 +40,11 @@ def before(a: Expr, b: Expr, descending: bool) -> Expr:
     return e.or_(ordered, e.and_(e.ne(nan, nan), e.eq(other, other)))
 
 
-def merge_sort(key: Callable[[Expr], Expr], n: Expr, order: Buffer, spare: Buffer, line: Sequence[Expr], descending: bool) -> Stmt:
-    """Sorts the indices in order[*line, 0 … n - 1] by `key`, stably: short runs by insertion, then merged, bottom-up; `spare` is of the same shape."""
+def merge_sort(
+    key: Callable[[Expr], Expr], n: Expr, order: Buffer, spare: Buffer, line: Sequence[Expr], descending: bool
+) -> Stmt:
+    """Sorts the indices in order[*line, 0 … n - 1] by `key`, stably: short runs by insertion, then merged, bottom-up;
+    `spare` is of the same shape."""
     width, at, hole = local("width"), local("at", 4), local("hole")
     w, m, k, lo, mid, hi = (Var(f"sort_{name}", dt.int64) for name in ("width", "run", "step", "low", "middle", "high"))
 
@@ -60,7 +64,15 @@ def merge_sort(key: Callable[[Expr], Expr], n: Expr, order: Buffer, spare: Buffe
             Store(spare, (*line, to), select(chosen, left, right)),
             Store(at, (const(base, dt.int64),), i + moved), Store(at, (const(base + 1, dt.int64),), j + by - moved),
         )  # fmt: skip
-        return Let(i, at[base], Let(j, at[base + 1], Let(left, slot(order, inside(i)), Let(right, slot(order, inside(j)), Let(chosen, take_left, store)))))
+        return Let(
+            i,
+            at[base],
+            Let(
+                j,
+                at[base + 1],
+                Let(left, slot(order, inside(i)), Let(right, slot(order, inside(j)), Let(chosen, take_left, store))),
+            ),
+        )
 
     # From both ends at once: two chains of dependent loads.
     both = seq(step_from("front", 0, lo + k, 1), step_from("back", 2, hi - 1 - k, -1))
@@ -79,7 +91,8 @@ def merge_sort(key: Callable[[Expr], Expr], n: Expr, order: Buffer, spare: Buffe
     ))  # fmt: skip
     short = For(r, (n + RUN - 1) // RUN, Let(first, r * RUN, For(q, e.minimum(n - first, RUN) - 1, insert)))
     step = Let(w, width[0], seq(
-        For(m, (n + w * 2 - 1) // (w * 2), run), For(back, n, Store(order, (*line, back), slot(spare, back))), Store(width, (ZERO,), w * 2)
+        For(m, (n + w * 2 - 1) // (w * 2), run), For(back, n, Store(order, (*line, back), slot(spare, back))),
+        Store(width, (ZERO,), w * 2)
     ))  # fmt: skip
     merges = Allocate(width, Allocate(at, seq(Store(width, (ZERO,), const(RUN, dt.int64)), While(width[0] < n, step))))
     return seq(Allocate(hole, short), merges)
@@ -89,7 +102,8 @@ def merge_sort(key: Callable[[Expr], Expr], n: Expr, order: Buffer, spare: Buffe
 class Heap:
     """A binary heap of pairs (value, id) in the first places of two buffers: values[at(i)], ids[at(i)].
 
-    A pair comes before another as its value does, of equal values the lesser id; on top is the first of all, or the last if `last_on_top`.
+    A pair comes before another as its value does, of equal values the lesser id; on top is the first of all, or the
+    last if `last_on_top`.
     """
 
     values: Buffer
@@ -111,16 +125,24 @@ class Heap:
         return seq(Store(self.values, self.at(place), pair[0]), Store(self.ids, self.at(place), pair[1]))
 
     def sift(self, place: Expr, count: Expr, pair: tuple[Expr, Expr], name: str) -> Stmt:
-        """Puts a pair into `place`, or below it and what stood there above: the heap of `count` pairs holds if it held below `place`."""
+        """Puts a pair into `place`, or below it and what stood there above: the heap of `count` pairs holds if it held
+        below `place`."""
         hole, child = local(f"{name}_hole"), local(f"{name}_child")
         value, key = Var(f"{name}_value", pair[0].dtype), Var(f"{name}_id", dt.int64)
         left, right, upper = (Var(f"{name}_{part}", dt.int64) for part in ("left", "right", "upper"))
-        upward = seq(self.put(hole[0], self.pair(upper)), Store(hole, (ZERO,), upper), Store(child, (ZERO,), upper * 2 + 1))
+        upward = seq(
+            self.put(hole[0], self.pair(upper)), Store(hole, (ZERO,), upper), Store(child, (ZERO,), upper * 2 + 1)
+        )
         step = Let(left, child[0], Let(right, e.minimum(left + 1, count - 1), Let(
             upper, select(self.above(self.pair(right), self.pair(left)), right, left),
             If(self.above(self.pair(upper), (value, key)), upward, Store(child, (ZERO,), count)),
         )))  # fmt: skip
-        walk = seq(Store(hole, (ZERO,), place), Store(child, (ZERO,), place * 2 + 1), While(child[0] < count, step), self.put(hole[0], (value, key)))
+        walk = seq(
+            Store(hole, (ZERO,), place),
+            Store(child, (ZERO,), place * 2 + 1),
+            While(child[0] < count, step),
+            self.put(hole[0], (value, key)),
+        )
         return Let(value, pair[0], Let(key, pair[1], Allocate(hole, Allocate(child, walk))))
 
     def build(self, count: Expr, name: str) -> Stmt:
@@ -142,7 +164,11 @@ def sort_program(x: Buffer, axis: int, descending: bool, then: Callable[[Buffer,
     def body(line: tuple[Var, ...]) -> Stmt:
         s = Var("s", dt.int64)
         key: Callable[..., Any] = lambda index: x[(*line[:axis], index, *line[axis:])]
-        return seq(For(s, n, Store(order, (*line, s), s)), merge_sort(key, n, order, spare, line, descending), then(order, line))
+        return seq(
+            For(s, n, Store(order, (*line, s), s)),
+            merge_sort(key, n, order, spare, line, descending),
+            then(order, line),
+        )
 
     return Allocate(order, Allocate(spare, nest("line", outer, body, parallel=1)))
 
@@ -194,12 +220,15 @@ class Argsort(Operator):
             yield Sample(cls(-1, descending), (integers((2, 7), "int32", 0, 4),), f"ties_{descending}")
             yield Sample(cls(0, descending), (floats((5, 2)),), f"float32_{descending}")
             yield Sample(cls(-1, descending), (integers((2, 43), "int32", 0, 20),), f"runs_{descending}")
-            yield Sample(cls(0, descending), (np.array([1, np.nan, -1, np.inf, np.nan], np.float32),), f"nan_{descending}")
+            yield Sample(
+                cls(0, descending), (np.array([1, np.nan, -1, np.inf, np.nan], np.float32),), f"nan_{descending}"
+            )
 
 
 @dataclass(frozen=True)
 class TopK(Operator):
-    """The k greatest (else least) elements along `axis` in order, and their indices (int64); of equal ones the first; NaN is greatest."""
+    """The k greatest (else least) elements along `axis` in order, and their indices (int64); of equal ones the first;
+    NaN is greatest."""
 
     k: Dim
     axis: int = -1
@@ -228,7 +257,8 @@ class TopK(Operator):
 
     @algorithm("program")
     def heap(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
-        """The best so far are a heap with the worst of them on top: few elements pass it, the others cost a comparison."""
+        """The best so far are a heap with the worst of them on top: few elements pass it, the others cost a
+        comparison."""
         (x,), (values, indices) = inputs, outputs
         axis = axis_of(self.axis, len(x.shape))
         n, k = x.shape[axis], wrap(self.k, dt.int64)
@@ -242,9 +272,17 @@ class TopK(Operator):
             # One comparison, which a NaN fails, keeps most elements out.
             out = (value <= worst) if self.largest else (worst <= value)
             enter = If(before(value, worst, self.largest), best.sift(ZERO, k, (value, place), "enter"))
-            scan = For(i, n - k, Let(place, k + i, Let(value, x[at(place)], Let(worst, values[at(ZERO)], If(e.not_(out), enter)))))
+            scan = For(
+                i,
+                n - k,
+                Let(place, k + i, Let(value, x[at(place)], Let(worst, values[at(ZERO)], If(e.not_(out), enter)))),
+            )
             top = tuple(Var(name, d) for name, d in (("top_value", x.dtype), ("top_id", dt.int64)))
-            unload = Let(top[0], values[at(ZERO)], Let(top[1], indices[at(ZERO)], seq(best.pop(last, "pop"), best.put(last, (top[0], top[1])))))
+            unload = Let(
+                top[0],
+                values[at(ZERO)],
+                Let(top[1], indices[at(ZERO)], seq(best.pop(last, "pop"), best.put(last, (top[0], top[1])))),
+            )
             order = For(r, k - 1, Let(last, k - 1 - r, unload))
             return If(k > 0, seq(fill, best.build(k, "build"), scan, order))
 
@@ -257,7 +295,11 @@ class TopK(Operator):
         yield Sample(cls(2, 0, False), (floats((5, 3)),), "least")
         for largest in (True, False):
             yield Sample(cls(7, largest=largest), (integers((2, 40), "float32", 0, 9),), f"heap_{largest}")
-            yield Sample(cls(4, largest=largest), (np.array([1, np.nan, -1, np.inf, np.nan, np.nan, -2], np.float32),), f"nan_{largest}")
+            yield Sample(
+                cls(4, largest=largest),
+                (np.array([1, np.nan, -1, np.inf, np.nan, np.nan, -2], np.float32),),
+                f"nan_{largest}",
+            )
         yield Sample(cls(1, 1), (floats((2, 4, 2), "float16"),), "middle")
         yield Sample(cls(0), (integers((3,), "uint8", 0, 9),), "none")
 
@@ -266,8 +308,9 @@ class TopK(Operator):
 class UniqueRows(Operator):
     """The different rows of x [n, m], in ascending order if `sorted`, else in order of first occurrence.
 
-    Outputs, int64: first [n], where each different row occurs first; inverse [n], which different row each row is; counts [n]; number [1] of
-    different rows. `first` and `counts` are zero beyond `number`, whose element makes the symbol that cuts them.
+    Outputs, int64: first [n], where each different row occurs first; inverse [n], which different row each row is;
+    counts [n]; number [1] of different rows. `first` and `counts` are zero beyond `number`, whose element makes the
+    symbol that cuts them.
     """
 
     sorted: bool = True
@@ -318,7 +361,11 @@ class UniqueRows(Operator):
         def unequal(a: Expr, b: Expr) -> Expr:
             return e.and_(e.ne(a, b), e.or_(e.eq(a, a), e.eq(b, b))) if a.dtype.is_float else e.ne(a, b)
 
-        compare = Let(prev, order[e.maximum(r - 1, 0)], For(d, m, If(unequal(x[prev, d], x[row, d]), Store(differs, (ZERO,), const(True)))))
+        compare = Let(
+            prev,
+            order[e.maximum(r - 1, 0)],
+            For(d, m, If(unequal(x[prev, d], x[row, d]), Store(differs, (ZERO,), const(True)))),
+        )
         group = Let(g, number[0] - 1, seq(Store(inverse, (row,), g), Store(counts, (g,), counts[g] + 1)))
         walk = For(r, n, Let(row, order[r], seq(
             Store(differs, (ZERO,), e.eq(r, 0)), compare,
@@ -327,15 +374,19 @@ class UniqueRows(Operator):
         clear = For(z, n, seq(Store(order, (z,), z), Store(first, (z,), ZERO), Store(counts, (z,), ZERO)))
         parts: list[Stmt] = [Store(number, (ZERO,), ZERO), clear, columns, Allocate(differs, walk)]
         if not self.sorted:
-            # `order` becomes the old counts, `spare` the new number of each group; a group is met first at its first row.
+            # `order` becomes the old counts, `spare` the new number of each group; a group is met first at its first
+            # row.
             i, u, v, old = (Var(name, dt.int64) for name in ("i", "u", "v", "old"))
             following = local("following")
             parts.append(For(u, n, Store(order, (u,), counts[u])))
             number_it = seq(
-                Store(spare, (old,), following[0]), Store(counts, (following[0],), order[old]), Store(following, (ZERO,), following[0] + 1)
+                Store(spare, (old,), following[0]), Store(counts, (following[0],), order[old]), Store(following, (ZERO,
+                    ), following[0] + 1)
             )  # fmt: skip
             renumber = seq(If(e.eq(first[old], i), number_it), Store(inverse, (i,), spare[old]))
-            parts.append(Allocate(following, seq(Store(following, (ZERO,), ZERO), For(i, n, Let(old, inverse[i], renumber)))))
+            parts.append(
+                Allocate(following, seq(Store(following, (ZERO,), ZERO), For(i, n, Let(old, inverse[i], renumber))))
+            )
             last = Var("last", dt.int64)
             parts.append(For(v, n, Let(last, n - 1 - v, Store(first, (inverse[last],), last))))
         return Allocate(order, Allocate(spare, seq(*parts)))
@@ -350,11 +401,12 @@ class UniqueRows(Operator):
 
 @dataclass(frozen=True)
 class NonMaxSuppression(Operator):
-    """Boxes that do not overlap better ones: per batch and class, by falling score, those whose overlap with every one chosen is at most a threshold.
+    """Boxes that do not overlap better ones: per batch and class, by falling score, those whose overlap with every one
+    chosen is at most a threshold.
 
-    Inputs: boxes [b, n, 4] (corners y1, x1, y2, x2 in any order, or centre x, y, width, height if `center_point_box`), scores [b, c, n],
-    overlap threshold (one element), score threshold (one element, optional: only greater scores count).
-    Outputs, int64: [b·c·min(limit, n), 3] rows (batch, class, box), zero beyond their number [1].
+    Inputs: boxes [b, n, 4] (corners y1, x1, y2, x2 in any order, or centre x, y, width, height if `center_point_box`),
+    scores [b, c, n], overlap threshold (one element), score threshold (one element, optional: only greater scores
+    count). Outputs, int64: [b·c·min(limit, n), 3] rows (batch, class, box), zero beyond their number [1].
     """
 
     limit: Dim
@@ -371,7 +423,9 @@ class NonMaxSuppression(Operator):
         for t in thresholds:
             if product(t.shape) != 1:
                 raise GraphError(f"threshold: expected one element, got shape {show(t.shape)}")
-        return TensorType(dt.int64, (product([boxes.shape[0], scores.shape[1], dim_min(self.limit, n)]), 3)), TensorType(dt.int64, (1,))
+        return TensorType(
+            dt.int64, (product([boxes.shape[0], scores.shape[1], dim_min(self.limit, n)]), 3)
+        ), TensorType(dt.int64, (1,))
 
     def reference(self, *arrays: Array | None) -> Any:
         boxes, scores, overlap, threshold = (*arrays, None)[:4]
@@ -408,12 +462,19 @@ class NonMaxSuppression(Operator):
 
     @algorithm("program")
     def greedy(self, inputs: Sequence[Buffer | None], outputs: Sequence[Buffer]) -> Stmt:
-        """The boxes whose score counts are a heap; its top is taken, or overlaps one taken before, until there are enough."""
+        """The boxes whose score counts are a heap; its top is taken, or overlaps one taken before, until there are
+        enough."""
         boxes, scores, overlap, threshold = (*inputs, None)[:4]
         assert boxes is not None and scores is not None and overlap is not None
         chosen, number = outputs
         n, f = boxes.shape[1], dt.float32
-        heap = Heap(buffer("best", (n,), scores.dtype), buffer("order", (n,), dt.int64), lambda i: (i,), descending=True, last_on_top=False)
+        heap = Heap(
+            buffer("best", (n,), scores.dtype),
+            buffer("order", (n,), dt.int64),
+            lambda i: (i,),
+            descending=True,
+            last_on_top=False,
+        )
         # Low x, low y, high x, high y and area of every box, and of those taken.
         shapes, taken = buffer("shapes", (n, 5), f), buffer("taken", (n, 5), f)
         kept, left, k, clash = local("kept"), local("left"), local("k"), buffer("clash", (1,), dt.bool_, "local")
@@ -431,16 +492,25 @@ class NonMaxSuppression(Operator):
         meets = If(width > 0, If(height > 0, If(large, Store(clash, (ZERO,), const(True)))))
         check = seq(meets, Store(k, (ZERO,), k[0] + 1))
         copy = [Store(taken, (kept[0], const(d, dt.int64)), part) for d, part in enumerate(p)]
-        add = Let(row, number[0], seq(*copy, Store(chosen, (row, ZERO), b), Store(chosen, (row, ONE), c), Store(chosen, (row, const(2, dt.int64)), box),
+        add = Let(row, number[0], seq(*copy, Store(chosen, (row, ZERO), b), Store(chosen, (row, ONE), c), Store(chosen,
+        (row, const(2, dt.int64)), box),
                    Store(number, (ZERO,), row + 1), Store(kept, (ZERO,), kept[0] + 1)))  # fmt: skip
-        compare = seq(Store(clash, (ZERO,), const(False)), Store(k, (ZERO,), ZERO), While(e.and_(k[0] < kept[0], e.not_(clash[0])), check))
+        compare = seq(
+            Store(clash, (ZERO,), const(False)),
+            Store(k, (ZERO,), ZERO),
+            While(e.and_(k[0] < kept[0], e.not_(clash[0])), check),
+        )
         take = seq(compare, If(e.not_(clash[0]), add), Store(left, (ZERO,), left[0] - 1), heap.pop(left[0], "pop"))
         more = e.and_(left[0] > 0, kept[0] < wrap(self.limit, dt.int64))
         # Put there anyway, and counted if it counts: no branch to guess.
         counts = const(True) if threshold is None else scores[b, c, s] > one(threshold)
         enter = seq(heap.put(left[0], (scores[b, c, s], s)), Store(left, (ZERO,), left[0] + cast_to(counts, dt.int64)))
         per_class = seq(
-            Store(left, (ZERO,), ZERO), Store(kept, (ZERO,), ZERO), For(s, n, enter), heap.build(left[0], "build"), While(more, Let(box, heap.ids[0], take))
+            Store(left, (ZERO,), ZERO),
+            Store(kept, (ZERO,), ZERO),
+            For(s, n, enter),
+            heap.build(left[0], "build"),
+            While(more, Let(box, heap.ids[0], take)),
         )
         clear = For(z, chosen.shape[0], For(t, const(3, dt.int64), Store(chosen, (z, t), ZERO)))
         loops: Stmt = For(b, scores.shape[0], seq(measure, For(c, scores.shape[1], per_class)))
@@ -454,7 +524,11 @@ class NonMaxSuppression(Operator):
         scores = floats((2, 2, 6), lo=0, hi=1)
         yield Sample(cls(3), (corner, scores, np.array([0.3], np.float32), np.array([0.2], np.float32)), "corners")
         many = floats((1, 25, 4), lo=0, hi=1)
-        yield Sample(cls(8), (many, integers((1, 2, 25), "float32", 0, 9), np.array([0.2], np.float32), np.array([1], np.float32)), "ties")
+        yield Sample(
+            cls(8),
+            (many, integers((1, 2, 25), "float32", 0, 9), np.array([0.2], np.float32), np.array([1], np.float32)),
+            "ties",
+        )
         yield Sample(cls(9, True), (corner, scores, np.array([0.1], np.float32)), "centres")
         yield Sample(cls(0), (corner, scores, np.array([0.1], np.float32), None), "none")
 

@@ -126,4 +126,21 @@ class Atanh(Function):
     between = (-0.9, 0.9)
 
 
-__all__ = ["Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Erf", "Exp", "Expm1", "Log", "Log1p", "Sin", "Sinh", "Tan"]
+__all__ = [
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Exp",
+    "Expm1",
+    "Log",
+    "Log1p",
+    "Sin",
+    "Sinh",
+    "Tan",
+]

@@ -21,24 +21,27 @@ from weft_ops.shapes import expect_kind, expect_rank, operands, show
 
 Missing = Literal["right", "left", "node"]
 ROWS, STEP = 64, 8
-"""Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide another's."""
+"""Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide
+another's."""
 UNROLLED = 16
 """Levels up to which they are written out."""
 
 
 @dataclass(frozen=True)
 class TreeEnsemble(Operator):
-    """y [n, k] of rows x [n, f]: over all trees the sum (least, greatest) of the weights of the leaf that a row comes to.
+    """y [n, k] of rows x [n, f]: over all trees the sum (least, greatest) of the weights of the leaf that a row comes
+    to.
 
-    From a node a row goes to the right if x[feature] > split, and at most `depth` times. NaN goes to the right, to the left, or as each node says
-    (`missing`). Inputs, constants as a rule:
+    From a node a row goes to the right if x[feature] > split, and at most `depth` times. NaN goes to the right, to the
+    left, or as each node says (`missing`). Inputs, constants as a rule:
 
     feature, split [m]: of every node, trees one after another; `split` has the dtype in which numbers are compared.
     weights [l, k]: of the leaves.
-    left, leaf, root, levels: absent, trees are complete: each has 2^depth - 1 nodes, the children of i at 2·i + 1, and its 2^depth leaves have rows
-    of `weights` of their own, from left to right. Else `left` [m] is each node's left child, the right one behind it, and its own number for a leaf,
-    whose split nothing exceeds; `leaf` [m] its row of weights; `root` and `levels` [t] each tree's first node and its depth.
-    nan_left [m], bool: present if `missing` is "node".
+    left, leaf, root, levels: absent, trees are complete: each has 2^depth - 1 nodes, the children of i at 2·i + 1, and
+    its 2^depth leaves have rows of `weights` of their own, from left to right. Else `left` [m] is each node's left
+    child, the right one behind it, and its own number for a leaf, whose split nothing exceeds; `leaf` [m] its row of
+    weights; `root` and `levels` [t] each tree's first node and its depth. nan_left [m], bool: present if `missing` is
+    "node".
     """
 
     depth: int
@@ -56,14 +59,24 @@ class TreeEnsemble(Operator):
         expect_kind(split.dtype, ("float",), "split")
         expect_kind(feature.dtype, ("int", "uint"), "feature")
         if feature.shape != split.shape or feature.rank != 1:
-            raise GraphError(f"feature and split: expected vectors of one length, got {show(feature.shape)} and {show(split.shape)}")
+            raise GraphError(
+                f"feature and split: expected vectors of one length, got {show(feature.shape)} and {show(split.shape)}"
+            )
         if len({t is None for t in (left, leaf, root, levels)}) > 1:
             raise GraphError("left, leaf, root and levels: expected all or none")
         if (nan_left is not None) != (self.missing == "node"):
             raise GraphError(f"nan_left: expected it for missing = 'node' only, got missing = '{self.missing}'")
         each, nodes = (1 << self.depth) - 1, feature.shape[0]
-        if left is None and isinstance(nodes, int) and isinstance(weights.shape[0], int) and nodes * (each + 1) != weights.shape[0] * each:
-            raise GraphError(f"complete trees of depth {self.depth} have {each} nodes and {each + 1} leaves each, got {nodes} and {weights.shape[0]}")
+        if (
+            left is None
+            and isinstance(nodes, int)
+            and isinstance(weights.shape[0], int)
+            and nodes * (each + 1) != weights.shape[0] * each
+        ):
+            raise GraphError(
+                f"complete trees of depth {self.depth} have {each} nodes and {each + 1} leaves each, got {nodes} and"
+                f" {weights.shape[0]}"
+            )
         return TensorType(weights.dtype, (x.shape[0], weights.shape[1]))
 
     def reference(self, *arrays: Array | None) -> Array:
@@ -109,7 +122,11 @@ class TreeEnsemble(Operator):
         def number(row: Expr, column: Expr) -> Expr:
             """As it is compared: NaN is beyond all splits where it goes to the right."""
             value = cast_to(x[e.minimum(row, n - 1), column], wide)
-            return select(call("isnan", value), const(float("inf"), wide), value) if self.missing == "right" and x.dtype.is_float else value
+            return (
+                select(call("isnan", value), const(float("inf"), wide), value)
+                if self.missing == "right" and x.dtype.is_float
+                else value
+            )
 
         def away(node: Expr, row: Expr) -> Expr:
             value = numbers[row, cast_to(feature[node], dt.int64)]
@@ -135,8 +152,15 @@ class TreeEnsemble(Operator):
         def walk(t: Expr, g: Expr) -> Stmt:
             deep: Expr = const(self.depth, dt.int64) if links is None else cast_to(links[3][t], dt.int64)
             kind: LoopKind = "unrolled" if links is None and self.depth <= UNROLLED else "serial"
-            down = loop("d", deep, lambda d: loop("i1", STEP, lambda i: Store(at, (i,), child(i, g * STEP + i)), "unrolled"), kind)
-            begin = loop("i0", STEP, lambda i: Store(at, (i,), const(0, dt.int64) if links is None else base), "unrolled")
+            down = loop(
+                "d",
+                deep,
+                lambda d: loop("i1", STEP, lambda i: Store(at, (i,), child(i, g * STEP + i)), "unrolled"),
+                kind,
+            )
+            begin = loop(
+                "i0", STEP, lambda i: Store(at, (i,), const(0, dt.int64) if links is None else base), "unrolled"
+            )
             return Allocate(at, seq(begin, down, loop("i2", STEP, lambda i: add(t, i, g * STEP + i), "unrolled")))
 
         def tree(t: Expr, first: Expr) -> Stmt:
@@ -150,7 +174,8 @@ class TreeEnsemble(Operator):
                 loop("r0", ROWS, lambda r: loop("f", columns, lambda f: Store(numbers, (r, f), number(first + r, f)))),
                 loop("r1", ROWS, lambda r: loop("k0", targets, lambda k: Store(total, (r, k), start))),
                 loop("t", trees, lambda t: tree(t, first)),
-                loop("r2", e.minimum(n - first, ROWS), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k), total[r, k]))),
+                loop("r2", e.minimum(n - first, ROWS), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k),
+                    total[r, k]))),
             )))  # fmt: skip
 
         return loop("b", e.ceildiv(n, ROWS), block, "parallel")
@@ -166,10 +191,16 @@ class TreeEnsemble(Operator):
         for missing in ("right", "left"):
             yield Sample(cls(2, "sum", missing), (odd, feature, split, weights), f"nan_{missing}")
         nan_left = np.array([1, 0, 0, 0, 1, 1], bool)
-        yield Sample(cls(2, "sum", "node"), (odd, feature, split, weights, None, None, None, None, nan_left), "nan_node")
+        yield Sample(
+            cls(2, "sum", "node"), (odd, feature, split, weights, None, None, None, None, nan_left), "nan_node"
+        )
         # Two trees: one of three nodes, whose right child is a leaf, and a leaf alone.
         inf = np.inf
-        ragged = (np.array([0, 1, 0, 0, 0, 0], np.uint16), np.array([0, 0.5, inf, inf, inf, inf], np.float32), floats((4, 1)))
+        ragged = (
+            np.array([0, 1, 0, 0, 0, 0], np.uint16),
+            np.array([0, 0.5, inf, inf, inf, inf], np.float32),
+            floats((4, 1)),
+        )
         left, leaf = np.array([1, 3, 2, 3, 4, 5], np.int32), np.array([0, 0, 0, 1, 2, 3], np.int32)
         links = left, leaf, np.array([0, 5], np.int64), np.array([2, 0], np.int32)
         for combine in ("sum", "min", "max"):

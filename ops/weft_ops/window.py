@@ -49,7 +49,10 @@ class Pool(Operator):
         if len(shape) != 2 + len(self.kernel):
             raise GraphError(f"expected x [n, c, in…] with {len(self.kernel)} spatial axes, got {show(shape)}")
         strides, pads, dilations = self.spatial()
-        return (*shape[:2], *(window_extent(*a, self.ceil_mode) for a in zip(shape[2:], self.kernel, strides, pads, dilations)))
+        return (
+            *shape[:2],
+            *(window_extent(*a, self.ceil_mode) for a in zip(shape[2:], self.kernel, strides, pads, dilations)),
+        )
 
     def spatial(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
         n = len(self.kernel)
@@ -181,14 +184,21 @@ class AveragePool(Pool):
             bare = type(self)(self.kernel, self.strides, (), self.dilations, self.ceil_mode)
             strides, _, dilations = self.spatial()
             counts = static(self.out_shape(x.shape))[2:]
-            need = [max(0, (c - 1) * s + (k - 1) * d + 1 - n) for c, s, k, d, n in zip(counts, strides, self.kernel, dilations, padded.shape[2:])]
-            views = reference_windows(np.pad(padded, [(0, 0), (0, 0), *((0, m) for m in need)]), bare.kernel, strides, dilations, counts)
+            need = [
+                max(0, (c - 1) * s + (k - 1) * d + 1 - n)
+                for c, s, k, d, n in zip(counts, strides, self.kernel, dilations, padded.shape[2:])
+            ]
+            views = reference_windows(
+                np.pad(padded, [(0, 0), (0, 0), *((0, m) for m in need)]), bare.kernel, strides, dilations, counts
+            )
         else:
             views = self.reference_windows(ones, 0)
         axes = tuple(range(x.ndim, 2 * x.ndim - 2))
         total = self.reference_windows(widen(x), 0).sum(axis=axes)
         with np.errstate(all="ignore"):
-            return rounded(np.trunc(total / views.sum(axis=axes)) if dtype.is_integer else total / views.sum(axis=axes), dtype)
+            return rounded(
+                np.trunc(total / views.sum(axis=axes)) if dtype.is_integer else total / views.sum(axis=axes), dtype
+            )
 
     def tolerance(self, *types: TensorType) -> float:
         return reduction_tolerance(int(np.prod(self.kernel)))
@@ -202,7 +212,8 @@ class AveragePool(Pool):
 
 @dataclass(frozen=True)
 class MaxPoolWithIndices(MaxPool):
-    """MaxPool and, int64, where each element was found: its flat index in x; `column_major` counts the spatial axes first-fastest.
+    """MaxPool and, int64, where each element was found: its flat index in x; `column_major` counts the spatial axes
+    first-fastest.
 
     Of equal elements, the first.
     """
@@ -246,15 +257,27 @@ class MaxPoolWithIndices(MaxPool):
         values, places = values.reshape(*shape, -1), places.reshape(*shape, -1)
         # Padding never wins, not even over the least value.
         ranked = np.where(places < 0, -np.inf, values.astype(np.float64))
-        best = np.where((places >= 0) & ((ranked == ranked.max(-1, keepdims=True)) | np.isnan(ranked)), places, np.iinfo(np.int64).max)
-        at = np.argmin(best, -1)[..., None] if not self.column_major else np.argmin(np.where(best == np.iinfo(np.int64).max, best, 0), -1)[..., None]
+        best = np.where(
+            (places >= 0) & ((ranked == ranked.max(-1, keepdims=True)) | np.isnan(ranked)),
+            places,
+            np.iinfo(np.int64).max,
+        )
+        at = (
+            np.argmin(best, -1)[..., None]
+            if not self.column_major
+            else np.argmin(np.where(best == np.iinfo(np.int64).max, best, 0), -1)[..., None]
+        )
         return rounded(np.take_along_axis(values, at, -1)[..., 0], dtype), np.take_along_axis(places, at, -1)[..., 0]
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for op, shape, name in MaxPool.variants():
             for column_major in (False, True):
-                yield Sample(cls(op.kernel, op.strides, op.pads, op.dilations, op.ceil_mode, column_major), (floats(shape),), f"{name}_{column_major}")
+                yield Sample(
+                    cls(op.kernel, op.strides, op.pads, op.dilations, op.ceil_mode, column_major),
+                    (floats(shape),),
+                    f"{name}_{column_major}",
+                )
 
 
 @dataclass(frozen=True)
@@ -277,7 +300,9 @@ class LpPool(Pool):
             return sum_over(select(inside, power, const(0, wide)), taps)
 
         total = compute(shape, formula, "poolsum")
-        root: Callable[..., Any] = lambda v: v if self.p == 1 else call("sqrt", v) if self.p == 2 else call("pow", v, const(1 / self.p, wide))
+        root: Callable[..., Any] = lambda v: (
+            v if self.p == 1 else call("sqrt", v) if self.p == 2 else call("pow", v, const(1 / self.p, wide))
+        )
         return compute(shape, lambda *i: cast_to(root(total[i]), x.dtype), "lppool")  # type: ignore[no-any-return]
 
     def infer(self, *types: Type | None) -> TensorType:
@@ -304,7 +329,8 @@ class LpPool(Pool):
 
 @dataclass(frozen=True)
 class MaxUnpool(Operator):
-    """A tensor of `shape`, zero except where indices (flat, as MaxPoolWithIndices gives them) place the elements of x; inputs x, indices."""
+    """A tensor of `shape`, zero except where indices (flat, as MaxPoolWithIndices gives them) place the elements of x;
+    inputs x, indices."""
 
     shape: tuple[Dim, ...]
     kind = "composite"
@@ -313,7 +339,9 @@ class MaxUnpool(Operator):
         x, indices = operands(types, 2)
         expect_kind(indices.dtype, ("int", "uint"), "indices")
         if len(self.shape) != x.rank or indices.rank != x.rank:
-            raise GraphError(f"expected {x.rank} dimensions, got shape {show(self.shape)} and indices {show(indices.shape)}")
+            raise GraphError(
+                f"expected {x.rank} dimensions, got shape {show(self.shape)} and indices {show(indices.shape)}"
+            )
         return TensorType(x.dtype, self.shape)
 
     def reference(self, *arrays: Array | None) -> Array:
@@ -336,7 +364,8 @@ class MaxUnpool(Operator):
 
 @dataclass(frozen=True)
 class Col2Im(Operator):
-    """Sums columns back into an image: x [n, c · Π block, windows] → [n, c, image…]; each column holds one window's elements.
+    """Sums columns back into an image: x [n, c · Π block, windows] → [n, c, image…]; each column holds one window's
+    elements.
 
     `image` and `block` (the window) may be formulas; strides, pads (begin…, end…), dilations as Conv's.
     """
@@ -358,7 +387,10 @@ class Col2Im(Operator):
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
         if x.rank != 3 or len(self.image) != len(self.block):
-            raise GraphError(f"expected x [n, c·block, windows] and a block of {len(self.image)} axes, got {show(x.shape)} and {show(self.block)}")
+            raise GraphError(
+                f"expected x [n, c·block, windows] and a block of {len(self.image)} axes, got {show(x.shape)} and"
+                f" {show(self.block)}"
+            )
         unify(product(self.windows()), x.shape[2], "windows")
         return TensorType(x.dtype, (x.shape[0], quotient([x.shape[1]], self.block), *self.image))
 
@@ -370,7 +402,9 @@ class Col2Im(Operator):
         wide = widen(x).reshape(x.shape[0], -1, *block, *counts)
         out = np.zeros((x.shape[0], wide.shape[1], *(n + lo + hi for n, (lo, hi) in zip(image, pads))), wide.dtype)
         for tap in np.ndindex(*block):
-            where = tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides))
+            where = tuple(
+                slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides)
+            )
             out[(slice(None), slice(None), *where)] += wide[(slice(None), slice(None), *tap)]
         inner = tuple(slice(lo, lo + n) for n, (lo, _) in zip(image, pads))
         return rounded(out[(slice(None), slice(None), *inner)], dt.dtype(x.dtype))

@@ -1,9 +1,11 @@
-"""Winograd's minimal filtering for 3×3 convolutions: fewer multiplications, for transforms of the picture and of the result.
+"""Winograd's minimal filtering for 3×3 convolutions: fewer multiplications, for transforms of the picture and of the
+result.
 
-A tile of m×m outputs is Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A of the 3×3 taps g and the (m+2)×(m+2) inputs d, so summing over channels is (m+2)² matrix
-products over all tiles: 36 multiplications for 16 outputs with m = 4 where the definition has 144 (Lavin & Gray, "Fast Algorithms for
-Convolutional Neural Networks", 2015). The matrices follow from evaluating polynomials at points (Toom and Cook); the farther the points are
-from ±1 and each other, the more is lost to cancellation.
+A tile of m×m outputs is Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A of the 3×3 taps g and the (m+2)×(m+2) inputs d, so summing over
+channels is (m+2)² matrix products over all tiles: 36 multiplications for 16 outputs with m = 4 where the definition has
+144 (Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The matrices follow from evaluating
+polynomials at points (Toom and Cook); the farther the points are from ±1 and each other, the more is lost to
+cancellation.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ __all__ = ["WinogradConv", "transform_weights"]
 TAPS = 3
 POINTS: dict[int, tuple[Fraction, ...]] = {
     2: (Fraction(1),),
-    # ±√½ and ±√2 lose the least (Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution", 2020); with 181/128
-    # for √2 all coefficients but one are exact in float32.
+    # ±√½ and ±√2 lose the least (Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution",
+    # 2020); with 181/128 for √2 all coefficients but one are exact in float32.
     4: (Fraction(181, 256), Fraction(181, 128)),
 }
 """Per tile size m the points beside 0 and infinity; each stands for itself and its negative."""
@@ -91,7 +93,8 @@ def _weighted(terms: Iterable[tuple[Fraction, Expr]]) -> Expr | None:
 
 
 def transformed_inputs(m: int, d: Sequence[Expr]) -> list[Expr]:
-    """Bᵀ d. What is even and what is odd in the point is written alike for a point and its negative, so that it is computed once."""
+    """Bᵀ d. What is even and what is odd in the point is written alike for a point and its negative, so that it is
+    computed once."""
     rows = matrices(m)[2]
     found: list[Expr] = []
     for k, row in enumerate(rows):
@@ -129,11 +132,12 @@ def _pick(index: Expr, choices: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True)
 class WinogradConv(Operator):
-    """Convolution of x [n, c, h, w] with 3×3 taps, stride 1, given as u = transform_weights(taps, m) [(m + 2)², c, oc] → [n, oc, h', w'].
+    """Convolution of x [n, c, h, w] with 3×3 taps, stride 1, given as u = transform_weights(taps, m) [(m + 2)², c, oc]
+    → [n, oc, h', w'].
 
-    Attributes: m (2 or 4), outputs of a tile along each axis; pads as in Conv; block, channels that stand together in transformed data (of
-    both c and oc a divisor); skip, whether products are left out that only outputs beyond the picture would need. Errors against those of
-    Conv are about a half (m = 2) or double (m = 4): docs/math.md.
+    Attributes: m (2 or 4), outputs of a tile along each axis; pads as in Conv; block, channels that stand together in
+    transformed data (of both c and oc a divisor); skip, whether products are left out that only outputs beyond the
+    picture would need. Errors against those of Conv are about a half (m = 2) or double (m = 4): docs/math.md.
     """
 
     m: int
@@ -151,7 +155,9 @@ class WinogradConv(Operator):
         if self.m not in POINTS:
             raise GraphError(f"m: expected one of {', '.join(map(str, POINTS))}, got {self.m}")
         if x.rank != 4 or u.rank != 3 or u.shape[0] != (self.m + 2) ** 2:
-            raise GraphError(f"expected x [n, c, h, w] and u [{(self.m + 2) ** 2}, c, oc], got {show(x.shape)} and {show(u.shape)}")
+            raise GraphError(
+                f"expected x [n, c, h, w] and u [{(self.m + 2) ** 2}, c, oc], got {show(x.shape)} and {show(u.shape)}"
+            )
         unify(u.shape[1], x.shape[1], "channels")
         for d in u.shape[1:]:
             if not isinstance(d, int) or self.block < 1 or d % self.block:
@@ -162,7 +168,8 @@ class WinogradConv(Operator):
         return tuple(window_extent(n, TAPS, 1, p, 1) for n, p in zip(size, pad_pairs(self.pads, 2)))
 
     def reference(self, *arrays: Array | None) -> Array:
-        """By the definition, on the taps that the weights were made from (least squares: the transform has more rows than columns)."""
+        """By the definition, on the taps that the weights were made from (least squares: the transform has more rows
+        than columns)."""
         x, u = arrays
         assert x is not None and u is not None
         g = np.array(matrices(self.m)[1], np.float64)
@@ -172,7 +179,8 @@ class WinogradConv(Operator):
 
     @algorithm("tensors")
     def winograd(self, x: Tensor, u: Tensor) -> Tensor:
-        """Tiles are numbered row by row: t = row · tiles in a row + column. Every transform is one of rows, then one of columns."""
+        """Tiles are numbered row by row: t = row · tiles in a row + column. Every transform is one of rows, then one of
+        columns."""
         m, a, block, dtype = self.m, self.m + 2, self.block, x.dtype
         (top, _), (left, _) = pad_pairs(self.pads, 2)
         n, _, h, w = x.shape
@@ -192,7 +200,12 @@ class WinogradConv(Operator):
             inside = all_of([*([column >= 0] if left else []), column < w])
             return select(inside, _pick(p, transformed_inputs(m, elements)), zero)
 
-        rows: Tensor = compute((n, c // block, down, a, as_dim(across * m + TAPS - 1), block), picture_rows, "winograd_rows", role=STAGES[0])
+        rows: Tensor = compute(
+            (n, c // block, down, a, as_dim(across * m + TAPS - 1), block),
+            picture_rows,
+            "winograd_rows",
+            role=STAGES[0],
+        )
 
         def picture(pq: Expr, b: Expr, cb: Expr, t: Expr, ci: Expr) -> Expr:
             elements = [rows[(b, cb, t // across, pq // a, (t % across) * m + k, ci)] for k in range(a)]
@@ -201,7 +214,8 @@ class WinogradConv(Operator):
         v: Tensor = compute((a * a, n, c // block, tiles, block), picture, "winograd_input", role=STAGES[1])
 
         def products(role: str, first: tuple[int, int], count: tuple[int, int], columns: Dim, number: Dim) -> Tensor:
-            """Of transformed values p, q from `first` on, `count` of them, on `number` tiles, `columns` of each row of tiles."""
+            """Of transformed values p, q from `first` on, `count` of them, on `number` tiles, `columns` of each row of
+            tiles."""
             cb, ci = reduce_axis(c // block, "cb"), reduce_axis(block, "ci")
 
             def product(b: Expr, ob: Expr, p: Expr, q: Expr, t: Expr, oi: Expr) -> Expr:
@@ -236,13 +250,16 @@ class WinogradConv(Operator):
 
         def result(b: Expr, o: Expr, y: Expr, z: Expr) -> Expr:
             t = (y // m) * across + z // m
-            return _pick(z % m, transformed_outputs(m, [half[(b, o // block, t, y % m, q, o % block)] for q in range(a)]))
+            return _pick(
+                z % m, transformed_outputs(m, [half[(b, o // block, t, y % m, q, o % block)] for q in range(a)])
+            )
 
         out: Tensor = compute((n, oc, height, width), result, "winograd", role=RESULT)
         return out
 
     def spared(self, height: Dim, width: Dim) -> tuple[bool, bool]:
-        """Whether the last row and the last column of tiles do without the products at infinity: these are in a tile's last output only."""
+        """Whether the last row and the last column of tiles do without the products at infinity: these are in a tile's
+        last output only."""
 
         def beyond(size: Dim) -> bool:
             return self.skip and isinstance(size, int) and size > self.m and size % self.m != 0
@@ -251,15 +268,25 @@ class WinogradConv(Operator):
 
     def tolerance(self, *types: TensorType) -> float:
         channels = types[1].shape[1]
-        return (2.0 if self.m == 2 else 8.0) * reduction_tolerance(9 * channels if isinstance(channels, int) else channels)
+        return (2.0 if self.m == 2 else 8.0) * reduction_tolerance(
+            9 * channels if isinstance(channels, int) else channels
+        )
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         def case(
-            name: str, m: int, pads: tuple[int, ...], size: tuple[int, int], channels: tuple[int, int] = (4, 6), block: int = 2, skip: bool = False
+            name: str,
+            m: int,
+            pads: tuple[int, ...],
+            size: tuple[int, int],
+            channels: tuple[int, int] = (4, 6),
+            block: int = 2,
+            skip: bool = False,
         ) -> Sample:
             taps = floats((channels[1], channels[0], TAPS, TAPS), seed=1)
-            return Sample(cls(m, pads, block, skip), (floats((2, channels[0], *size)), transform_weights(taps, m)), name)
+            return Sample(
+                cls(m, pads, block, skip), (floats((2, channels[0], *size)), transform_weights(taps, m)), name
+            )
 
         yield case("two", 2, (1, 1, 1, 1), (6, 5))
         yield case("four", 4, (1, 1, 1, 1), (9, 8))

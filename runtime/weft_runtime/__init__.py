@@ -1,4 +1,5 @@
-"""Running compiled models. Nothing of the compiler is imported: a saved model runs where only this package and numpy are installed.
+"""Running compiled models. Nothing of the compiler is imported: a saved model runs where only this package and numpy
+are installed.
 
 import weft_runtime
 exe = weft_runtime.load("model.weft")

@@ -1,8 +1,8 @@
 """The binary interface between compiled code and whoever runs it: structures, functions, imports and error codes.
 
-`STRUCTURES` is the one description of every structure that compiled code and the runtime share. The ctypes classes below, the offsets that emitters use
-(`OFFSETS`, `TENSOR_OFFSETS`, …) and the C header (`weft_runtime.header`) are made from it. Compiled code reads fields by offset; nothing here may move
-without a new `ABI_VERSION`.
+`STRUCTURES` is the one description of every structure that compiled code and the runtime share. The ctypes classes
+below, the offsets that emitters use (`OFFSETS`, `TENSOR_OFFSETS`, …) and the C header (`weft_runtime.header`) are made
+from it. Compiled code reads fields by offset; nothing here may move without a new `ABI_VERSION`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from weft_runtime.dtypes import DType, dtype
 ABI_VERSION = 2
 ERROR_ARGS = 8
 LARGEST = 1 << 47
-"""No size, position, step or number of bytes of a run is larger: processors address no more memory. Sums of several, and products with small numbers, fit into
-64 bits."""
+"""No size, position, step or number of bytes of a run is larger: processors address no more memory. Sums of several,
+and products with small numbers, fit into 64 bits."""
 
 Kind: TypeAlias = Literal["pointer", "int64", "uint64", "int32", "uint16", "uint8"]
 POINTER = 8
 """Bytes of a pointer on the processors that native code is made for now."""
 _BYTES = {"int64": 8, "uint64": 8, "int32": 4, "uint16": 2, "uint8": 1}
 _CTYPES: dict[str, Any] = {
-    "pointer": ctypes.c_void_p, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32, "uint16": ctypes.c_uint16, "uint8": ctypes.c_uint8,
+    "pointer": ctypes.c_void_p, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32,
+    "uint16": ctypes.c_uint16, "uint8": ctypes.c_uint8,
 }  # fmt: skip
 
 
@@ -42,9 +43,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Structure:
-    """A structure as C lays it out: fields in order, each at a multiple of its own size, the whole a multiple of the largest of these.
+    """A structure as C lays it out: fields in order, each at a multiple of its own size, the whole a multiple of the
+    largest of these.
 
-    This holds on every processor with 64-bit integers aligned to 8 bytes: x86-64, aarch64, riscv64, and with pointers of 4 bytes wasm32, arm32, riscv32.
+    This holds on every processor with 64-bit integers aligned to 8 bytes: x86-64, aarch64, riscv64, and with pointers
+    of 4 bytes wasm32, arm32, riscv32.
     """
 
     name: str
@@ -81,15 +84,19 @@ CONTEXT = Structure("weft_context", "What a segment and its kernels get as `ctx`
     Field("arena", "pointer", "memory of this call, aligned to 64 bytes", "void *"),
     Field("arena_bytes", "int64", "bytes of the arena"),
     Field("constants", "pointer", "where each constant of the segment lies", "void *const *"),
-    Field("parallel_for", "pointer", "runs a parallel loop; NULL: loops run in the thread of the caller", "weft_parallel_for *"),
+    Field("parallel_for", "pointer", "runs a parallel loop; NULL: loops run in the thread of the caller",
+        "weft_parallel_for *"),
     Field("allocate_arena", "pointer", "makes the arena larger", "weft_allocate_arena *"),
     Field("allocate_output", "pointer", "finds memory for an output", "weft_allocate_output *"),
-    Field("imports", "pointer", "functions of the C library, in the order of the imports; NULL for those that the system lacks", "void *const *"),
+    Field("imports", "pointer",
+        "functions of the C library, in the order of the imports; NULL for those that the system lacks",
+        "void *const *"),
     Field("pool", "pointer", "the state of the worker pool, which parallel_for reads", "void *"),
     Field("threads", "int64", "threads that parallel_for may use, the caller's included; 0: there is no pool"),
     Field("error_code", "int64", "0, or why the run ended"),
     Field("error_args", "int64", "what the error code says about", count=ERROR_ARGS),
-    Field("host", "pointer", "weft_host, for functions of the runtime that a segment calls, not for segments", "void *"),
+    Field("host", "pointer", "weft_host, for functions of the runtime that a segment calls, not for segments",
+        "void *"),
 ))  # fmt: skip
 TENSOR = Structure("weft_tensor", "DLPack's DLTensor (the unmanaged part, ABI of DLPack 0.8 and 1.x).", (
     Field("data", "pointer", "the memory that the elements lie in; NULL: an output without storage", "void *"),
@@ -107,7 +114,8 @@ ROOM = Structure("weft_room", "Memory that native code has reserved with `posix_
     Field("data", "pointer", "the memory", "void *"),
     Field("bytes", "int64", "its size"),
 ))  # fmt: skip
-HOST = Structure("weft_host", "What `ctx.host` points to: for functions of the runtime's own native code, not for segments.", (
+HOST = Structure("weft_host",
+"What `ctx.host` points to: for functions of the runtime's own native code, not for segments.", (
     Field("outputs", "pointer", "the `out` of the call", "weft_tensor *const *"),
     Field("rooms", "pointer", "for each output, where it lies if only the segment knows its size", "weft_room *"),
     Field("count", "int64", "outputs"),
@@ -125,7 +133,8 @@ TRIPS = Structure("weft_trips", "What the entry `repeat` of the section `loops` 
     Field("done", "int64", "afterwards: trips that ended well"),
     Field("going", "int64", "afterwards: 0 if a test ended the loop"),
     Field("number", "pointer", "the number of the trip, counted on", "int64_t *"),
-    Field("test", "pointer", "where a trip says whether there is another, a byte; NULL: it does not say", "const uint8_t *"),
+    Field("test", "pointer", "where a trip says whether there is another, a byte; NULL: it does not say",
+        "const uint8_t *"),
     Field("moving", "int64", "length of `moves`"),
     Field("moves", "pointer", "tensors whose data move on", "const weft_move *"),
     Field("carried", "int64", "length of `swaps`"),
@@ -146,17 +155,23 @@ class Function:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    Function("weft_kernel", "int32_t", "weft_context *ctx, void *const *buffers, const int64_t *dims", "A kernel: inputs, outputs, scratch."),
-    Function("weft_run", "int32_t", "weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out", "A segment."),
-    Function("weft_task", "void", "weft_context *ctx, void *closure, int64_t index, int64_t thread", "A task of a parallel loop."),
-    Function("weft_parallel_for", "int32_t", "weft_context *ctx, weft_task *task, void *closure, int64_t tasks", "Runs tasks 0 to tasks - 1."),
-    Function("weft_allocate_arena", "void *", "weft_context *ctx, int64_t bytes", "Makes the arena at least so large; NULL if it cannot."),
+    Function("weft_kernel", "int32_t", "weft_context *ctx, void *const *buffers, const int64_t *dims",
+        "A kernel: inputs, outputs, scratch."),
+    Function("weft_run", "int32_t", "weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out",
+        "A segment."),
+    Function("weft_task", "void", "weft_context *ctx, void *closure, int64_t index, int64_t thread",
+        "A task of a parallel loop."),
+    Function("weft_parallel_for", "int32_t", "weft_context *ctx, weft_task *task, void *closure, int64_t tasks",
+        "Runs tasks 0 to tasks - 1."),
+    Function("weft_allocate_arena", "void *", "weft_context *ctx, int64_t bytes",
+        "Makes the arena at least so large; NULL if it cannot."),
     Function(
         "weft_allocate_output", "int32_t", "weft_context *ctx, int64_t index, int64_t rank, const int64_t *shape",
         "Writes data and shape of an output without storage.",
     ),
     Function(
-        "weft_repeat", "int32_t", "weft_context *ctx, weft_run *run, const weft_tensor *const *in, weft_tensor *const *out, weft_trips *trips",
+        "weft_repeat", "int32_t",
+        "weft_context *ctx, weft_run *run, const weft_tensor *const *in, weft_tensor *const *out, weft_trips *trips",
         "Calls a segment again and again.",
     ),
 )  # fmt: skip
@@ -212,13 +227,15 @@ TRIPS_OFFSETS: dict[str, int] = TRIPS.offsets()
 POOL_BYTES = 32768
 """What the worker pool may use of its state. Zeros are a pool without workers."""
 POOL_SPIN = 320
-"""Where in the pool's state the number of counter ticks stands that an idle thread spins before it sleeps; 0: the pool's own guess."""
+"""Where in the pool's state the number of counter ticks stands that an idle thread spins before it sleeps; 0: the
+pool's own guess."""
 
 DEVICE_CPU = 1
 DEVICE_CUDA_HOST = 3
 
 _CODES = {
-    "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14, "float4_e2m1fn": 17, "bfloat16": 4,
+    "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14,
+    "float4_e2m1fn": 17, "bfloat16": 4,
 }  # fmt: skip
 _KINDS = {"int": 0, "uint": 1, "float": 2, "handle": 3, "complex": 5, "bool": 6}
 
@@ -230,7 +247,8 @@ def dlpack_type(value: object) -> tuple[int, int]:
 
 
 def type_word(value: object, rank: int) -> int:
-    """`ndim`, `code`, `bits` and `lanes` of a DLTensor read as one little-endian 64-bit word: one comparison checks rank and dtype."""
+    """`ndim`, `code`, `bits` and `lanes` of a DLTensor read as one little-endian 64-bit word: one comparison checks
+    rank and dtype."""
     code, bits = dlpack_type(value)
     return rank | code << 32 | bits << 40 | 1 << 48
 

@@ -4,15 +4,16 @@
     code/<section>           an image, then the manifest's signature
     weights.safetensors      its data 64-byte aligned in the file, so that they are used where they lie
 
-Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's checksum, and a whole file can be
-pinned with `expect`. Weights are hashed too, unless WEFT_VERIFY_WEIGHTS=0 or `expect` has already vouched for the file: in pieces of 4 MiB, several at
-once (0.15 s for 400 MB on two threads), and the hash in the manifest is that of the pieces' hashes.
+Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's
+checksum, and a whole file can be pinned with `expect`. Weights are hashed too, unless WEFT_VERIFY_WEIGHTS=0 or `expect`
+has already vouched for the file: in pieces of 4 MiB, several at once (0.15 s for 400 MB on two threads), and the hash
+in the manifest is that of the pieces' hashes.
 
-Code believes its manifest: how many inputs it gets, of what types, which constants. So each code section ends with the signature of the manifest that it
-was written with, inside of what is hashed, and goes with no other one.
+Code believes its manifest: how many inputs it gets, of what types, which constants. So each code section ends with the
+signature of the manifest that it was written with, inside of what is hashed, and goes with no other one.
 
-A file of at most COPIED bytes is copied before anything of it is checked: what was checked is what runs. A larger one is mapped: who writes into it or cuts
-it short later changes weights that are in use, or ends the process with SIGBUS.
+A file of at most COPIED bytes is copied before anything of it is checked: what was checked is what runs. A larger one
+is mapped: who writes into it or cuts it short later changes weights that are in use, or ends the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ _ZIP64 = 20
 _PADDING_FIELD = 0xD935  # the extra field that zipalign uses
 
 _SAFETENSORS = {
-    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
-    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
+    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
+    "uint32": "U32", "uint64": "U64",
+    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "complex64": "C64",
 }  # fmt: skip
 
 
@@ -85,11 +88,15 @@ def _layout(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[bytes, dict[
             entries[f"weft.padding.{at}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [at, at + gap]}
             at += gap
         kind = _SAFETENSORS.get(dtype(array.dtype).name)
-        shape = list(array.shape) if kind else [array.nbytes]  # an element type the format lacks is stored as bytes; the manifest tells the truth
+        shape = (
+            list(array.shape) if kind else [array.nbytes]
+        )  # an element type the format lacks is stored as bytes; the manifest tells the truth
         entries[name] = {"dtype": kind or "U8", "shape": shape, "data_offsets": [at, at + array.nbytes]}
         places[name] = (at, at + array.nbytes)
         at += array.nbytes
-    header = json.dumps({"__metadata__": {"format": "weft"}, **entries}, ensure_ascii=False, separators=(",", ":")).encode()
+    header = json.dumps(
+        {"__metadata__": {"format": "weft"}, **entries}, ensure_ascii=False, separators=(",", ":")
+    ).encode()
     header += b" " * (-(8 + len(header)) % ALIGNMENT)
     return struct.pack("<Q", len(header)) + header, places, at
 
@@ -163,7 +170,10 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
             raise ArchiveError(f"{where} has no weights '{info.name}'")
         begin, end = offsets
         if not (0 <= begin <= end <= len(body) and end - begin == count):
-            raise ArchiveError(f"{where} has malformed weights", why=f"'{info.name}' needs {count} bytes, its place is {begin} … {end} of {len(body)}")
+            raise ArchiveError(
+                f"{where} has malformed weights",
+                why=f"'{info.name}' needs {count} bytes, its place is {begin} … {end} of {len(body)}",
+            )
         found[info.name] = flat[begin:end].view(of).reshape(info.shape)
     return found
 
@@ -171,15 +181,26 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def save(path: Path, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]], durable: bool = True) -> None:
+def save(
+    path: Path,
+    manifest: Manifest,
+    code: Mapping[str, bytes],
+    constants: Mapping[str, np.ndarray[Any, Any]],
+    durable: bool = True,
+) -> None:
     """Writes the archive, whole or not at all; `durable`: it is on the disk then."""
-    why = obstacle(path) or (f"'{path}' is no file, and an archive is written with leaps" if path.exists() and not path.is_file() else None)
+    why = obstacle(path) or (
+        f"'{path}' is no file, and an archive is written with leaps" if path.exists() and not path.is_file() else None
+    )
     if why is not None:
         raise ExecutionError(f"cannot write {path}", why=why)
     manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None)
     manifest, code = sign(manifest, code)
     try:
-        with replacing(path, durable) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with (
+            replacing(path, durable) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+        ):
             _add(archive, file, MANIFEST, iter([manifest.to_json()]))
             for name in manifest.sections:
                 _add(archive, file, CODE + name, iter([code[name]]))
@@ -193,7 +214,10 @@ def sign(manifest: Manifest, code: Mapping[str, bytes]) -> tuple[Manifest, dict[
     """Code sections as an archive has them, and the manifest with their hashes."""
     signature = manifest.signature()
     signed = {name: code[name] + signature for name in manifest.sections}
-    sections = {n: replace(s, sha256=hashlib.sha256(signed[n]).hexdigest(), bytes=len(signed[n])) for n, s in manifest.sections.items()}
+    sections = {
+        n: replace(s, sha256=hashlib.sha256(signed[n]).hexdigest(), bytes=len(signed[n]))
+        for n, s in manifest.sections.items()
+    }
     return manifest.with_(sections=sections), signed
 
 
@@ -218,13 +242,31 @@ class _Reader:
         if self.size == 0:
             raise ArchiveError(f"{self.where} is empty", hint="the file was cut short: save or copy it again")
         if file.read(4) != b"PK\3\4":
-            raise ArchiveError(f"{self.where} is no Weft archive", why="it does not start as a zip", hint="a saved executable is written by exe.save(path)")
-        self.data = self._copy(file) if copy or (copy is None and self.size <= COPIED) else memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            raise ArchiveError(
+                f"{self.where} is no Weft archive",
+                why="it does not start as a zip",
+                hint="a saved executable is written by exe.save(path)",
+            )
+        self.data = (
+            self._copy(file)
+            if copy or (copy is None and self.size <= COPIED)
+            else memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        )
         try:
             # zipfile reads from memory as from a file, and so cannot see another file than this one.
             self.zip = zipfile.ZipFile(_MappedFile(self.data))
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, struct.error, UnicodeDecodeError, OverflowError) as error:
-            raise ArchiveError(f"{self.where} is truncated or corrupt", why=str(error), hint="save or copy it again") from None
+        except (
+            zipfile.BadZipFile,
+            NotImplementedError,
+            ValueError,
+            EOFError,
+            struct.error,
+            UnicodeDecodeError,
+            OverflowError,
+        ) as error:
+            raise ArchiveError(
+                f"{self.where} is truncated or corrupt", why=str(error), hint="save or copy it again"
+            ) from None
         self.members: dict[str, tuple[int, int]] = {}
         for info in self.zip.infolist():
             if info.filename in self.members:
@@ -235,14 +277,21 @@ class _Reader:
         if MANIFEST not in self.members:
             raise ArchiveError(f"{self.where} is no Weft archive", why=f"it has no {MANIFEST}")
         if self.members[MANIFEST][1] > _MOST_MANIFEST:
-            raise ArchiveError(f"{self.where} has a manifest of {self.members[MANIFEST][1]} bytes", why=f"at most {_MOST_MANIFEST} are read")
+            raise ArchiveError(
+                f"{self.where} has a manifest of {self.members[MANIFEST][1]} bytes",
+                why=f"at most {_MOST_MANIFEST} are read",
+            )
 
     def _copy(self, file: BinaryIO) -> memoryview:
         """The file in memory of this process, on the boundary of a page as if it were mapped."""
         try:
             room = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError, MemoryError) as error:
-            raise ArchiveError(f"no memory for a copy of {self.where}", why=f"it has {self.size} bytes: {error}", hint="load it with copy=False") from None
+            raise ArchiveError(
+                f"no memory for a copy of {self.where}",
+                why=f"it has {self.size} bytes: {error}",
+                hint="load it with copy=False",
+            ) from None
         with contextlib.suppress(AttributeError, OSError):  # a system without huge pages
             room.madvise(mmap.MADV_HUGEPAGE)
         file.seek(0)
@@ -256,24 +305,38 @@ class _Reader:
 
     def _place(self, info: zipfile.ZipInfo) -> tuple[int, int]:
         """Offset and size of a member's data."""
-        stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size and not info.flag_bits & 0x1
+        stored = (
+            info.compress_type == zipfile.ZIP_STORED
+            and info.compress_size == info.file_size
+            and not info.flag_bits & 0x1
+        )
         at = info.header_offset
         if not stored:
-            raise ArchiveError(f"{self.where} holds '{info.filename}' compressed or encrypted", why="sections are used where they lie in the file")
+            raise ArchiveError(
+                f"{self.where} holds '{info.filename}' compressed or encrypted",
+                why="sections are used where they lie in the file",
+            )
         if 0 <= at <= self.size - 30 and bytes(self.data[at : at + 4]) == b"PK\3\4":
             name, extra = struct.unpack_from("<HH", self.data, at + 26)
             begin = at + 30 + name + extra
-            if bytes(self.data[at + 30 : at + 30 + name]) == info.filename.encode() and begin + info.file_size <= self.size:
+            if (
+                bytes(self.data[at + 30 : at + 30 + name]) == info.filename.encode()
+                and begin + info.file_size <= self.size
+            ):
                 return begin, info.file_size
         raise ArchiveError(
-            f"{self.where} is truncated or corrupt", why=f"'{info.filename}' does not lie where the directory says", hint="save or copy it again"
+            f"{self.where} is truncated or corrupt",
+            why=f"'{info.filename}' does not lie where the directory says",
+            hint="save or copy it again",
         )
 
     def manifest(self) -> Manifest:
         try:
             text = self.zip.read(MANIFEST)  # checks the zip's checksum
         except (zipfile.BadZipFile, EOFError, NotImplementedError, struct.error, RuntimeError, ValueError) as error:
-            raise ArchiveError(f"{self.where} has a corrupt manifest", why=str(error), hint="save or copy it again") from None
+            raise ArchiveError(
+                f"{self.where} has a corrupt manifest", why=str(error), hint="save or copy it again"
+            ) from None
         return Manifest.from_json(text, self.where)
 
     def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
@@ -282,7 +345,9 @@ class _Reader:
             raise ArchiveError(f"{self.where} lacks '{name}', which its manifest names")
         begin, size = self.members[name]
         if size != info.bytes:
-            raise ArchiveError(f"{self.where} is corrupt", why=f"'{name}' has {size} bytes, its manifest says {info.bytes}")
+            raise ArchiveError(
+                f"{self.where} is corrupt", why=f"'{name}' has {size} bytes, its manifest says {info.bytes}"
+            )
         data = self.data[begin : begin + size]
         if check:
             self._agree(name, hash_pieces([data])[0], info)
@@ -294,12 +359,18 @@ class _Reader:
         self._agree(CODE + name, hashlib.sha256(data).hexdigest(), info)
         if data[-_SIGNATURE:] != signature:
             why = f"'{CODE + name}' was made for another manifest, with other inputs, outputs, constants or steps"
-            raise ArchiveError(f"{self.where} holds code that does not go with its manifest", why=why, hint="save or copy it again")
+            raise ArchiveError(
+                f"{self.where} holds code that does not go with its manifest", why=why, hint="save or copy it again"
+            )
         return data[:-_SIGNATURE]
 
     def _agree(self, name: str, hashed: str, info: SectionInfo) -> None:
         if hashed != info.sha256:
-            raise ArchiveError(f"{self.where} is corrupt", why=f"the hash of '{name}' is not the one in its manifest", hint="save or copy it again")
+            raise ArchiveError(
+                f"{self.where} is corrupt",
+                why=f"the hash of '{name}' is not the one in its manifest",
+                hint="save or copy it again",
+            )
 
 
 class _MappedFile(io.RawIOBase):
@@ -356,7 +427,10 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
         raise ArchiveError(f"{path} has a malformed manifest", why=trouble)
     loops = manifest.sections.get(manifest.loops) if manifest.loops is not None else None
     if manifest.loops is not None and (loops is None or "repeat" not in loops.entries):
-        raise ArchiveError(f"{path} has a malformed manifest", why=f"'{manifest.loops}', which runs loops, is no section with the entry 'repeat'")
+        raise ArchiveError(
+            f"{path} has a malformed manifest",
+            why=f"'{manifest.loops}', which runs loops, is no section with the entry 'repeat'",
+        )
     if manifest.constants and manifest.weights is None:
         raise ArchiveError(f"{path} has a malformed manifest", why="it lists constants and no weights")
     known = {CODE + name for name in manifest.sections} | {MANIFEST} | ({WEIGHTS} if manifest.weights else set())
@@ -365,7 +439,10 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
         raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
     signature = manifest.signature()
     code = {name: reader.code(name, info, signature) for name, info in manifest.sections.items()}
-    bare = {n: replace(s, sha256=hashlib.sha256(code[n]).hexdigest(), bytes=len(code[n])) for n, s in manifest.sections.items()}
+    bare = {
+        n: replace(s, sha256=hashlib.sha256(code[n]).hexdigest(), bytes=len(code[n]))
+        for n, s in manifest.sections.items()
+    }
     constants: dict[str, np.ndarray[Any, Any]] = {}
     if manifest.constants and manifest.weights is not None:
         check = expect is None and settings.VERIFY_WEIGHTS.get()
@@ -376,7 +453,11 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
 def _check_whole(reader: _Reader, expect: str) -> None:
     kind, _, digest = expect.partition(":")
     if kind != "sha256" or len(digest) != 64:
-        raise ArchiveError(f"'{expect}' is no hash to expect", hint="write sha256: and 64 hexadecimal digits, as sha256sum prints")
+        raise ArchiveError(
+            f"'{expect}' is no hash to expect", hint="write sha256: and 64 hexadecimal digits, as sha256sum prints"
+        )
     got = hashlib.sha256(reader.data).hexdigest()
     if got != digest.lower():
-        raise ArchiveError(f"{reader.where} is not the expected file", why=f"its hash is sha256:{got}, expected {expect}")
+        raise ArchiveError(
+            f"{reader.where} is not the expected file", why=f"its hash is sha256:{got}, expected {expect}"
+        )

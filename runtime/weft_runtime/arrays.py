@@ -22,7 +22,8 @@ def _described_address(array: Array) -> int:
 
 
 def _find_data_field() -> int | None:
-    """Where an array object holds its data pointer: right after the object header, by numpy's C ABI. None if this Python is laid out otherwise."""
+    """Where an array object holds its data pointer: right after the object header, by numpy's C ABI. None if this
+    Python is laid out otherwise."""
     offset = object.__basicsize__
     samples: list[Array] = [np.empty(3), np.empty((2, 2), np.int8)[1:], np.empty((), np.uint16)]
     try:
@@ -45,7 +46,8 @@ def array_address(array: Array) -> int:
 
 
 def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any], alignment: int | None = None) -> Array:
-    """A fresh array that starts at a multiple of `alignment`; without it, one of a page or more starts on a cache line, which wide stores want.
+    """A fresh array that starts at a multiple of `alignment`; without it, one of a page or more starts on a cache line,
+    which wide stores want.
 
     Raises:
         MemoryError: there is no such memory.
@@ -62,7 +64,8 @@ def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any], alignment: int | No
 
 
 def aligned(array: Array, alignment: int = ALIGNMENT) -> Array:
-    """The array itself if it is contiguous and starts at a multiple of `alignment`, by default a cache line, else a copy that does."""
+    """The array itself if it is contiguous and starts at a multiple of `alignment`, by default a cache line, else a
+    copy that does."""
     array = np.asarray(array)
     if array.flags.c_contiguous and array_address(array) % alignment == 0 and array.dtype.isnative:
         return array

@@ -5,9 +5,9 @@
         CACHEDIR.TAG           the marker: without it the folder is not used
         <kind>/<2 hex>/<64 hex>.bin | .file
 
-Entries are machine code that runs as this user. So folders that are links, belong to another user, or may be written by others are not used, nor is an entry
-that is a link, belongs to another user, or may be written by others. What is removed, to stay within the bound, has the name of an entry and the
-owner of one.
+Entries are machine code that runs as this user. So folders that are links, belong to another user, or may be written by
+others are not used, nor is an entry that is a link, belongs to another user, or may be written by others. What is
+removed, to stay within the bound, has the name of an entry and the owner of one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ LASTING = ("machines",)
 _MAGIC = b"weft-cache-1\n"
 _STALE_SECONDS = 3600
 _ENTRY = re.compile(r"[0-9a-f]{64}\.(bin|file)")
-_TEMPORARY = re.compile(r"\.{1,2}[0-9a-f]{64}\.[a-z0-9_]{8}\.tmp(\.[0-9a-f]{16}\.tmp)?")  # the second part: `replacing`, which writers of files use
+_TEMPORARY = re.compile(
+    r"\.{1,2}[0-9a-f]{64}\.[a-z0-9_]{8}\.tmp(\.[0-9a-f]{16}\.tmp)?"
+)  # the second part: `replacing`, which writers of files use
 
 _told: set[str] = set()
 
@@ -43,11 +45,12 @@ _told: set[str] = set()
 class Cache:
     """Entries of one kind ("kernels", "models"). All kinds share one directory and one bound.
 
-    A bytes entry carries its own hash and is ignored when damaged. A file entry (put with a callback) is handed out as a path to be mapped: its
-    reader checks it and calls `discard` if it is no good. The least recently used entries go first.
+    A bytes entry carries its own hash and is ignored when damaged. A file entry (put with a callback) is handed out as
+    a path to be mapped: its reader checks it and calls `discard` if it is no good. The least recently used entries go
+    first.
 
-    `disabled` says why the cache keeps nothing, if so; using it then is no error. The first use in a process warns (CacheWarning), unless the cache was
-    turned off.
+    `disabled` says why the cache keeps nothing, if so; using it then is no error. The first use in a process warns
+    (CacheWarning), unless the cache was turned off.
 
     Args:
         kind: a name for the entries, of letters, digits and `_`.
@@ -128,10 +131,12 @@ class Cache:
         return place
 
     def put(self, key: str, value: bytes | Callable[[Path], object]) -> Path | None:
-        """Stores bytes, or what a callback writes to the path that it gets; atomically, so that readers see all or nothing.
+        """Stores bytes, or what a callback writes to the path that it gets; atomically, so that readers see all or
+        nothing.
 
         Returns:
-            The entry, or None where the cache keeps nothing: it is disabled, or the disk is full, of which the first time warns.
+            The entry, or None where the cache keeps nothing: it is disabled, or the disk is full, of which the first
+            time warns.
         """
         if not self._usable():
             return None
@@ -185,7 +190,8 @@ class Cache:
         return 0 if self.disabled else sum(entry[1] for entry in self._entries())
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """Time of the last use in seconds, bytes and place of every entry of every kind. Removes what writers left that died."""
+        """Time of the last use in seconds, bytes and place of every entry of every kind. Removes what writers left that
+        died."""
         import time
 
         found = []
@@ -226,7 +232,9 @@ def _tell(why: str) -> None:
     if why in _told:
         return
     _told.add(why)
-    hint = f"name another folder with {settings.CACHE_DIR.name}, or turn the cache off with {settings.CACHE_BYTES.name}=0"
+    hint = (
+        f"name another folder with {settings.CACHE_DIR.name}, or turn the cache off with {settings.CACHE_BYTES.name}=0"
+    )
     warnings.warn(f"what is compiled is not kept in the cache: {why}\n  hint: {hint}", CacheWarning, stacklevel=4)
 
 
@@ -238,7 +246,8 @@ def _own(status: os.stat_result) -> bool:
 
 
 def _open_to_others(status: os.stat_result) -> bool:
-    """Whether others than the owner may replace what a file or folder holds. In a folder with the sticky bit they may not."""
+    """Whether others than the owner may replace what a file or folder holds. In a folder with the sticky bit they may
+    not."""
     return bool(status.st_mode & 0o022) and not (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX)
 
 
@@ -303,9 +312,12 @@ def _make(folder: Path) -> None:
 
 
 def _open_own(place: Path) -> int | None:
-    """A descriptor of a regular file of this user that no one else may write to; None if the place holds none. Links are not followed."""
+    """A descriptor of a regular file of this user that no one else may write to; None if the place holds none. Links
+    are not followed."""
     try:
-        handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        handle = os.open(
+            place, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        )
     except OSError:
         return None
     status = os.fstat(handle)

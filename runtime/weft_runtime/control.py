@@ -21,7 +21,10 @@ Run = Callable[[Sequence[Any]], "list[Any]"]
 def truth(value: Any, what: str) -> bool:
     """A condition, which is a bool of one element."""
     if not isinstance(value, np.ndarray) or value.size != 1:
-        raise ExecutionError(f"{what} is decided by one element, got {list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__}")
+        raise ExecutionError(
+            f"{what} is decided by one element, got"
+            f" {list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__}"
+        )
     return bool(value.reshape(-1)[0])
 
 
@@ -52,7 +55,8 @@ def item_of(x: Any, axis: int, k: int, backward: bool) -> Any:
 
 @dataclass
 class Collected:
-    """What trips gave as one of a loop's results, in their order: rows of a tensor that is nobody else's, then what later trips gave, one by one."""
+    """What trips gave as one of a loop's results, in their order: rows of a tensor that is nobody else's, then what
+    later trips gave, one by one."""
 
     rows: Array | None = None
     parts: list[Any] = field(default_factory=list)
@@ -68,7 +72,10 @@ class Collected:
         dtype, shape = empty
         shapes = {p.shape for p in self.parts} | ({self.rows.shape[1:]} if self.rows is not None else set())
         if len(shapes) > 1:
-            raise ExecutionError("a loop collects results of different sizes", why=f"{', '.join(str(list(s)) for s in sorted(shapes)[:4])}")
+            raise ExecutionError(
+                "a loop collects results of different sizes",
+                why=f"{', '.join(str(list(s)) for s in sorted(shapes)[:4])}",
+            )
         rows = self.rows
         if self.parts:
             rows = np.concatenate([*([] if rows is None else [rows]), *(p[None] for p in self.parts)])
@@ -76,13 +83,16 @@ class Collected:
             try:
                 return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
             except ValueError as error:  # sizes that numpy cannot multiply
-                raise ExecutionError("a loop of no trips collects results of sizes that no memory holds", why=f"{list(shape)}: {error}") from None
+                raise ExecutionError(
+                    "a loop of no trips collects results of sizes that no memory holds", why=f"{list(shape)}: {error}"
+                ) from None
         rows = rows[::-1] if backward else rows
         return np.ascontiguousarray(np.moveaxis(rows, 0, axis) if axis else rows)
 
 
 def branch(values: Sequence[Any], then: Run, orelse: Run, first: int) -> list[Any]:
-    """The results of one of two plans; `values` are the condition's, then those of `then`, which takes `first`, then those of the other."""
+    """The results of one of two plans; `values` are the condition's, then those of `then`, which takes `first`, then
+    those of the other."""
     taken = truth(values[0], "a branch")
     return then(values[1 : 1 + first]) if taken else orelse(values[1 + first :])
 
@@ -110,21 +120,33 @@ class Trips(Protocol):
     Args:
         k: the number of the next trip.
         trips: how many there are at most; None: as the body wants.
-        last: what the trip before gave: whether to go on, if the body tests, what is carried, what is collected. Nobody else has it.
-        items, captured: what the body takes besides.
+        last: what the trip before gave: whether to go on, if the body tests, what is carried, what is collected. Nobody
+        else has it. items, captured: what the body takes besides.
         collected: what trips gave so far; what these give is added.
 
     Returns:
-        The number of the next trip, what is carried then, whether the last wanted another. If it did and there could be one, that is none of the many:
-        it fails, or changes sizes.
+        The number of the next trip, what is carried then, whether the last wanted another. If it did and there could be
+        one, that is none of the many: it fails, or changes sizes.
     """
 
     def __call__(
-        self, k: int, trips: int | None, last: Sequence[Array], items: Sequence[Array], captured: Sequence[Array], collected: Sequence[Collected]
+        self,
+        k: int,
+        trips: int | None,
+        last: Sequence[Array],
+        items: Sequence[Array],
+        captured: Sequence[Array],
+        collected: Sequence[Collected],
     ) -> tuple[int, list[Array], bool]: ...
 
 
-def repeat(step: Course, values: Sequence[Any], body: Run, empty: Sequence[tuple[Any, tuple[int, ...]]], many: Trips | None = None) -> list[Any]:
+def repeat(
+    step: Course,
+    values: Sequence[Any],
+    body: Run,
+    empty: Sequence[tuple[Any, tuple[int, ...]]],
+    many: Trips | None = None,
+) -> list[Any]:
     """The carried values at last, then what was collected.
 
     Args:
@@ -154,7 +176,15 @@ def repeat(step: Course, values: Sequence[Any], body: Run, empty: Sequence[tuple
         for collected, value in zip(found, results[step.carried :]):
             collected.parts.append(value)
         k += 1
-        if many is not None and going and (trips is None or trips - k >= FEW) and all(a.shape == b.shape for a, b in zip(before, carried)):
+        if (
+            many is not None
+            and going
+            and (trips is None or trips - k >= FEW)
+            and all(a.shape == b.shape for a, b in zip(before, carried))
+        ):
             k, carried, going = many(k, trips, given, items, captured, found)
             many = None
-    return [*carried, *(c.result(axis, back, e) for c, axis, back, e in zip(found, step.result_axes, step.result_backward, empty))]
+    return [
+        *carried,
+        *(c.result(axis, back, e) for c, axis, back, e in zip(found, step.result_axes, step.result_backward, empty)),
+    ]

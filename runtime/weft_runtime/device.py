@@ -1,4 +1,5 @@
-"""What a plan needs of a device that is not the host's CPU: memory of its own, copies, and kernels to launch. Plugins implement it.
+"""What a plan needs of a device that is not the host's CPU: memory of its own, copies, and kernels to launch. Plugins
+implement it.
 
 A saved model runs without the compiler: a device is runtime, and so is what implements it.
 """
@@ -42,7 +43,8 @@ class Slice:
 
 @dataclass(frozen=True)
 class Borrowed:
-    """Another library's row-major tensor in a device's memory: where it is, and what its bytes mean. `owner` keeps it there."""
+    """Another library's row-major tensor in a device's memory: where it is, and what its bytes mean. `owner` keeps it
+    there."""
 
     place: Slice
     dtype: np.dtype[Any]
@@ -66,14 +68,17 @@ class Device(ABC):
     """
 
     shares_memory: ClassVar[bool] = False
-    """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies them."""
+    """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies
+    them."""
 
     align: int = 1
-    """Bytes, a power of two: `allocate` promises memory whose address is a multiple of it. Of the host's arrays that it gets (`share`), those whose address is
-    not are copied first. A target whose machine declares `Scope("global", align=…)` needs as much of its device, or a run is an error."""
+    """Bytes, a power of two: `allocate` promises memory whose address is a multiple of it. Of the host's arrays that it
+    gets (`share`), those whose address is not are copied first. A target whose machine declares `Scope("global",
+    align=…)` needs as much of its device, or a run is an error."""
 
     simulated: ClassVar[bool] = False
-    """Whether a program on the host plays it: the time of a launch is the program's, not the chip's, and `weft conform` allows more of it."""
+    """Whether a program on the host plays it: the time of a launch is the program's, not the chip's, and `weft conform`
+    allows more of it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -99,7 +104,8 @@ class Device(ABC):
 
     @abstractmethod
     def read(self, source: Slice, data: Array) -> None:
-        """The device's memory into the host's contiguous array, which is whole when this returns; `synchronize` has been called."""
+        """The device's memory into the host's contiguous array, which is whole when this returns; `synchronize` has
+        been called."""
 
     @abstractmethod
     def load(self, image: bytes, entries: Mapping[str, int]) -> Any:
@@ -110,7 +116,8 @@ class Device(ABC):
         """Starts a kernel after those started before: inputs, outputs, then scratch."""
 
     def prepare(self, module: Any, launches: Sequence[Started]) -> Callable[[], None]:
-        """What starts these kernels one after another, as often as it is called. A device that takes a list of launches at once (a graph) overrides this.
+        """What starts these kernels one after another, as often as it is called. A device that takes a list of launches
+        at once (a graph) overrides this.
 
         What it returns is called only while all the memory that the launches name is held.
         """
@@ -130,26 +137,29 @@ class Device(ABC):
         """Whether the device notes from now on when launches begin and end. One that cannot tell ignores this."""
 
     def recorded(self) -> list[tuple[str, float, float]]:
-        """Of every `launch` since the last call of this or of `record`, in order: the kernel, and the seconds at which it began and ended by the device's
-        clock. Waits until all are done.
+        """Of every `launch` since the last call of this or of `record`, in order: the kernel, and the seconds at which
+        it began and ended by the device's clock. Waits until all are done.
         """
         return []
 
     def share(self, data: Array) -> Memory:
-        """The host's contiguous array as memory of a device that `shares_memory`: the handle is its bytes. A driver that must be told is told here.
+        """The host's contiguous array as memory of a device that `shares_memory`: the handle is its bytes. A driver
+        that must be told is told here.
 
         Kernels only read inputs and constants, whose arrays may be read-only.
         """
         return Memory(data.nbytes, data.reshape(-1).view(np.uint8))
 
     def borrow(self, value: Any, name: str) -> Borrowed | None:
-        """Another library's tensor that lies in this device's memory, to be read and written where it is; None if it lies somewhere else.
+        """Another library's tensor that lies in this device's memory, to be read and written where it is; None if it
+        lies somewhere else.
 
-        Tensors at one address are one `Memory`, so that what was prepared for them is found again. What their library has started is done before what is
-        launched from now on.
+        Tensors at one address are one `Memory`, so that what was prepared for them is found again. What their library
+        has started is done before what is launched from now on.
 
         Raises:
-            InputError: it lies here, and not so that kernels can take it, at a multiple of `align` for instance; calls it `name`.
+            InputError: it lies here, and not so that kernels can take it, at a multiple of `align` for instance; calls
+            it `name`.
         """
         return None
 
@@ -169,9 +179,11 @@ class Device(ABC):
 
 
 class HostDevice(Device):
-    """A device on the host's memory, a library or a simulator: what runs its code is all that is left to say, `load` and `launch`.
+    """A device on the host's memory, a library or a simulator: what runs its code is all that is left to say, `load`
+    and `launch`.
 
-    Handles are arrays of bytes. Launches return when they are done. `capacity` is what arenas and copies may have; values are the host's arrays.
+    Handles are arrays of bytes. Launches return when they are done. `capacity` is what arenas and copies may have;
+    values are the host's arrays.
     """
 
     shares_memory = True
@@ -219,7 +231,8 @@ class DeviceKind:
         name: what plans call it.
         missing: None if it is here, else why not, as a sentence.
         open: the device, opened once a process.
-        named: where a machine may have several: the kind of the one that plans call "name:WHICH", by WHICH. Its name is that whole text.
+        named: where a machine may have several: the kind of the one that plans call "name:WHICH", by WHICH. Its name is
+        that whole text.
     """
 
     name: str
@@ -239,12 +252,15 @@ def blamed(device: str, what: str) -> Iterator[None]:
         if from_signal(error):
             raise
         place = raised_in(error)
-        why = (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) + (f" ({place})" if place else "")
+        why = (f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) + (
+            f" ({place})" if place else ""
+        )
         raise ExecutionError(f"{what} failed on device '{device}'", why=why) from error
 
 
 def _of_plugins() -> Mapping[str, DeviceKind]:
-    # The runtime knows no plugin, but the one who knows them is at hand: this is the only way back, and it is taken when a device is wanted.
+    # The runtime knows no plugin, but the one who knows them is at hand: this is the only way back, and it is taken
+    # when a device is wanted.
     return importlib.import_module("weft.plugins").device_kinds()  # type: ignore[no-any-return]
 
 
@@ -254,7 +270,8 @@ _opening = threading.RLock()  # a device may be made of others
 
 
 def close_devices(then: Mapping[str, Device] | None = None) -> dict[str, Device]:
-    """Forgets the process's devices, so that they are opened anew when they are wanted, and gives what was open; `then` is open from now on."""
+    """Forgets the process's devices, so that they are opened anew when they are wanted, and gives what was open; `then`
+    is open from now on."""
     with _opening:
         before = dict(_open)
         _open.clear()
@@ -278,8 +295,16 @@ def open_device(name: str) -> Device:
             kinds[name] = of_several(which)
         if name not in kinds:
             close = nearest(name, kinds)
-            hint = f"did you mean '{close}'?" if close else "install the plugin that the model was compiled with; see `weft plugins`"
-            raise ExecutionError(f"no plugin offers the device '{name}'", why="devices: " + (", ".join(sorted(kinds)) or "none but the host"), hint=hint)
+            hint = (
+                f"did you mean '{close}'?"
+                if close
+                else "install the plugin that the model was compiled with; see `weft plugins`"
+            )
+            raise ExecutionError(
+                f"no plugin offers the device '{name}'",
+                why="devices: " + (", ".join(sorted(kinds)) or "none but the host"),
+                hint=hint,
+            )
         missing = kinds[name].missing()
         if missing is not None:
             raise ExecutionError(f"the device '{name}' is not here", why=missing)

@@ -34,21 +34,41 @@ class _Versioned(ctypes.Structure):
 @cache
 def _by_code() -> dict[tuple[int, int], np.dtype[Any]]:
     # Sub-byte tensors of DLPack are packed, ours take a byte per element: they do not match.
-    return {dlpack_type(d): d.numpy for d in all_dtypes() if d.kind not in ("string", "handle") and (d.bits >= 8 or d.is_bool)}
+    return {
+        dlpack_type(d): d.numpy
+        for d in all_dtypes()
+        if d.kind not in ("string", "handle") and (d.bits >= 8 or d.is_bool)
+    }
 
 
 class _Lender:
-    """Holds a DLPack capsule for as long as an array shows its memory. The capsule is never marked as used: its own destructor gives the tensor back."""
+    """Holds a DLPack capsule for as long as an array shows its memory. The capsule is never marked as used: its own
+    destructor gives the tensor back."""
 
-    def __init__(self, capsule: object, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], readonly: bool) -> None:
+    def __init__(
+        self,
+        capsule: object,
+        address: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        dtype: np.dtype[Any],
+        readonly: bool,
+    ) -> None:
         self.capsule = capsule
         # numpy does not know the type codes of ml_dtypes here: the bytes are described, the type is put on by a view.
-        self.__array_interface__ = {"version": 3, "data": (address, readonly), "shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}"}
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, readonly),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{dtype.itemsize}",
+        }
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A tensor of another library, wherever it lies: the address of its first element, and what its bytes mean. `strides` in bytes, None if row-major.
+    """A tensor of another library, wherever it lies: the address of its first element, and what its bytes mean.
+    `strides` in bytes, None if row-major.
 
     It stays as it is for as long as `capsule` is held.
     """
@@ -87,7 +107,9 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     found = foreign_tensor(value, name)
     if 0 in found.shape:
         return np.empty(found.shape, found.dtype)
-    return np.asarray(_Lender(found.capsule, found.address, found.shape, found.strides, found.dtype, found.readonly)).view(found.dtype)
+    return np.asarray(
+        _Lender(found.capsule, found.address, found.shape, found.strides, found.dtype, found.readonly)
+    ).view(found.dtype)
 
 
 def _device(value: Any, name: str = "") -> int:
@@ -105,7 +127,11 @@ def _device(value: Any, name: str = "") -> int:
             raise
         which = f"input '{name}'" if name else "an input"
         where = f" (device '{value.device}')" if hasattr(value, "device") else ""
-        raise InputError(f"{which} has no data that can be read{where}", why=str(error) or type(error).__name__, hint="give a tensor on the CPU") from error
+        raise InputError(
+            f"{which} has no data that can be read{where}",
+            why=str(error) or type(error).__name__,
+            hint="give a tensor on the CPU",
+        ) from error
 
 
 def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
@@ -131,17 +157,28 @@ def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
         versioned = _Versioned.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
         tensor, readonly = versioned.tensor, bool(versioned.flags & 1)
     else:
-        raise InputError(f"input '{name}' gave no DLPack tensor", why="its capsule is neither 'dltensor' nor 'dltensor_versioned'")
+        raise InputError(
+            f"input '{name}' gave no DLPack tensor", why="its capsule is neither 'dltensor' nor 'dltensor_versioned'"
+        )
     dtype = _by_code().get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise InputError(
-            f"input '{name}' has an element type that cannot be read", why=f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+            f"input '{name}' has an element type that cannot be read",
+            why=f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes",
         )
     rank = tensor.ndim
     shape = tuple((ctypes.c_int64 * rank).from_address(tensor.shape)) if rank else ()
-    strides = tuple(s * dtype.itemsize for s in (ctypes.c_int64 * rank).from_address(tensor.strides)) if rank and tensor.strides else None
+    strides = (
+        tuple(s * dtype.itemsize for s in (ctypes.c_int64 * rank).from_address(tensor.strides))
+        if rank and tensor.strides
+        else None
+    )
     if not tensor.data and 0 not in shape:
-        raise InputError(f"input '{name}' has no data that can be read", why="its DLPack tensor has no address", hint="give a tensor on the CPU")
+        raise InputError(
+            f"input '{name}' has no data that can be read",
+            why="its DLPack tensor has no address",
+            hint="give a tensor on the CPU",
+        )
     return Foreign(capsule, (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, readonly)
 
 
@@ -166,5 +203,10 @@ def as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
         except Exception as error:  # foreign code
             if from_signal(error):
                 raise
-            raise InputError(f"input '{name}' has no data that can be read", why=str(error) or type(error).__name__) from error
-    raise InputError(f"input '{name}' is no tensor, got {type(value).__name__}", hint="give a numpy array, or anything with __dlpack__ or __array__")
+            raise InputError(
+                f"input '{name}' has no data that can be read", why=str(error) or type(error).__name__
+            ) from error
+    raise InputError(
+        f"input '{name}' is no tensor, got {type(value).__name__}",
+        hint="give a numpy array, or anything with __dlpack__ or __array__",
+    )

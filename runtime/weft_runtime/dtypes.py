@@ -98,7 +98,8 @@ int2, int4 = DType("int2", "int", 2), DType("int4", "int", 4)
 uint2, uint4 = DType("uint2", "uint", 2), DType("uint4", "uint", 4)
 float4_e2m1fn = DType("float4_e2m1fn", "float", 4)
 float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu = (
-    DType(n, "float", 8) for n in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+    DType(n, "float", 8)
+    for n in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 )
 complex64, complex128 = DType("complex64", "complex", 64), DType("complex128", "complex", 128)
 string = DType("string", "string", 64)
@@ -118,8 +119,8 @@ _NAMES: dict[str, DType] = {
 class FloatFormat:
     """How a float of 16 bits or less is stored: bits of the exponent and of the fraction, and the exponent's bias.
 
-    `special`: "ieee" has infinities and NaN (IEEE 754); "fn" only NaN, all ones (OCP 8-bit floating point, 2023); "fnuz" one NaN in the place of minus
-    zero; "finite" has neither (OCP microscaling formats, 2023).
+    `special`: "ieee" has infinities and NaN (IEEE 754); "fn" only NaN, all ones (OCP 8-bit floating point, 2023);
+    "fnuz" one NaN in the place of minus zero; "finite" has neither (OCP microscaling formats, 2023).
     """
 
     exponent: int

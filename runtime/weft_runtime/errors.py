@@ -31,7 +31,10 @@ class WeftError(Exception):
         lines = [shown(self.what)]
         if self.where:
             # A line break of a name does not make a part of its own: what looks like one stands further in.
-            lines += [("    " if line.startswith(("why:", "hint:")) else "  ") + shown(line) for line in self.where.rstrip("\n").split("\n")]
+            lines += [
+                ("    " if line.startswith(("why:", "hint:")) else "  ") + shown(line)
+                for line in self.where.rstrip("\n").split("\n")
+            ]
         for label, text in (("  why: ", self.why), ("  hint: ", self.hint)):
             if text:
                 first, *more = shown_lines(_shortened(str(text).rstrip("\n"))).split("\n")
@@ -85,7 +88,9 @@ def enough_memory(doing: str) -> Iterator[None]:
         hint = "end other processes, or allow more: ulimit -u, the pids.max of the process's control group"
         raise ExecutionError(f"there is no thread left {doing}", why=str(error), hint=hint) from error
     except MemoryError as error:
-        raise ExecutionError(f"there is not enough memory {doing}", why=str(error) or None, hint="give smaller sizes, or more memory") from error
+        raise ExecutionError(
+            f"there is not enough memory {doing}", why=str(error) or None, hint="give smaller sizes, or more memory"
+        ) from error
 
 
 def no_thread(error: BaseException) -> bool:
@@ -93,7 +98,14 @@ def no_thread(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
 
 
-def expect(value: object, kinds: type | tuple[type, ...], what: str, wanted: str, error: type[WeftError] = InputError, hint: str | None = None) -> None:
+def expect(
+    value: object,
+    kinds: type | tuple[type, ...],
+    what: str,
+    wanted: str,
+    error: type[WeftError] = InputError,
+    hint: str | None = None,
+) -> None:
     """That an argument of a public function is of one of `kinds`.
 
     Args:
@@ -121,8 +133,10 @@ def expect_path(value: object, what: str, error: type[WeftError]) -> Path:
 
 
 def shown(text: object, most: int = 4000) -> str:
-    """A text of one line that may hold names from a model or a file, safe for a terminal: what cannot be printed, or acts on a terminal or on the direction
-    of writing, stands as an escape of JSON (`\\u001b`, `\\n`, `\\u202e`); of more than `most` characters the middle is left out."""
+    """A text of one line that may hold names from a model or a file, safe for a terminal: what cannot be printed, or
+    acts on a terminal or on the direction of writing, stands as an escape of JSON (`\\u001b`, `\\n`, `\\u202e`); of
+    more than `most` characters the middle is left out.
+    """
     text = _shortened(str(text), most)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
@@ -142,7 +156,8 @@ def literal(text: object) -> str:
 
 
 def fill(template: str, args: Sequence[object]) -> str:
-    """A template with `{0}` … `{7}` replaced and doubled braces made single; never `str.format`, whose fields reach into objects."""
+    """A template with `{0}` … `{7}` replaced and doubled braces made single; never `str.format`, whose fields reach
+    into objects."""
 
     def one(match: re.Match[str]) -> str:
         word = match[0]
@@ -160,7 +175,8 @@ def nearest(word: str, known: object) -> str | None:
 
 
 def from_signal(error: BaseException) -> bool:
-    """Whether a handler of signals raised it, in the middle of what was being done: a time limit, or the end of the program. It is nobody's failure."""
+    """Whether a handler of signals raised it, in the middle of what was being done: a time limit, or the end of the
+    program. It is nobody's failure."""
     handlers = [getattr(h, "func", h) for h in map(signal.getsignal, signal.valid_signals()) if callable(h)]
     codes = {getattr(h, "__code__", None) or getattr(type(h).__call__, "__code__", None) for h in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -170,14 +186,26 @@ def raised_in(error: BaseException, package: str = "") -> str | None:
     """Where foreign code was when it raised: "in weft_quilt/codegen.py:234", the innermost line of its own.
 
     Args:
-        package: the code's top-level package; without it, or if no line is in it, the innermost that is neither Weft's, Python's nor numpy's.
+        package: the code's top-level package; without it, or if no line is in it, the innermost that is neither Weft's,
+        Python's nor numpy's.
     """
     lines = []  # (top-level package, file, line)
-    for text in re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__)):  # of another process, where only the text of the way came from
+    for text in re.findall(
+        r'File "([^"]+)", line (\d+)', str(error.__cause__)
+    ):  # of another process, where only the text of the way came from
         lines.append((package if f"/{package}/" in Path(text[0]).as_posix() else "", *text))
     for frame, line in traceback.walk_tb(error.__traceback__):
         lines.append((str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_filename, str(line)))
-    known = {"", "weft", "weft_runtime", "weft_ops", "weft_testing", "weft_c_family", "numpy", *sys.stdlib_module_names} - {"__main__"}
+    known = {
+        "",
+        "weft",
+        "weft_runtime",
+        "weft_ops",
+        "weft_testing",
+        "weft_c_family",
+        "numpy",
+        *sys.stdlib_module_names,
+    } - {"__main__"}
     own = [x for x in lines if package and x[0] == package] or [x for x in lines if x[0] not in known]
     if not own:
         return None

@@ -18,7 +18,18 @@ from weft_runtime.errors import expect as require
 from weft_runtime.loader import Code
 from weft_runtime.loops import NativeTrips
 from weft_runtime.native import NativeSegment
-from weft_runtime.plan import ANY, ConstantInfo, DataSymbol, Manifest, Native, Plan, Repeat, SectionInfo, Step, TensorInfo
+from weft_runtime.plan import (
+    ANY,
+    ConstantInfo,
+    DataSymbol,
+    Manifest,
+    Native,
+    Plan,
+    Repeat,
+    SectionInfo,
+    Step,
+    TensorInfo,
+)
 from weft_runtime.steps import Steps
 
 
@@ -41,17 +52,31 @@ class Executable:
     Calls may come from any number of threads; each takes an arena of its own. Results own their memory.
     """
 
-    def __init__(self, manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, Array], *, threads_: int | None = None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        code: Mapping[str, bytes],
+        constants: Mapping[str, Array],
+        *,
+        threads_: int | None = None,
+    ) -> None:
         """For `build` and `load`, which are how executables come to be."""
         self.manifest = manifest
-        self.sources: tuple[Path, ...] = ()  # absolute: the files that it was compiled from, which `save` does not write over
+        self.sources: tuple[
+            Path, ...
+        ] = ()  # absolute: the files that it was compiled from, which `save` does not write over
         self.inputs, self.outputs = manifest.inputs, manifest.outputs
         self._code = dict(code)
         self._constants = {c.name: aligned(constants[c.name]) for c in manifest.constants}
-        # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks an instruction.
-        self.foreign = manifest.machine not in (ANY, cpu_features.machine()) or bool(cpu_features.missing_features(manifest.features))
+        # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks
+        # an instruction.
+        self.foreign = manifest.machine not in (ANY, cpu_features.machine()) or bool(
+            cpu_features.missing_features(manifest.features)
+        )
         # 0 tells kernels that there is no pool: parallel loops run inline.
-        self.threads = (threads_ or manifest.threads or threads.default_threads()) if manifest.parallel and not self.foreign else 0
+        self.threads = (
+            (threads_ or manifest.threads or threads.default_threads()) if manifest.parallel and not self.foreign else 0
+        )
         self._mapped: dict[str, Code] = {}
         self._loops: Code | None = None
         if manifest.loops is not None and not self.foreign:
@@ -59,9 +84,13 @@ class Executable:
         self._segments: dict[int, NativeSegment] = {}
         self._output_names = tuple(o.name for o in self.outputs)
         # What is called must be quick to reach: a small model answers in a few microseconds.
-        self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = self._refuse if self.foreign else self._runner(manifest).execute
+        self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = (
+            self._refuse if self.foreign else self._runner(manifest).execute
+        )
 
-    def _runner(self, manifest: Manifest, plans: Sequence[NativeSegment | Steps] | None = None) -> NativeSegment | Steps:
+    def _runner(
+        self, manifest: Manifest, plans: Sequence[NativeSegment | Steps] | None = None
+    ) -> NativeSegment | Steps:
         """What runs a manifest's plan; `plans` run its own."""
         if plans is None:
             made: list[NativeSegment | Steps] = []
@@ -79,7 +108,9 @@ class Executable:
                 if manifest.single:  # an output may be called like an input
                     inputs, outputs = list(manifest.inputs), list(manifest.outputs)
                 constants = [self._constants[n] for n in step.constants]
-                segments[number] = NativeSegment(manifest.name, step, inputs, outputs, mapped[step.section], constants, self.threads)
+                segments[number] = NativeSegment(
+                    manifest.name, step, inputs, outputs, mapped[step.section], constants, self.threads
+                )
         if manifest.single:
             return segments[0]
         trips: dict[int, Trips] = {}
@@ -134,7 +165,10 @@ class Executable:
         manifest = Manifest(
             name=name,
             target=target,
-            machine=machine or next((c.architecture for c in code.values() if c.architecture), cpu_features.machine() if native else ANY),
+            machine=machine
+            or next(
+                (c.architecture for c in code.values() if c.architecture), cpu_features.machine() if native else ANY
+            ),
             features=tuple(sorted({f for c in code.values() for f in c.features})),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -142,7 +176,10 @@ class Executable:
             values=tuple(values),
             symbols=tuple(symbols),
             plans=tuple(plans),
-            sections={k: SectionInfo(hashlib.sha256(c.image).hexdigest(), len(c.image), dict(c.entries), c.plugin, c.version) for k, c in code.items()},
+            sections={
+                k: SectionInfo(hashlib.sha256(c.image).hexdigest(), len(c.image), dict(c.entries), c.plugin, c.version)
+                for k, c in code.items()
+            },
             constants=tuple(ConstantInfo(k, dtype(v.dtype).name, v.shape) for k, v in held.items()),
             parallel=any(c.parallel for c in code.values()),
             loops=loops,
@@ -159,13 +196,19 @@ class Executable:
         return self.manifest.plan()
 
     def __repr__(self) -> str:
-        return f"Executable({self.manifest.name}({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))}), target={self.manifest.target!r})"
+        return (
+            f"Executable({self.manifest.name}({', '.join(map(str, self.inputs))}) ->"
+            f" ({', '.join(map(str, self.outputs))}), target={self.manifest.target!r})"
+        )
 
     # -- running
     def __call__(self, *args: Any) -> Any:
         """Inputs by position; the output, or a tuple of several."""
         if len(args) != len(self.inputs):
-            raise InputError(f"'{self.manifest.name}' takes {len(self.inputs)} inputs, got {len(args)}", where="\n".join(map(str, self.inputs)) or None)
+            raise InputError(
+                f"'{self.manifest.name}' takes {len(self.inputs)} inputs, got {len(args)}",
+                where="\n".join(map(str, self.inputs)) or None,
+            )
         results = self._execute(args, None)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -173,9 +216,11 @@ class Executable:
         """Inputs by name → outputs by name.
 
         Args:
-            inputs: numpy arrays, or anything with `__dlpack__` or `__array__`; dtypes must be exactly those of `self.inputs`. A tensor in the memory of a
+            inputs: numpy arrays, or anything with `__dlpack__` or `__array__`; dtypes must be exactly those of
+            `self.inputs`. A tensor in the memory of a
                 device of the plan is taken where it lies, if the device can (`weft-cuda`).
-            out: storage for some or all outputs: contiguous writable arrays of their dtype and size, on the host or as inputs may lie. They are filled, and
+            out: storage for some or all outputs: contiguous writable arrays of their dtype and size, on the host or as
+            inputs may lie. They are filled, and
                 what was given is in the result.
 
         Raises:
@@ -190,7 +235,10 @@ class Executable:
         if not fits:
             raise self._wrong_names(inputs)
         if out is not None and not isinstance(out, Mapping):
-            raise InputError(f"`out` takes storage by output name, got {type(out).__name__}", hint=f"give a dict such as {{{self._output_names[0]!r}: array}}")
+            raise InputError(
+                f"`out` takes storage by output name, got {type(out).__name__}",
+                hint=f"give a dict such as {{{self._output_names[0]!r}: array}}",
+            )
         return dict(zip(self._output_names, self._execute(values, out)))
 
     def _wrong_names(self, inputs: Mapping[str, Any]) -> InputError:
@@ -217,13 +265,16 @@ class Executable:
 
     # -- archive
     def save(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        """Writes the executable to a file, atomically: a reader sees the old file or the new one. The archive that it was loaded from may be that file.
+        """Writes the executable to a file, atomically: a reader sees the old file or the new one. The archive that it
+        was loaded from may be that file.
 
         Args:
-            durable: return when the file is on the disk. Without, it may be lost or damaged if the system crashes soon, and is refused then.
+            durable: return when the file is on the disk. Without, it may be lost or damaged if the system crashes soon,
+            and is refused then.
 
         Raises:
-            ExecutionError: the file cannot be written, or is one that the model was compiled from in this process: itself, its weights.
+            ExecutionError: the file cannot be written, or is one that the model was compiled from in this process:
+            itself, its weights.
         """
         from weft_runtime import archive
         from weft_runtime.files import input_at
@@ -231,29 +282,47 @@ class Executable:
         path = expect_path(path, "the file of an archive", InputError)
         source = input_at(path, self.sources)
         if source is not None:
-            raise ExecutionError(f"cannot write {path}", why=f"'{self.manifest.name}' was compiled from it", where=str(source), hint="give another name")
+            raise ExecutionError(
+                f"cannot write {path}",
+                why=f"'{self.manifest.name}' was compiled from it",
+                where=str(source),
+                hint="give another name",
+            )
         try:
             archive.save(path, self.manifest, self._code, self._constants, durable)
         except OSError as error:
-            raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error), hint="give another name") from None
+            raise ExecutionError(
+                f"cannot write {path}", why=error.strerror or str(error), hint="give another name"
+            ) from None
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], expect: str | None = None, *, threads: int | None = None, copy: bool | None = None) -> Executable:
-        """Opens a saved executable. Running it runs the machine code in the file with all rights of this process: load only files that you trust.
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        expect: str | None = None,
+        *,
+        threads: int | None = None,
+        copy: bool | None = None,
+    ) -> Executable:
+        """Opens a saved executable. Running it runs the machine code in the file with all rights of this process: load
+        only files that you trust.
 
-        Nothing in the file runs while it is loaded. Hashes and the signature in its code tell a file that was damaged or put together of parts that do not
-        belong together. They do not tell who made it: whoever writes a file writes its hashes, too. `expect` does, if the hash comes from whom you trust.
+        Nothing in the file runs while it is loaded. Hashes and the signature in its code tell a file that was damaged
+        or put together of parts that do not belong together. They do not tell who made it: whoever writes a file writes
+        its hashes, too. `expect` does, if the hash comes from whom you trust.
 
         Args:
             expect: "sha256:<hex>" of the whole file, as sha256sum prints it: anything else is refused.
             threads: instead of those that the target string or WEFT_THREADS asks for.
-            copy: True copies the file into memory of this process before it is checked, so that what was checked is what runs. False maps it: weights cost
-                memory only as they are used, shared among processes, but whoever writes into the file later changes them, also under `expect`, and
-                whoever cuts it short ends the process by SIGBUS. To replace a file is safe in either case, as `save` does and `mv`. None copies files of
-                at most 64 MiB.
+            copy: True copies the file into memory of this process before it is checked, so that what was checked is
+            what runs. False maps it: weights cost
+                memory only as they are used, shared among processes, but whoever writes into the file later changes
+                them, also under `expect`, and whoever cuts it short ends the process by SIGBUS. To replace a file is
+                safe in either case, as `save` does and `mv`. None copies files of at most 64 MiB.
 
         Raises:
-            ArchiveError: truncated, foreign, corrupt, of another format, for another machine, or not what `expect` says.
+            ArchiveError: truncated, foreign, corrupt, of another format, for another machine, or not what `expect`
+            says.
         """
         from weft_runtime import archive
 

@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `path` when it is complete: readers see the old one or the new one, and a failure leaves the old one alone.
+    """A file to write, which takes the place of `path` when it is complete: readers see the old one or the new one, and
+    a failure leaves the old one alone.
 
     A link stays a link. What is no file (a device, a pipe) is written itself, as nothing may take its place.
 
@@ -31,7 +32,9 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
     temporary = None
     candidate = place.parent / f".{place.name[:100]}.{secrets.token_hex(8)}.tmp"
     try:
-        with open(candidate, "x+b") as file:  # with the permissions of any new file; tempfile's would be the owner's alone
+        with open(
+            candidate, "x+b"
+        ) as file:  # with the permissions of any new file; tempfile's would be the owner's alone
             temporary = candidate
             yield file
             file.flush()
@@ -46,7 +49,8 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def obstacle(path: Path) -> str | None:
-    """Why no file can be written at a path, as far as one can tell before it is done; None if nothing speaks against it."""
+    """Why no file can be written at a path, as far as one can tell before it is done; None if nothing speaks against
+    it."""
     place = Path(os.path.realpath(path))
     if place.is_dir():
         return f"'{path}' is a folder"
@@ -56,7 +60,8 @@ def obstacle(path: Path) -> str | None:
 
 
 def obstacle_of_folder(folder: Path) -> str | None:
-    """Why no file can be made in a folder, which may be one that has to be made first; None if nothing speaks against it."""
+    """Why no file can be made in a folder, which may be one that has to be made first; None if nothing speaks against
+    it."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -66,7 +71,8 @@ def obstacle_of_folder(folder: Path) -> str | None:
 
 
 def input_at(path: Path, inputs: Iterable[Path]) -> Path | None:
-    """The first of `inputs` that is the file at `path`, by whatever name or link; None if no input would be written over."""
+    """The first of `inputs` that is the file at `path`, by whatever name or link; None if no input would be written
+    over."""
     for file in inputs:
         with contextlib.suppress(OSError):  # one of them is not there
             if os.path.samefile(path, file):

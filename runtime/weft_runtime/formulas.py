@@ -1,20 +1,23 @@
-"""Formulas over sizes: text for people, postfix code in archives. Both are read without the compiler, every word checked.
+"""Formulas over sizes: text for people, postfix code in archives. Both are read without the compiler, every word
+checked.
 
 Text:
 
-    formula := integer | true | false | name | a.dotted.name | `any name` | formula op formula | -formula | not formula | (formula)
+    formula := integer | true | false | name | a.dotted.name | `any name` | formula op formula | -formula | not formula
+    | (formula)
              | min(…) | max(…) | truncdiv(a, b) | truncmod(a, b) | select(c, a, b) | int64(formula)
-    op      := + - * // % < <= > >= == != and or          as Python has them; // and % round down, truncdiv and truncmod towards zero
+    op      := + - * // % < <= > >= == != and or          as Python has them; // and % round down, truncdiv and truncmod
+    towards zero
 
 Postfix code is text, too: words with one space between them, `OPERATORS` and
 
     integer     puts it on the stack; decimal, of int64
     $k          puts the value of symbol number k on the stack
 
-An operator takes its operands from the stack, the first one deepest, and puts its result there; at the end the stack holds the formula's value.
-A truth value is 1 or 0; any other number than 0 counts as true. A result outside of int64 and a division by zero are errors, and an operand that is
-an error makes the result one, except that `and` and `or` do not ask for their second operand where the first decides, and `select` only asks for the
-side that it takes.
+An operator takes its operands from the stack, the first one deepest, and puts its result there; at the end the stack
+holds the formula's value. A truth value is 1 or 0; any other number than 0 counts as true. A result outside of int64
+and a division by zero are errors, and an operand that is an error makes the result one, except that `and` and `or` do
+not ask for their second operand where the first decides, and `select` only asks for the side that it takes.
 `weft_formula` in `weft_abi.h` evaluates the same code in C.
 """
 
@@ -51,7 +54,21 @@ _BINARY: dict[str, Callable[[int, int], Any]] = {
 }  # fmt: skip
 OPERATORS: dict[str, int] = {**dict.fromkeys(_BINARY, 2), "and": 2, "or": 2, "not": 1, "neg": 1, "select": 3}
 """Operators of postfix code, and how many operands each takes."""
-_PRECEDENCE = {"or": 0, "and": 1, "<": 3, "<=": 3, ">": 3, ">=": 3, "==": 3, "!=": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
+_PRECEDENCE = {
+    "or": 0,
+    "and": 1,
+    "<": 3,
+    "<=": 3,
+    ">": 3,
+    ">=": 3,
+    "==": 3,
+    "!=": 3,
+    "+": 4,
+    "-": 4,
+    "*": 5,
+    "//": 5,
+    "%": 5,
+}
 _NOT, _COMPARISON, _SIGN, _ATOM = 2, 3, 6, 7
 _CALLS = {"min": None, "max": None, "truncdiv": 2, "truncmod": 2, "select": 3, "int64": 1}
 _TOO_DEEP = f"more than {DEEPEST} parentheses, calls and `not` are inside one another"
@@ -66,7 +83,8 @@ _INTEGER, _SYMBOL = re.compile(r"0|-?[1-9][0-9]{0,18}"), re.compile(r"\$(0|[1-9]
 def formula(text: int | str) -> Formula:
     """The function from the symbols' values to the formula's, of its text.
 
-    The function raises KeyError for a symbol without a value, ZeroDivisionError, and OverflowError where a number leaves int64.
+    The function raises KeyError for a symbol without a value, ZeroDivisionError, and OverflowError where a number
+    leaves int64.
 
     Raises:
         ArchiveError: the text is no such formula.
@@ -276,7 +294,10 @@ class _Parser:
         self.next()
 
     def fail(self, why: str = "") -> NoReturn:
-        raise _bad_text(self.text, why or (f"invalid syntax at '{self.token[:40]}'" if self.kind != "end" else "invalid syntax at its end"))
+        raise _bad_text(
+            self.text,
+            why or (f"invalid syntax at '{self.token[:40]}'" if self.kind != "end" else "invalid syntax at its end"),
+        )
 
     def next(self) -> None:
         """Goes on to the next token."""

@@ -1,6 +1,6 @@
 """The binary interface as a C header, `weft_abi.h`: for kernels, segments and programs in C that run them.
 
-    python -m weft_runtime.header [FILE]        writes the header to a file, or prints it
+python -m weft_runtime.header [FILE]        writes the header to a file, or prints it
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HEAD = f"""/* The binary interface between code that Weft compiles and whoever 
 #define WEFT_ERROR_ARGS {ERROR_ARGS}
 #define WEFT_DEVICE_CPU {DEVICE_CPU}
 #define WEFT_DEVICE_CUDA_HOST {DEVICE_CUDA_HOST}
-"""
+"""  # noqa: E501
 
 _FORMULAS = """/* What weft_formula returns. */
 enum { WEFT_FORMULA_OK = 0, WEFT_FORMULA_OVERFLOW = 1, WEFT_FORMULA_DIVISION = 2, WEFT_FORMULA_MALFORMED = 3 };
@@ -150,12 +150,20 @@ static inline int weft_formula(const char *code, const int64_t *symbols, int64_t
   if (error[0] == 0) *result = value[0];
   return error[0];
 }
-"""
+"""  # noqa: E501
 
 
 def abi_header() -> str:
     """The text of `weft_abi.h`: C99 and C++11, with static assertions on every offset from C11 and C++11 on."""
-    parts = [_HEAD, _error_codes(), _imports(), declarations(), _FORMULAS.replace("<DEEPEST>", str(DEEPEST)), _assertions(), "#endif\n"]
+    parts = [
+        _HEAD,
+        _error_codes(),
+        _imports(),
+        declarations(),
+        _FORMULAS.replace("<DEEPEST>", str(DEEPEST)),
+        _assertions(),
+        "#endif\n",
+    ]
     return "\n".join(parts)
 
 
@@ -184,12 +192,18 @@ def _spaced(kind: str) -> str:
 
 def _error_codes() -> str:
     lines = [f"  WEFT_{code.name} = {code.value}," for code in ErrorCode]
-    return "/* ctx->error_code; from WEFT_FIRST_CHECK on the manifest has the text. */\nenum {\n" + "\n".join(lines) + "\n};\n"
+    return (
+        "/* ctx->error_code; from WEFT_FIRST_CHECK on the manifest has the text. */\nenum {\n"
+        + "\n".join(lines)
+        + "\n};\n"
+    )
 
 
 def _imports() -> str:
     lines = [f"  WEFT_IMPORT_{name} = {k}," for k, name in enumerate(IMPORTS)]
-    return "/* Places in ctx->imports. */\nenum {\n" + "\n".join([*lines, f"  WEFT_IMPORTS = {len(IMPORTS)}"]) + "\n};\n"
+    return (
+        "/* Places in ctx->imports. */\nenum {\n" + "\n".join([*lines, f"  WEFT_IMPORTS = {len(IMPORTS)}"]) + "\n};\n"
+    )
 
 
 def _assertions() -> str:
@@ -206,7 +220,10 @@ def _assertions() -> str:
     for s in STRUCTURES:
         lines.append(f"WEFT_HOLDS(sizeof(struct {s.name}) == WEFT_AT({s.size(8)}, {s.size(4)}));")
         wide, narrow = s.offsets(8), s.offsets(4)
-        lines += [f"WEFT_HOLDS(offsetof(struct {s.name}, {f.name}) == WEFT_AT({wide[f.name]}, {narrow[f.name]}));" for f in s.fields]
+        lines += [
+            f"WEFT_HOLDS(offsetof(struct {s.name}, {f.name}) == WEFT_AT({wide[f.name]}, {narrow[f.name]}));"
+            for f in s.fields
+        ]
     return "\n".join([*lines, "#undef WEFT_AT", "#undef WEFT_HOLDS", "#endif"]) + "\n"
 
 

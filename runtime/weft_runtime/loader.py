@@ -46,8 +46,8 @@ def address_of(buffer: object) -> int:
 
 
 def _flush_instructions(address: int, size: int) -> None:
-    # x86 keeps its instruction cache coherent. Elsewhere the code just written must be made visible to instruction fetch; Linux on
-    # aarch64 also does so itself when a page first becomes executable, so a missing libgcc is no error.
+    # x86 keeps its instruction cache coherent. Elsewhere the code just written must be made visible to instruction
+    # fetch; Linux on aarch64 also does so itself when a page first becomes executable, so a missing libgcc is no error.
     if sys.platform == "darwin":
         _libc().sys_icache_invalidate(ctypes.c_void_p(address), ctypes.c_size_t(size))
         return
@@ -67,7 +67,9 @@ class Code:
 
     def __init__(self, image: bytes, entries: Mapping[str, int]) -> None:
         size = max(1, len(image))
-        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self._map = mmap.mmap(
+            -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        )
         self._map[: len(image)] = image
         self.base = address_of(self._map)
         rounded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -77,7 +79,10 @@ class Code:
             raise ExecutionError(
                 "compiled code cannot be made executable",
                 why=os.strerror(ctypes.get_errno()),
-                hint="the system forbids new executable memory (SELinux execmem, PaX, a hardened runtime): allow it for this process",
+                hint=(
+                    "the system forbids new executable memory (SELinux execmem, PaX, a hardened runtime): allow it for"
+                    " this process"
+                ),
             )
         _flush_instructions(self.base, size)
         self._entries = dict(entries)
@@ -90,5 +95,7 @@ class Code:
         """
         offset = self._entries.get(entry)
         if offset is None or not 0 <= offset < len(self._map):
-            raise ExecutionError(f"the code has no entry '{entry}'", hint="entries: " + (", ".join(sorted(self._entries)) or "none"))
+            raise ExecutionError(
+                f"the code has no entry '{entry}'", hint="entries: " + (", ".join(sorted(self._entries)) or "none")
+            )
         return self.base + offset

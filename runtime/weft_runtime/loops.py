@@ -1,8 +1,9 @@
 """Loops whose body is one native segment: native code runs the trips, with no Python between them.
 
-The first trip is started here, as any; it tells the sizes of what the body gives. For those that follow, items are pointers into the tensor that they are
-taken from, results are written where they belong in the tensor that collects them, and what is carried goes to and fro between two buffers. Storage is
-given for all outputs, so the segment checks their sizes: a trip that would give others fails, as one does that has an error, and is left to the caller.
+The first trip is started here, as any; it tells the sizes of what the body gives. For those that follow, items are
+pointers into the tensor that they are taken from, results are written where they belong in the tensor that collects
+them, and what is carried goes to and fro between two buffers. Storage is given for all outputs, so the segment checks
+their sizes: a trip that would give others fails, as one does that has an error, and is left to the caller.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from weft_runtime.control import Collected, Course
 from weft_runtime.native import NativeSegment
 
 _EXACT_BYTES = 1 << 20
-"""Up to so many there is room at once for the results of all trips that there may be, though a test may end them sooner."""
+"""Up to so many there is room at once for the results of all trips that there may be, though a test may end them
+sooner."""
 _FIRST_ROWS = 64
 """Trips that there is room for at first where nothing says how many there will be; it doubles."""
 _SLICE_TRIPS, _SLICE_SECONDS = 16, 0.02
@@ -29,7 +31,8 @@ _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 5)
 
 
 class _Rows:
-    """Where results of trips go: places along the first axis of a tensor, in their order; `downward`: the first trip's is the last place.
+    """Where results of trips go: places along the first axis of a tensor, in their order; `downward`: the first trip's
+    is the last place.
 
     Raises:
         MemoryError, ValueError: there is no room.
@@ -85,7 +88,13 @@ class NativeTrips:
         self._course, self._body, self._repeat = course, body, _REPEAT(repeat)
 
     def __call__(
-        self, k: int, trips: int | None, last: Sequence[Array], items: Sequence[Array], captured: Sequence[Array], collected: Sequence[Collected]
+        self,
+        k: int,
+        trips: int | None,
+        last: Sequence[Array],
+        items: Sequence[Array],
+        captured: Sequence[Array],
+        collected: Sequence[Collected],
     ) -> tuple[int, list[Array], bool]:
         course = self._course
         tests, carried = int(course.tests), list(last[course.tests : course.tests + course.carried])
@@ -98,7 +107,10 @@ class NativeTrips:
             taken = [_rows_of(x, axis, back) for x, axis, back in zip(items, course.item_axes, course.item_backward)]
             kept = [_plain(x) for x in captured]
             other = [aligned_empty(x.shape, x.dtype) for x in carried]
-            rows = [_Rows(c, k, sample, back and certain) for c, sample, back in zip(collected, samples, course.result_backward)]
+            rows = [
+                _Rows(c, k, sample, back and certain)
+                for c, sample, back in zip(collected, samples, course.result_backward)
+            ]
             room = _room(k, trips, certain, sum(r.bytes for r in rows)) if rows else None
             for r in rows:
                 r.reserve(room or 0)

@@ -1,4 +1,5 @@
-"""Calls native segments: binds arrays to a segment's tensors, calls it, and turns its error codes into errors that name things."""
+"""Calls native segments: binds arrays to a segment's tensors, calls it, and turns its error codes into errors that name
+things."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class _Tensors:
 class _Call:
     """All that one call needs for itself: context, arena, tensors. Reused by later calls, never by two at once.
 
-    What a segment asks for while it runs is memory of native code, which this holds: the arena, and a room for each output whose sizes only the segment knows.
+    What a segment asks for while it runs is memory of native code, which this holds: the arena, and a room for each
+    output whose sizes only the segment knows.
     """
 
     def __init__(self, segment: NativeSegment) -> None:
@@ -87,7 +89,8 @@ class _Call:
 
 
 class NativeSegment:
-    """A native step, ready to be called. Calls may come from any number of threads; each takes an arena of its own. Results own their memory.
+    """A native step, ready to be called. Calls may come from any number of threads; each takes an arena of its own.
+    Results own their memory.
 
     Args:
         name: of the model, for errors.
@@ -116,8 +119,11 @@ class NativeSegment:
         self._run = _RUN(self.address)
         self._input_dtypes = tuple(dtype(i.dtype).numpy for i in self.inputs)
         self._output_dtypes = tuple(dtype(o.dtype).numpy for o in self.outputs)
-        self._slots = tuple((i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self._input_dtypes)))
-        # Results are made here, those whose sizes are constants or say themselves in sizes of inputs; the segment finds room for the others.
+        self._slots = tuple(
+            (i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self._input_dtypes))
+        )
+        # Results are made here, those whose sizes are constants or say themselves in sizes of inputs; the segment finds
+        # room for the others.
         self._fixed = tuple(_constant(o.shape) for o in self.outputs)
         self._symbols: dict[str, tuple[int, int]] = {}
         for i, info in enumerate(self.inputs):
@@ -125,7 +131,9 @@ class NativeSegment:
                 symbol = symbol_of(d)
                 if symbol is not None:
                     self._symbols.setdefault(symbol, (i, axis))
-        self._sizes = tuple(None if fixed else _sizes(o.shape, self._symbols) for o, fixed in zip(self.outputs, self._fixed))
+        self._sizes = tuple(
+            None if fixed else _sizes(o.shape, self._symbols) for o, fixed in zip(self.outputs, self._fixed)
+        )
         self._open = tuple(i for i, fixed in enumerate(self._fixed) if fixed is None)
         self._output_names = tuple(o.name for o in self.outputs)
         self._free: list[_Call] = []
@@ -185,7 +193,11 @@ class NativeSegment:
                 target[...] = source
             return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type] # none is missing now
         except MemoryError as error:
-            raise ExecutionError(f"no memory for a call of '{self.name}'", why=str(error) or _shapes(self.inputs, held), hint="run smaller inputs") from None
+            raise ExecutionError(
+                f"no memory for a call of '{self.name}'",
+                why=str(error) or _shapes(self.inputs, held),
+                hint="run smaller inputs",
+            ) from None
         except BaseException:  # of a handler of signals, too, at any place
             call.context.error_code = 0
             raise
@@ -200,10 +212,15 @@ class NativeSegment:
         try:
             return aligned_empty(shape, self._output_dtypes[i])
         except (MemoryError, ValueError, OverflowError) as error:
-            raise ExecutionError(f"no memory for output '{self.outputs[i].name}' of '{self.name}'", where=str(self.outputs[i]), why=str(error)) from None
+            raise ExecutionError(
+                f"no memory for output '{self.outputs[i].name}' of '{self.name}'",
+                where=str(self.outputs[i]),
+                why=str(error),
+            ) from None
 
     def _foreseen(self, i: int, inputs: Sequence[Array]) -> Array | None:
-        """Memory for an output whose sizes follow from those of inputs; None if they do not, or there is none, which the segment then tells."""
+        """Memory for an output whose sizes follow from those of inputs; None if they do not, or there is none, which
+        the segment then tells."""
         sizes = self._sizes[i]
         if sizes is None:
             return None
@@ -224,7 +241,8 @@ class NativeSegment:
         return array
 
     def _bind_out(self, call: _Call, out: Mapping[str, Any], held: list[Array]) -> list[tuple[Array, Array]]:
-        """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other storage."""
+        """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other
+        storage."""
         copies = []
         taken = list(held)
         check_names(self.name, out, self.outputs)
@@ -251,14 +269,21 @@ class NativeSegment:
             formula = info.shape[axis]
             shown = str(expected) if isinstance(formula, int) else f"{expected} ({formula})"
             return InputError(
-                f"input '{info.name}' has size {got} on axis {axis}, expected {shown}", where=str(info), why=f"its shape is {list(arrays[args[0]].shape)}"
+                f"input '{info.name}' has size {got} on axis {axis}, expected {shown}",
+                where=str(info),
+                why=f"its shape is {list(arrays[args[0]].shape)}",
             )
         if code == ErrorCode.OUTPUT_SIZE:
             out = self.outputs[args[0]]
             if out.name not in given:
-                what = f"output '{out.name}' of '{name}' has size {args[2]} on axis {args[1]}, its manifest says {args[3]}"
+                what = (
+                    f"output '{out.name}' of '{name}' has size {args[2]} on axis {args[1]}, its manifest says {args[3]}"
+                )
                 return ExecutionError(what, where=str(out), hint="compile the model again")
-            return InputError(f"storage for output '{out.name}' has size {args[3]} on axis {args[1]}, the result has {args[2]}", where=str(out))
+            return InputError(
+                f"storage for output '{out.name}' has size {args[3]} on axis {args[1]}, the result has {args[2]}",
+                where=str(out),
+            )
         if code == ErrorCode.INPUT_TYPE:
             return InputError(
                 f"input '{self.inputs[args[0]].name}' has another rank or dtype",
@@ -267,7 +292,9 @@ class NativeSegment:
             )
         if code == ErrorCode.DATA_SIZE:
             info = self.inputs[args[0]]
-            return InputError(f"input '{info.name}' has {args[2]} elements, element {args[1]} is needed", where=str(info))
+            return InputError(
+                f"input '{info.name}' has {args[2]} elements, element {args[1]} is needed", where=str(info)
+            )
         if code == ErrorCode.ARENA:
             return ExecutionError(
                 f"'{name}' cannot get {args[0]} bytes of memory for intermediate results", hint="run smaller inputs"
@@ -275,14 +302,20 @@ class NativeSegment:
         if code == ErrorCode.OUTPUT_ALLOCATION:
             out = self.outputs[args[0]]
             shape = list(call.outputs.shapes[args[0]][: len(out.shape)])
-            return ExecutionError(f"no memory for output '{out.name}' of '{name}'", where=str(out), why=f"its shape is {shape}")
+            return ExecutionError(
+                f"no memory for output '{out.name}' of '{name}'", where=str(out), why=f"its shape is {shape}"
+            )
         if code == ErrorCode.KERNEL:
             step = self.step
             item = step.items[args[0]] if 0 <= args[0] < len(step.items) else f"item {args[0]}"
             return ExecutionError(f"kernel '{item}' of '{name}' failed", why=f"it returned {args[1]}")
         if code == ErrorCode.OVERFLOW:
             item = f"'{self.step.items[args[0]]}'" if 0 <= args[0] < len(self.step.items) else "the start"
-            return ExecutionError(f"a size that {item} of '{name}' needs is beyond 64 bits", why=_shapes(self.inputs, arrays), hint="run smaller inputs")
+            return ExecutionError(
+                f"a size that {item} of '{name}' needs is beyond 64 bits",
+                why=_shapes(self.inputs, arrays),
+                hint="run smaller inputs",
+            )
         template = self.step.checks.get(code)
         if template is not None:
             what, hint = (fill(t, args) for t in template)
@@ -341,7 +374,11 @@ def storage(info: TensorInfo, of: np.dtype[Any], given: Any) -> Array:
     """
     array = as_array(given, info.name)
     if array.dtype != of or array.ndim != len(info.shape):
-        raise InputError(f"storage for output '{info.name}' does not fit", where=str(info), why=f"it is {array.dtype}{list(array.shape)}")
+        raise InputError(
+            f"storage for output '{info.name}' does not fit",
+            where=str(info),
+            why=f"it is {array.dtype}{list(array.shape)}",
+        )
     if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
         raise InputError(f"storage for output '{info.name}' must be contiguous, aligned and writable", where=str(info))
     return array
@@ -355,4 +392,8 @@ def wrong_type(info: TensorInfo, wanted: np.dtype[Any], array: Array) -> InputEr
             where=str(info),
             hint=f"convert it yourself, for example with .astype({info.dtype!r}): nothing is converted silently",
         )
-    return InputError(f"input '{info.name}' has {array.ndim} dimensions, expected {len(info.shape)}", where=str(info), why=f"its shape is {list(array.shape)}")
+    return InputError(
+        f"input '{info.name}' has {array.ndim} dimensions, expected {len(info.shape)}",
+        where=str(info),
+        why=f"its shape is {list(array.shape)}",
+    )

@@ -15,9 +15,10 @@ from weft_runtime.errors import ArchiveError, ExecutionError, WeftError
 from weft_runtime.formulas import from_postfix, to_postfix
 
 FORMAT_VERSION = 6
-"""2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with it, and is not read.
-3: plans have several steps, on several devices. 4: steps that are host functions, branches and loops; values that are no tensors.
-5: the worker pool is the runtime's; code sections carry the manifest's signature. 6: sizes are postfix code over numbered symbols (`names`).
+"""2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with
+it, and is not read. 3: plans have several steps, on several devices. 4: steps that are host functions, branches and
+loops; values that are no tensors. 5: the worker pool is the runtime's; code sections carry the manifest's signature. 6:
+sizes are postfix code over numbered symbols (`names`).
 
 `loops` came later; what does not know it, or lacks it, runs the same plan without."""
 _MAX_INT = (1 << 63) - 1
@@ -38,7 +39,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class ObjectInfo(TensorInfo):
-    """A value whose form only a run knows: a sequence, an optional, or a tensor of any sizes (`rank` None: of any rank, too).
+    """A value whose form only a run knows: a sequence, an optional, or a tensor of any sizes (`rank` None: of any rank,
+    too).
 
     `within` says what is around the tensors, outermost first; `shape` is empty.
     """
@@ -64,7 +66,8 @@ class ConstantInfo:
 
 @dataclass(frozen=True)
 class Native:
-    """One call into native code: segment `entry` of code section `section`. `kernels` names its items in order, for people and errors."""
+    """One call into native code: segment `entry` of code section `section`. `kernels` names its items in order, for
+    people and errors."""
 
     kind: ClassVar[str] = "native"
     section: str
@@ -97,7 +100,8 @@ class Copy:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a kernel's buffer lies: a value of the plan, a constant, or `bytes` at `offset` of the device's arena (numbers or formulas)."""
+    """Where a kernel's buffer lies: a value of the plan, a constant, or `bytes` at `offset` of the device's arena
+    (numbers or formulas)."""
 
     where: Literal["value", "constant", "arena"]
     name: str = ""
@@ -110,7 +114,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel of a device step: `kernel` is an entry of the section, `buffers` number the step's places, `dims` are numbers or formulas."""
+    """One kernel of a device step: `kernel` is an entry of the section, `buffers` number the step's places, `dims` are
+    numbers or formulas."""
 
     kernel: str
     buffers: tuple[int, ...]
@@ -119,7 +124,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold before a device step starts: else an error of `what` and `hint`, templates over the values of `args`."""
+    """What must hold before a device step starts: else an error of `what` and `hint`, templates over the values of
+    `args`."""
 
     holds: str
     what: str
@@ -129,10 +135,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class DeviceCall:
-    """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay there.
+    """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay
+    there.
 
-    `align`: bytes of which all buffers begin at multiples, by what the machine declares and the kernels take for granted: a power of two, 1 if it declares
-    nothing.
+    `align`: bytes of which all buffers begin at multiples, by what the machine declares and the kernels take for
+    granted: a power of two, 1 if it declares nothing.
     """
 
     kind: ClassVar[str] = "device"
@@ -155,7 +162,8 @@ class DeviceCall:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A function of `weft_runtime.host`, of values of the host or constants; "" for an input that is not given, or an output that nothing needs."""
+    """A function of `weft_runtime.host`, of values of the host or constants; "" for an input that is not given, or an
+    output that nothing needs."""
 
     kind: ClassVar[str] = "host"
     function: str
@@ -165,12 +173,15 @@ class HostCall:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{k}={v!r}"[:60] for k, v in self.attributes.items())
-        return f"host {self.function}({shown})({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
+        return (
+            f"host {self.function}({shown})({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
+        )
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One of two plans, by number: `then` if the first input, a bool, holds. The next inputs are those of `then`, the last those of `orelse`."""
+    """One of two plans, by number: `then` if the first input, a bool, holds. The next inputs are those of `then`, the
+    last those of `orelse`."""
 
     kind: ClassVar[str] = "if"
     then: int
@@ -179,7 +190,10 @@ class Branch:
     outputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"if plan {self.then} else plan {self.orelse} ({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
+        return (
+            f"if plan {self.then} else plan {self.orelse} ({', '.join(n or '_' for n in self.inputs)}) ->"
+            f" ({', '.join(self.outputs)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -220,7 +234,8 @@ STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall, Ho
 
 @dataclass(frozen=True)
 class Plan:
-    """What a branch or a loop runs: as a manifest's own, with its sections and constants. It may run plans of smaller numbers."""
+    """What a branch or a loop runs: as a manifest's own, with its sections and constants. It may run plans of smaller
+    numbers."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -233,7 +248,8 @@ class Plan:
 class SectionInfo:
     """A code section: what it is checked against and where its entries lie.
 
-    In an archive `sha256` and `bytes` are those of the image and the manifest's signature behind it; of an executable, those of the image.
+    In an archive `sha256` and `bytes` are those of the image and the manifest's signature behind it; of an executable,
+    those of the image.
     """
 
     sha256: str
@@ -287,7 +303,15 @@ class Manifest:
     def of_plan(self, number: int) -> Manifest:
         """The manifest as if one of its plans were its own, which may run those before it."""
         p = self.plans[number]
-        parts = replace(self, inputs=p.inputs, outputs=p.outputs, steps=p.steps, values=p.values, symbols=p.symbols, plans=self.plans[:number])
+        parts = replace(
+            self,
+            inputs=p.inputs,
+            outputs=p.outputs,
+            steps=p.steps,
+            values=p.values,
+            symbols=p.symbols,
+            plans=self.plans[:number],
+        )
         return parts.with_(name=f"{self.name}, plan {number}")
 
     @property
@@ -299,7 +323,8 @@ class Manifest:
         return step.inputs == tuple(i.name for i in self.inputs) and step.outputs == tuple(o.name for o in self.outputs)
 
     def runs_natively(self, step: Repeat) -> bool:
-        """Whether native code runs the trips of a loop, from the second on, as long as sizes stay what they are: its body is one native step."""
+        """Whether native code runs the trips of a loop, from the second on, as long as sizes stay what they are: its
+        body is one native step."""
         if self.loops is None or SEQUENCE in (*step.item_axes, *step.result_axes):
             return False
         if step.body >= len(self.plans) or not self.of_plan(step.body).single:
@@ -308,7 +333,9 @@ class Manifest:
         # Native code reads what a trip gave as what the next one takes, without a look at its type.
         pairs = zip(body.inputs[1 : 1 + step.carried], body.outputs[step.tests :])
         told = not step.tests or body.outputs[0].dtype == "bool"
-        return told and all(taken.dtype == given.dtype and len(taken.shape) == len(given.shape) for taken, given in pairs)
+        return told and all(
+            taken.dtype == given.dtype and len(taken.shape) == len(given.shape) for taken, given in pairs
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -316,7 +343,8 @@ class Manifest:
         return tuple(dict.fromkeys(s.device for s in self.steps if isinstance(s, DeviceCall)))
 
     def trouble(self) -> str | None:
-        """What is wrong with the plans: names that nothing has, values that are not where a step looks for them. None if all is well."""
+        """What is wrong with the plans: names that nothing has, values that are not where a step looks for them. None
+        if all is well."""
         for number, plan in enumerate(self.plans):
             found = self.of_plan(number)._trouble()
             if found is None and any(isinstance(s, (Copy, DeviceCall)) for s in plan.steps):
@@ -329,14 +357,19 @@ class Manifest:
         known = {t.name for t in (*self.inputs, *self.values, *self.outputs)}
         constants = {c.name for c in self.constants}
         there = {(HOST, t.name) for t in self.inputs}
-        twice = [n for n, count in Counter(t.name for t in (*self.inputs, *self.values, *self.outputs)).items() if count > 1]
+        twice = [
+            n for n, count in Counter(t.name for t in (*self.inputs, *self.values, *self.outputs)).items() if count > 1
+        ]
         if twice and not self.single:
             return f"two values are called '{twice[0]}'"
         integers = {t.name for t in (*self.inputs, *self.values, *self.outputs) if dtype(t.dtype).is_integer}
         integers -= {t.name for t in (*self.inputs, *self.values, *self.outputs) if isinstance(t, ObjectInfo)}
         lost = [s.value for s in self.symbols if s.value not in integers]
         if lost:
-            return f"a size is read from '{lost[0]}', which is no value of {'integers' if lost[0] in known else 'the plan'}"
+            return (
+                f"a size is read from '{lost[0]}', which is no value of"
+                f" {'integers' if lost[0] in known else 'the plan'}"
+            )
         places = {HOST, *self.devices}
         for number, step in enumerate(self.steps):
             if isinstance(step, Copy):
@@ -363,7 +396,11 @@ class Manifest:
                 continue
             place = HOST if isinstance(step, Native) else step.device
             entries = {step.entry} if isinstance(step, Native) else {launch.kernel for launch in step.launches}
-            missing = sorted(entries - set(self.sections[step.section].entries)) if step.section in self.sections else sorted(entries)
+            missing = (
+                sorted(entries - set(self.sections[step.section].entries))
+                if step.section in self.sections
+                else sorted(entries)
+            )
             if missing:
                 return f"step {number} names {step.section}:{missing[0]}, which no section has"
             lost = [n for n in (*step.inputs, *step.outputs) if n not in known]
@@ -376,7 +413,9 @@ class Manifest:
                 wanted = list(step.constants)
             else:
                 wanted = [p.name for p in step.places if p.where == "constant"]
-                foreign = [p.name for p in step.places if p.where == "value" and p.name not in (*step.inputs, *step.outputs)]
+                foreign = [
+                    p.name for p in step.places if p.where == "value" and p.name not in (*step.inputs, *step.outputs)
+                ]
                 if foreign:
                     return f"step {number} uses '{foreign[0]}', which is neither its input nor its output"
             lost = [n for n in wanted if n not in constants]
@@ -416,7 +455,8 @@ class Manifest:
         return None
 
     def signature(self) -> bytes:
-        """32 bytes by which code knows the manifest that it was made for: all of it counts, but the hashes of the sections that carry the signature."""
+        """32 bytes by which code knows the manifest that it was made for: all of it counts, but the hashes of the
+        sections that carry the signature."""
         bare = {name: replace(s, sha256="", bytes=0) for name, s in self.sections.items()}
         return hashlib.sha256(b"weft abi %d\n" % ABI_VERSION + self.with_(sections=bare).to_json()).digest()
 
@@ -435,7 +475,10 @@ class Manifest:
 
     def _shown(self, steps: Sequence[Step]) -> list[str]:
         natively = [isinstance(s, Repeat) and self.runs_natively(s) for s in steps]
-        return [f"step {i}: {step}{', its trips in native code' if native else ''}" for i, (step, native) in enumerate(zip(steps, natively))]
+        return [
+            f"step {i}: {step}{', its trips in native code' if native else ''}"
+            for i, (step, native) in enumerate(zip(steps, natively))
+        ]
 
     # -- JSON
     def to_json(self) -> bytes:
@@ -471,7 +514,9 @@ class Manifest:
         try:
             data = json.loads(text)
             if b"\\ud" in text.lower():
-                json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is no text that could be shown or saved
+                json.dumps(
+                    data, ensure_ascii=False
+                ).encode()  # half of a surrogate pair is no text that could be shown or saved
         except (ValueError, RecursionError) as error:
             raise ArchiveError(f"{where} has an unreadable manifest", why=str(error)) from None
         reader = _Reader(where)
@@ -479,11 +524,15 @@ class Manifest:
         version = reader.integer(root.get("format"), "format", 1)
         if version < FORMAT_VERSION:
             raise ArchiveError(
-                f"{where} was written by an older Weft", why=f"its format is {version}, this Weft reads {FORMAT_VERSION}", hint="compile the model again"
+                f"{where} was written by an older Weft",
+                why=f"its format is {version}, this Weft reads {FORMAT_VERSION}",
+                hint="compile the model again",
             )
         if version > FORMAT_VERSION:
             raise ArchiveError(
-                f"{where} was written by a newer Weft", why=f"its format is {version}, this Weft reads up to {FORMAT_VERSION}", hint="upgrade weft"
+                f"{where} was written by a newer Weft",
+                why=f"its format is {version}, this Weft reads up to {FORMAT_VERSION}",
+                hint="upgrade weft",
             )
         reader.names = reader.symbols(root.get("names"), "names")
         return cls(
@@ -492,9 +541,18 @@ class Manifest:
             machine=reader.text(root.get("machine"), "machine"),
             features=reader.texts(root.get("features"), "features"),
             **vars(reader.plan(root, "")),
-            plans=tuple(reader.plan(reader.mapping(p, f"plans[{i}]"), f"plans[{i}].") for i, p in enumerate(reader.sequence(root.get("plans"), "plans"))),
-            sections={name: reader.section(s, f"sections[{name}]") for name, s in reader.mapping(root.get("sections"), "sections").items()},
-            constants=tuple(reader.constant(c, f"constants[{i}]") for i, c in enumerate(reader.sequence(root.get("constants"), "constants"))),
+            plans=tuple(
+                reader.plan(reader.mapping(p, f"plans[{i}]"), f"plans[{i}].")
+                for i, p in enumerate(reader.sequence(root.get("plans"), "plans"))
+            ),
+            sections={
+                name: reader.section(s, f"sections[{name}]")
+                for name, s in reader.mapping(root.get("sections"), "sections").items()
+            },
+            constants=tuple(
+                reader.constant(c, f"constants[{i}]")
+                for i, c in enumerate(reader.sequence(root.get("constants"), "constants"))
+            ),
             parallel=reader.flag(root.get("parallel"), "parallel"),
             loops=None if root.get("loops") is None else reader.text(root["loops"], "loops"),
             arena=reader.text(root.get("arena"), "arena"),
@@ -521,7 +579,11 @@ class _Writer:
         }
 
     def code(self, size: int | str) -> int | str:
-        return size if isinstance(size, int) else to_postfix(size, lambda name: self.numbers.setdefault(name, len(self.numbers)))
+        return (
+            size
+            if isinstance(size, int)
+            else to_postfix(size, lambda name: self.numbers.setdefault(name, len(self.numbers)))
+        )
 
     def size(self, size: int | str) -> int | str | dict[str, str]:
         """A dimension. A size that only native code can compute is text for people."""
@@ -541,7 +603,9 @@ class _Writer:
             s,
             places=tuple(replace(p, offset=self.code(p.offset), bytes=self.code(p.bytes)) for p in s.places),
             launches=tuple(replace(x, dims=tuple(map(self.code, x.dims))) for x in s.launches),
-            conditions=tuple(replace(c, holds=str(self.code(c.holds)), args=tuple(map(self.code, c.args))) for c in s.conditions),
+            conditions=tuple(
+                replace(c, holds=str(self.code(c.holds)), args=tuple(map(self.code, c.args))) for c in s.conditions
+            ),
             arena=self.code(s.arena),
         )
         return {"kind": s.kind, **asdict(changed)}
@@ -561,7 +625,8 @@ class _Reader:
     def bad(self, field: str, wanted: str, value: object) -> ArchiveError:
         shown = repr(value)
         return ArchiveError(
-            f"{self.where} has a malformed manifest", why=f"'{field}' should be {wanted}, got {shown if len(shown) < 80 else shown[:77] + '...'}"
+            f"{self.where} has a malformed manifest",
+            why=f"'{field}' should be {wanted}, got {shown if len(shown) < 80 else shown[:77] + '...'}",
         )
 
     def mapping(self, value: object, field: str) -> dict[str, Any]:
@@ -633,7 +698,13 @@ class _Reader:
         if len(within) > 8 or not set(within) <= {"sequence", "optional"}:
             raise self.bad(field + ".within", "at most 8 of sequence, optional", within)
         rank = None if data.get("rank") is None else self.integer(data["rank"], field + ".rank", 0, 64)
-        return ObjectInfo(self.text(data.get("name"), field + ".name"), self.dtype(data.get("dtype"), field + ".dtype", True), (), within, rank)
+        return ObjectInfo(
+            self.text(data.get("name"), field + ".name"),
+            self.dtype(data.get("dtype"), field + ".dtype", True),
+            (),
+            within,
+            rank,
+        )
 
     def tensor(self, value: object, field: str, strings: bool = False) -> TensorInfo:
         data = self.mapping(value, field)
@@ -641,7 +712,11 @@ class _Reader:
         if len(dims) > 64:
             raise self.bad(field + ".shape", "at most 64 dimensions", len(dims))
         shape = tuple(self.size(d, field + ".shape") for d in dims)
-        return TensorInfo(self.text(data.get("name"), field + ".name"), self.dtype(data.get("dtype"), field + ".dtype", strings), shape)
+        return TensorInfo(
+            self.text(data.get("name"), field + ".name"),
+            self.dtype(data.get("dtype"), field + ".dtype", strings),
+            shape,
+        )
 
     def constant(self, value: object, field: str) -> ConstantInfo:
         t = self.tensor(value, field)
@@ -659,7 +734,9 @@ class _Reader:
         return SectionInfo(
             sha256=digest,
             bytes=size,
-            entries={name: self.integer(at, f"{field}.entries[{name}]", 0, max(0, size - 1)) for name, at in entries.items()},
+            entries={
+                name: self.integer(at, f"{field}.entries[{name}]", 0, max(0, size - 1)) for name, at in entries.items()
+            },
             plugin=self.text(data.get("plugin"), field + ".plugin"),
             version=self.text(data.get("version"), field + ".version"),
         )
@@ -708,14 +785,20 @@ class _Reader:
             inputs=self.texts(data.get("inputs"), field + ".inputs"),
             outputs=self.texts(data.get("outputs"), field + ".outputs"),
             constants=self.texts(data.get("constants"), field + ".constants"),
-            checks={self.code(k): self.template(v, f"{field}.checks[{k}]") for k, v in self.mapping(data.get("checks"), field + ".checks").items()},
+            checks={
+                self.code(k): self.template(v, f"{field}.checks[{k}]")
+                for k, v in self.mapping(data.get("checks"), field + ".checks").items()
+            },
         )
 
     def _copy(self, data: dict[str, Any], field: str) -> Step:
         return Copy(*(self.text(data.get(key), f"{field}.{key}") for key in ("value", "source", "target")))
 
     def _device(self, data: dict[str, Any], field: str) -> Step:
-        places = tuple(self._place(p, f"{field}.places[{i}]") for i, p in enumerate(self.sequence(data.get("places"), field + ".places")))
+        places = tuple(
+            self._place(p, f"{field}.places[{i}]")
+            for i, p in enumerate(self.sequence(data.get("places"), field + ".places"))
+        )
         launches, conditions = (self.sequence(data.get(key), f"{field}.{key}") for key in ("launches", "conditions"))
         return DeviceCall(
             device=self.text(data.get("device"), field + ".device"),
@@ -730,7 +813,10 @@ class _Reader:
         )
 
     def _host(self, data: dict[str, Any], field: str) -> Step:
-        attributes = {k: tuple(v) if isinstance(v, list) else v for k, v in self.mapping(data.get("attributes"), field + ".attributes").items()}
+        attributes = {
+            k: tuple(v) if isinstance(v, list) else v
+            for k, v in self.mapping(data.get("attributes"), field + ".attributes").items()
+        }
         function = self.text(data.get("function"), field + ".function")
         return HostCall(function, *self._ends(data, field), attributes)
 
@@ -740,7 +826,10 @@ class _Reader:
 
     def _loop(self, data: dict[str, Any], field: str) -> Step:
         def each(key: str, read: Callable[..., Any], *limits: int) -> tuple[Any, ...]:
-            return tuple(read(v, f"{field}.{key}[{i}]", *limits) for i, v in enumerate(self.sequence(data.get(key), f"{field}.{key}")))
+            return tuple(
+                read(v, f"{field}.{key}[{i}]", *limits)
+                for i, v in enumerate(self.sequence(data.get(key), f"{field}.{key}"))
+            )
 
         return Repeat(
             self.integer(data.get("body"), field + ".body"),
@@ -769,7 +858,9 @@ class _Reader:
         data = self.mapping(value, field)
         numbers = self.sequence(data.get("buffers"), field + ".buffers")
         buffers = tuple(self.integer(b, f"{field}.buffers[{i}]", 0, places - 1) for i, b in enumerate(numbers))
-        return Launch(self.text(data.get("kernel"), field + ".kernel"), buffers, self.formulas(data.get("dims"), field + ".dims"))
+        return Launch(
+            self.text(data.get("kernel"), field + ".kernel"), buffers, self.formulas(data.get("dims"), field + ".dims")
+        )
 
     def _condition(self, value: object, field: str) -> Condition:
         data = self.mapping(value, field)

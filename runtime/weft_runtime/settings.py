@@ -1,4 +1,5 @@
-"""Environment variables, typed, and the table of those that running a model reads. The compiler's stand beside them in `weft.settings`.
+"""Environment variables, typed, and the table of those that running a model reads. The compiler's stand beside them in
+`weft.settings`.
 
 Values are read at each use, so a test or a program may change the environment at any time.
 """
@@ -39,7 +40,9 @@ class Setting(Generic[T]):
             return self.parse(text.strip())
         except ValueError as error:
             raise SettingError(
-                f"{self.name} is set to '{text}', which cannot be used", why=str(error) or None, hint=f"give {self.accepts}, or unset it"
+                f"{self.name} is set to '{text}', which cannot be used",
+                why=str(error) or None,
+                hint=f"give {self.accepts}, or unset it",
             ) from None
 
 
@@ -91,11 +94,33 @@ def _optional_count(text: str) -> int | None:
     return _count(text)
 
 
-CACHE_DIR = Setting("WEFT_CACHE_DIR", path, _cache_dir, "a directory", "directory of the cache of compiled models and kernels, in a folder weft-v1")
-CACHE_BYTES = Setting("WEFT_CACHE_BYTES", _size, lambda: 4 << 30, "a size such as 512M or 4G; 0 turns the cache off", "largest size of the cache")
-THREADS = Setting("WEFT_THREADS", _optional_count, lambda: None, "a number of threads", "threads of a run; default: the CPUs this process may use")
+CACHE_DIR = Setting(
+    "WEFT_CACHE_DIR",
+    path,
+    _cache_dir,
+    "a directory",
+    "directory of the cache of compiled models and kernels, in a folder weft-v1",
+)
+CACHE_BYTES = Setting(
+    "WEFT_CACHE_BYTES",
+    _size,
+    lambda: 4 << 30,
+    "a size such as 512M or 4G; 0 turns the cache off",
+    "largest size of the cache",
+)
+THREADS = Setting(
+    "WEFT_THREADS",
+    _optional_count,
+    lambda: None,
+    "a number of threads",
+    "threads of a run; default: the CPUs this process may use",
+)
 VERIFY_WEIGHTS = Setting(
-    "WEFT_VERIFY_WEIGHTS", _flag, lambda: True, "0 or 1", "0 trusts the weights of an archive without computing their hash (code is always checked)"
+    "WEFT_VERIFY_WEIGHTS",
+    _flag,
+    lambda: True,
+    "0 or 1",
+    "0 trusts the weights of an archive without computing their hash (code is always checked)",
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (CACHE_DIR, CACHE_BYTES, THREADS, VERIFY_WEIGHTS)

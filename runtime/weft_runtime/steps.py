@@ -1,6 +1,8 @@
-"""Runs a plan of several steps: native segments and functions on the host, kernels on devices, copies between their memories, branches and loops.
+"""Runs a plan of several steps: native segments and functions on the host, kernels on devices, copies between their
+memories, branches and loops.
 
-What devices hold (constants, arenas, values) is made once and used again by later calls; a call holds the locks of all its devices.
+What devices hold (constants, arenas, values) is made once and used again by later calls; a call holds the locks of all
+its devices.
 """
 
 from __future__ import annotations
@@ -23,7 +25,19 @@ from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ExecutionError, InputError, WeftError, fill
 from weft_runtime.formulas import Formula, formula, symbol_of
 from weft_runtime.native import NativeSegment, check_names, storage, wrong_type
-from weft_runtime.plan import HOST, Branch, Copy, DataSymbol, DeviceCall, HostCall, Manifest, Native, ObjectInfo, Repeat, TensorInfo
+from weft_runtime.plan import (
+    HOST,
+    Branch,
+    Copy,
+    DataSymbol,
+    DeviceCall,
+    HostCall,
+    Manifest,
+    Native,
+    ObjectInfo,
+    Repeat,
+    TensorInfo,
+)
 from weft_runtime.values import as_object, as_strings, owned
 
 _READY = 16
@@ -32,15 +46,17 @@ _READY = 16
 
 @dataclass
 class _Call:
-    """What one call knows: the symbols bound so far, sizes that are not checked yet, the values in the host's memory, those in devices', and callers'
-    storage for outputs in devices' memory.
+    """What one call knows: the symbols bound so far, sizes that are not checked yet, the values in the host's memory,
+    those in devices', and callers' storage for outputs in devices' memory.
     """
 
     symbols: dict[str, int] = field(default_factory=dict)
     open: list[tuple[TensorInfo, int, int]] = field(default_factory=list)  # a value, an axis, its size
     host: dict[str, Any] = field(default_factory=dict)  # arrays; of an `ObjectInfo` sequences and None, too
     there: dict[tuple[str, str], Slice] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of values whose sizes have been checked, or will be
+    shapes: dict[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # of values whose sizes have been checked, or will be
     storage: dict[str, tuple[str, Borrowed]] = field(default_factory=dict)  # an output → a device, where on it
     owners: list[object] = field(default_factory=list)
 
@@ -54,8 +70,12 @@ class _Held:
     constants: dict[str, Slice] = field(default_factory=dict)
     values: dict[str, Memory] = field(default_factory=dict)
     arena: Memory | None = None
-    copies: list[object] = field(default_factory=list)  # of constants that do not begin where a device that shares the host's memory wants them
-    ready: dict[tuple[Any, ...], Callable[[], None]] = field(default_factory=dict)  # by the number of a step, sizes and places: what starts its kernels
+    copies: list[object] = field(
+        default_factory=list
+    )  # of constants that do not begin where a device that shares the host's memory wants them
+    ready: dict[tuple[Any, ...], Callable[[], None]] = field(
+        default_factory=dict
+    )  # by the number of a step, sizes and places: what starts its kernels
 
 
 @dataclass(frozen=True)
@@ -70,11 +90,21 @@ class _Shape:
         try:
             found = tuple(int(d(env)) for d in self.dims)
         except OverflowError as error:
-            raise ExecutionError(f"'{self.info.name}' would be larger than memory can be", where=str(self.info), why=str(error)) from None
+            raise ExecutionError(
+                f"'{self.info.name}' would be larger than memory can be", where=str(self.info), why=str(error)
+            ) from None
         if any(d < 0 for d in found):
-            raise ExecutionError(f"'{self.info.name}' would have a negative size", where=str(self.info), why=f"its shape is {list(found)}")
+            raise ExecutionError(
+                f"'{self.info.name}' would have a negative size",
+                where=str(self.info),
+                why=f"its shape is {list(found)}",
+            )
         if math.prod(found) * self.of.itemsize > LARGEST:
-            raise ExecutionError(f"'{self.info.name}' would be larger than memory can be", where=str(self.info), why=f"its shape is {list(found)}")
+            raise ExecutionError(
+                f"'{self.info.name}' would be larger than memory can be",
+                where=str(self.info),
+                why=f"its shape is {list(found)}",
+            )
         return found
 
     def bytes(self, env: Mapping[str, int]) -> int:
@@ -116,7 +146,13 @@ class Steps:
         trips: Mapping[int, Trips] | None = None,
         owns: bool = True,
     ) -> None:
-        self._manifest, self._segments, self._code, self._constants, self._plans = manifest, segments, code, constants, plans
+        self._manifest, self._segments, self._code, self._constants, self._plans = (
+            manifest,
+            segments,
+            code,
+            constants,
+            plans,
+        )
         self._trips = trips or {}
         infos = (*manifest.inputs, *manifest.values, *manifest.outputs)
         self._shapes = {i.name: _Shape(i, dtype(i.dtype).numpy, tuple(formula(d) for d in i.shape)) for i in infos}
@@ -141,7 +177,9 @@ class Steps:
         except (KeyError, ZeroDivisionError, OverflowError) as error:  # devices' own are caught where they happen
             raise self._incomputable(error) from None
         except MemoryError as error:
-            raise ExecutionError(f"no memory for a call of '{self._manifest.name}'", why=str(error) or None, hint="run smaller inputs") from None
+            raise ExecutionError(
+                f"no memory for a call of '{self._manifest.name}'", why=str(error) or None, hint="run smaller inputs"
+            ) from None
         given = {k: out[o.name] for k, o in enumerate(self._manifest.outputs) if o.name in call.storage} if out else {}
         results = [given[k] if k in given else call.host[o.name] for k, o in enumerate(self._manifest.outputs)]
         if self._handed:  # steps of the host hand on what they are given
@@ -150,19 +188,27 @@ class Steps:
         for k, target in targets.items():
             if target.shape != results[k].shape:
                 info = self._manifest.outputs[k]
-                raise InputError(f"storage for output '{info.name}' has shape {list(target.shape)}, the result has {list(results[k].shape)}", where=str(info))
+                raise InputError(
+                    f"storage for output '{info.name}' has shape {list(target.shape)}, the result has"
+                    f" {list(results[k].shape)}",
+                    where=str(info),
+                )
             target[...] = results[k]
             results[k] = target
         return results
 
     def _run(self, call: _Call) -> None:
         devices = {name: open_device(name) for name in self._manifest.devices}
-        locks = [devices[name].lock for name in sorted(devices)]  # in one order everywhere, so that two plans never wait for one another
+        locks = [
+            devices[name].lock for name in sorted(devices)
+        ]  # in one order everywhere, so that two plans never wait for one another
         _locked(locks, lambda: self._run_steps(call, devices))
 
     def _run_steps(self, call: _Call, devices: Mapping[str, Device]) -> None:
         for name, device in devices.items():
-            if name not in self._held or self._held[name].device is not device:  # one that was opened anew holds nothing
+            if (
+                name not in self._held or self._held[name].device is not device
+            ):  # one that was opened anew holds nothing
                 self._held[name] = _Held(device)
         held = self._held
         try:
@@ -195,10 +241,18 @@ class Steps:
         if found is not None:
             device, borrowed = found
             if borrowed.dtype != self._shapes[info.name].of or len(borrowed.shape) != len(info.shape):
-                raise wrong_type(info, self._shapes[info.name].of, np.broadcast_to(np.empty((), borrowed.dtype), borrowed.shape))
+                raise wrong_type(
+                    info, self._shapes[info.name].of, np.broadcast_to(np.empty((), borrowed.dtype), borrowed.shape)
+                )
             call.there[device, info.name] = borrowed.place
             if info.name in self._sources:  # sizes are in its data
-                self._keep(call, info, self._read(open_device(device), borrowed.place, np.empty(borrowed.shape, borrowed.dtype), info.name))
+                self._keep(
+                    call,
+                    info,
+                    self._read(
+                        open_device(device), borrowed.place, np.empty(borrowed.shape, borrowed.dtype), info.name
+                    ),
+                )
                 return
             call.shapes[info.name] = borrowed.shape
             call.open += [(info, axis, size) for axis, size in enumerate(borrowed.shape)]
@@ -230,7 +284,8 @@ class Steps:
         return array
 
     def _on_host(self, call: _Call, held: Mapping[str, _Held], name: str) -> Array:
-        """A value as an array of the host; one that a caller gave or wants in a device's memory alone is read from there."""
+        """A value as an array of the host; one that a caller gave or wants in a device's memory alone is read from
+        there."""
         if name not in call.host:
             device = next(d for d, n in call.there if n == name)
             call.host[name] = self._read(held[device].device, call.there[device, name], self._fresh(call, name), name)
@@ -244,10 +299,16 @@ class Steps:
         call.open += [(info, axis, size) for axis, size in enumerate(array.shape)]
         for s in self._sources.get(info.name, ()):
             if s.index >= array.size:
-                raise InputError(f"input '{info.name}' has {array.size} elements, element {s.index} is needed", where=str(info))
+                raise InputError(
+                    f"input '{info.name}' has {array.size} elements, element {s.index} is needed", where=str(info)
+                )
             size = int(array.reshape(-1)[s.index])
             if call.symbols.setdefault(s.name, size) != size:
-                raise self._disagree(info, array.shape, f"says in element {s.index} that {s.name} is {size}, expected {call.symbols[s.name]}")
+                raise self._disagree(
+                    info,
+                    array.shape,
+                    f"says in element {s.index} that {s.name} is {size}, expected {call.symbols[s.name]}",
+                )
         self._agree(call)
 
     def _agree(self, call: _Call) -> None:
@@ -272,12 +333,18 @@ class Steps:
 
     def _incomputable(self, error: Exception) -> ExecutionError:
         why = f"{error} is not known" if isinstance(error, KeyError) else str(error)
-        return ExecutionError(f"a size that the plan of '{self._manifest.name}' needs cannot be computed", why=why, hint="compile the model again")
+        return ExecutionError(
+            f"a size that the plan of '{self._manifest.name}' needs cannot be computed",
+            why=why,
+            hint="compile the model again",
+        )
 
     def _disagree(self, info: TensorInfo, shape: tuple[int, ...], what: str) -> WeftError:
         if info in self._manifest.inputs:
             return InputError(f"input '{info.name}' {what}", where=str(info), why=f"its shape is {list(shape)}")
-        return ExecutionError(f"'{info.name}' of '{self._manifest.name}' {what}", where=str(info), hint="compile the model again")
+        return ExecutionError(
+            f"'{info.name}' of '{self._manifest.name}' {what}", where=str(info), hint="compile the model again"
+        )
 
     def _targets(self, call: _Call, out: Mapping[str, Any]) -> dict[int, Array]:
         """Callers' arrays for outputs; those in devices' memory are noted in the call."""
@@ -287,7 +354,9 @@ class Steps:
         for k, info in enumerate(outputs):
             if info.name in out:
                 if isinstance(info, ObjectInfo):
-                    raise InputError(f"output '{info.name}' is no tensor of known rank: there is no storage for it", where=str(info))
+                    raise InputError(
+                        f"output '{info.name}' is no tensor of known rank: there is no storage for it", where=str(info)
+                    )
                 found = self._borrowed(call, info, out[info.name])
                 if found is not None:
                     if found[1].dtype != self._shapes[info.name].of or len(found[1].shape) != len(info.shape):
@@ -306,12 +375,16 @@ class Steps:
         """
         shape = self._shapes[name]
         if shape.size(call.symbols) != borrowed.shape:
-            what = f"storage for output '{name}' has shape {list(borrowed.shape)}, the result has {list(shape.size(call.symbols))}"
+            what = (
+                f"storage for output '{name}' has shape {list(borrowed.shape)}, the result has"
+                f" {list(shape.size(call.symbols))}"
+            )
             raise InputError(what, where=str(shape.info))
         return borrowed.place
 
     def _store(self, call: _Call, name: str, held: _Held, borrowed: Borrowed) -> None:
-        """Brings an output to the caller's storage, where no kernel has written it there, and waits until it is there."""
+        """Brings an output to the caller's storage, where no kernel has written it there, and waits until it is
+        there."""
         place = self._place(call, name, borrowed)
         with blamed(held.device.name, f"the copy of '{name}'"):
             if call.there.get((held.device.name, name)) != place:
@@ -334,7 +407,8 @@ class Steps:
             return Slice(held.device.share(array), 0, array.nbytes)
 
     def _read_there(self, held: _Held, array: Array, owners: list[object], what: str) -> Slice:
-        """As `_shared`, of an array that is only read: one that does not begin where the device wants it is copied, for `owners`."""
+        """As `_shared`, of an array that is only read: one that does not begin where the device wants it is copied, for
+        `owners`."""
         there = aligned(array, held.device.align)
         if there is not array:
             owners.append(there)
@@ -346,7 +420,9 @@ class Steps:
         try:
             return aligned_empty(shape.size(call.symbols), shape.of, alignment if alignment > 1 else None)
         except (MemoryError, ValueError, OverflowError) as error:
-            raise ExecutionError(f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)) from None
+            raise ExecutionError(
+                f"no memory for '{name}' of '{self._manifest.name}'", where=str(shape.info), why=str(error)
+            ) from None
 
     # -- steps
     def _native(self, call: _Call, number: int, step: Native, held: Mapping[str, _Held]) -> None:
@@ -354,7 +430,9 @@ class Steps:
         for name, array in zip(step.outputs, results):
             self._keep(call, self._shapes[name].info, array)
 
-    def _on_host_alone(self, call: _Call, number: int, step: HostCall | Branch | Repeat, held: Mapping[str, _Held]) -> None:
+    def _on_host_alone(
+        self, call: _Call, number: int, step: HostCall | Branch | Repeat, held: Mapping[str, _Held]
+    ) -> None:
         values = [self._value(call, held, name) for name in step.inputs]
         if isinstance(step, HostCall):
             results: Sequence[Any] = host.call(step.function, step.attributes, values)
@@ -365,7 +443,10 @@ class Steps:
             empty = [(of, tuple(_known(d, call.symbols) for d in dims)) for of, dims in self._elements[number]]
             results = repeat(step, values, self._plans[step.body], empty, self._trips.get(number))
         if len(results) != len(step.outputs):
-            raise ExecutionError(f"a step of '{self._manifest.name}' gives {len(results)} values, {len(step.outputs)} are expected", where=str(step))
+            raise ExecutionError(
+                f"a step of '{self._manifest.name}' gives {len(results)} values, {len(step.outputs)} are expected",
+                where=str(step),
+            )
         for name, result in zip(step.outputs, results):
             if not name:
                 continue
@@ -373,9 +454,17 @@ class Steps:
             if isinstance(info, ObjectInfo):
                 call.host[name] = result
                 continue
-            if not isinstance(result, np.ndarray) or result.dtype != self._shapes[name].of or result.ndim != len(info.shape):
+            if (
+                not isinstance(result, np.ndarray)
+                or result.dtype != self._shapes[name].of
+                or result.ndim != len(info.shape)
+            ):
                 got = f"{result.dtype}{list(result.shape)}" if isinstance(result, np.ndarray) else type(result).__name__
-                raise ExecutionError(f"'{name}' of '{self._manifest.name}' is {got}, expected {info.dtype} of {len(info.shape)} dimension(s)", where=str(info))
+                raise ExecutionError(
+                    f"'{name}' of '{self._manifest.name}' is {got}, expected {info.dtype} of {len(info.shape)}"
+                    " dimension(s)",
+                    where=str(info),
+                )
             self._keep(call, info, result)
 
     def _value(self, call: _Call, held: Mapping[str, _Held], name: str) -> Any:
@@ -390,7 +479,9 @@ class Steps:
                 return
             array = self._on_host(call, held, step.value)
             if held[step.target].device.shares_memory:
-                call.there[step.target, step.value] = self._read_there(held[step.target], array, call.owners, f"sharing '{step.value}'")
+                call.there[step.target, step.value] = self._read_there(
+                    held[step.target], array, call.owners, f"sharing '{step.value}'"
+                )
                 return
             room = self._memory(held[step.target], step.value, array.nbytes)
             with blamed(step.target, f"the copy of '{step.value}'"):
@@ -412,13 +503,20 @@ class Steps:
         for condition, (holds, args) in zip(step.conditions, compiled.conditions):
             if not holds(env):
                 numbers = [int(a(env)) for a in args]
-                raise ExecutionError(fill(condition.what, numbers), where=self._manifest.name, hint=fill(condition.hint, numbers) or None)
+                raise ExecutionError(
+                    fill(condition.what, numbers), where=self._manifest.name, hint=fill(condition.hint, numbers) or None
+                )
         if held.device.align % step.align:
-            what = f"the kernels of section '{step.section}' take memory aligned to {step.align} bytes, device '{step.device}' gives {held.device.align}"
+            what = (
+                f"the kernels of section '{step.section}' take memory aligned to {step.align} bytes, device"
+                f" '{step.device}' gives {held.device.align}"
+            )
             raise ExecutionError(what, where=self._manifest.name, hint="the device's class says what it gives: align")
         if step.section not in held.modules:
             with blamed(step.device, f"loading section '{step.section}'"):
-                held.modules[step.section] = held.device.load(self._code[step.section], self._manifest.sections[step.section].entries)
+                held.modules[step.section] = held.device.load(
+                    self._code[step.section], self._manifest.sections[step.section].entries
+                )
         arena = self._number(compiled.arena, env, step)
         if held.arena is not None and held.arena.size < arena:
             with blamed(step.device, "the wait before its arena grows"):
@@ -436,12 +534,20 @@ class Steps:
             else:
                 call.there[step.device, name] = self._memory(held, name, self._shapes[name].bytes(env))
         there = [call.there[step.device, name] for name in (*step.inputs, *step.outputs)]
-        key = (number, *env.items(), *((s.memory.number, s.offset, s.bytes) for s in there))  # the arena and constants stay where they are
+        key = (
+            number,
+            *env.items(),
+            *((s.memory.number, s.offset, s.bytes) for s in there),
+        )  # the arena and constants stay where they are
         start = held.ready.get(key)
         if start is None:
             slices = [self._slice(call, held, step, k, compiled) for k in range(len(step.places))]
             launches = [
-                Started(launch.kernel, tuple(slices[b] for b in launch.buffers), tuple(self._number(d, env, step) for d in dims))
+                Started(
+                    launch.kernel,
+                    tuple(slices[b] for b in launch.buffers),
+                    tuple(self._number(d, env, step) for d in dims),
+                )
                 for launch, dims in zip(step.launches, compiled.dims)
             ]
             with blamed(step.device, f"preparing the kernels of section '{step.section}'"):
@@ -461,7 +567,9 @@ class Steps:
         except OverflowError as error:
             found, why = LARGEST + 1, str(error)
         if abs(found) > LARGEST:
-            raise ExecutionError(f"a size that '{self._manifest.name}' needs on '{step.device}' is out of range", why=why)
+            raise ExecutionError(
+                f"a size that '{self._manifest.name}' needs on '{step.device}' is out of range", why=why
+            )
         return found
 
     def _slice(self, call: _Call, held: _Held, step: DeviceCall, number: int, compiled: _Device) -> Slice:
@@ -472,7 +580,9 @@ class Steps:
             if place.name not in held.constants:
                 array = self._constants[place.name]
                 if held.device.shares_memory:
-                    held.constants[place.name] = self._read_there(held, array, held.copies, f"sharing constant '{place.name}'")
+                    held.constants[place.name] = self._read_there(
+                        held, array, held.copies, f"sharing constant '{place.name}'"
+                    )
                     return held.constants[place.name]
                 room = Slice(_reserve(held.device, array.nbytes), 0, array.nbytes)
                 with blamed(step.device, f"the copy of constant '{place.name}'"):
@@ -481,13 +591,16 @@ class Steps:
             return held.constants[place.name]
         offset, size = (int(f(call.symbols)) for f in compiled.places[number])
         if held.arena is None or not 0 <= offset <= offset + size <= held.arena.size:
-            raise ExecutionError(f"a buffer of '{self._manifest.name}' lies outside the arena of '{step.device}'", why=f"{size} bytes at {offset}")
+            raise ExecutionError(
+                f"a buffer of '{self._manifest.name}' lies outside the arena of '{step.device}'",
+                why=f"{size} bytes at {offset}",
+            )
         return Slice(held.arena, offset, size)
 
 
 def _locked(locks: Sequence[AbstractContextManager[Any]], run: Callable[[], None]) -> None:
-    """Runs while all locks are held. A handler of signals may raise between any two instructions; only `with` itself leaves no room between a lock and its
-    release, which generators and stacks of contexts do.
+    """Runs while all locks are held. A handler of signals may raise between any two instructions; only `with` itself
+    leaves no room between a lock and its release, which generators and stacks of contexts do.
     """
     if not locks:
         run()
@@ -499,7 +612,13 @@ def _locked(locks: Sequence[AbstractContextManager[Any]], run: Callable[[], None
 def _elements(manifest: Manifest, step: Repeat) -> list[tuple[np.dtype[Any], tuple[Formula, ...]]]:
     """The dtypes of what a loop collects, and the dimensions of one."""
     outputs = manifest.plans[step.body].outputs[step.tests + step.carried :]
-    return [(dtype(o.dtype).numpy, (formula(0),) * (o.rank or 0) if isinstance(o, ObjectInfo) else tuple(map(formula, o.shape))) for o in outputs]
+    return [
+        (
+            dtype(o.dtype).numpy,
+            (formula(0),) * (o.rank or 0) if isinstance(o, ObjectInfo) else tuple(map(formula, o.shape)),
+        )
+        for o in outputs
+    ]
 
 
 def _known(d: Formula, env: Mapping[str, int]) -> int:

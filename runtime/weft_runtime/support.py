@@ -1,7 +1,9 @@
-"""The runtime's own native code: the worker pool, and memory for segments. It comes with the runtime, as an image for each architecture.
+"""The runtime's own native code: the worker pool, and memory for segments. It comes with the runtime, as an image for
+each architecture.
 
-`images/table.json` has the hashes of the images, which are checked before one is mapped, and where their entries lie. `python -m weft_llvm.support` writes
-the folder; a test holds it against what that gives. No archive brings any of this code.
+`images/table.json` has the hashes of the images, which are checked before one is mapped, and where their entries lie.
+`python -m weft_llvm.support` writes the folder; a test holds it against what that gives. No archive brings any of this
+code.
 """
 
 from __future__ import annotations
@@ -52,8 +54,13 @@ def support() -> Code:
     machine, images = cpu_features.machine(), _table()
     known = images.get(machine)
     if known is None:
-        why = f"memory for results and the worker pool are native code that it brings, and it has it for {' and '.join(architectures())}"
-        raise ExecutionError(f"weft runs no native code on {machine}", why=why, hint="compile the model and run it on such a machine")
+        why = (
+            "memory for results and the worker pool are native code that it brings, and it has it for"
+            f" {' and '.join(architectures())}"
+        )
+        raise ExecutionError(
+            f"weft runs no native code on {machine}", why=why, hint="compile the model and run it on such a machine"
+        )
     try:
         image = (FOLDER / f"{machine}.bin").read_bytes()
     except OSError as error:
@@ -68,8 +75,8 @@ def support() -> Code:
 def _owning() -> Any:
     """Contexts that give back what segments have reserved through them.
 
-    Their `__del__` is native code, which `PyInstanceMethod_New` makes a method: were it Python's, an exception that a handler of signals raises in it would
-    be lost, and the memory with it.
+    Their `__del__` is native code, which `PyInstanceMethod_New` makes a method: were it Python's, an exception that a
+    handler of signals raises in it would be lost, and the memory with it.
     """
     code = support()
     as_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(("PyInstanceMethod_New", ctypes.pythonapi))

@@ -1,7 +1,7 @@
 """The one worker pool of this process: where its state lies, how many threads a run gets, what fork does to it.
 
-The pool's code is part of the runtime's own native code (`weft_runtime.support`). It is never unmapped, since a worker may be spinning inside it at any
-time.
+The pool's code is part of the runtime's own native code (`weft_runtime.support`). It is never unmapped, since a worker
+may be spinning inside it at any time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def start(threads: int) -> int:
-    """Starts the workers that `threads` threads need now rather than at the first parallel loop; how many threads there are then."""
+    """Starts the workers that `threads` threads need now rather than at the first parallel loop; how many threads there
+    are then."""
     context = Context(imports=ctypes.addressof(imports_table()), pool=process_pool().state, threads=threads)
     function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)(support().address("start"))
     return int(function(ctypes.addressof(context), threads)) + 1

@@ -40,7 +40,10 @@ def as_object(info: ObjectInfo, value: Any) -> Any:
             return None if given is None else fit(within[1:], given)
         if within:
             if not isinstance(given, (list, tuple)):
-                raise InputError(f"input '{info.name}' takes a sequence, a list of its elements, got {type(given).__name__}", where=str(info))
+                raise InputError(
+                    f"input '{info.name}' takes a sequence, a list of its elements, got {type(given).__name__}",
+                    where=str(info),
+                )
             return [fit(within[1:], element) for element in given]
         if info.dtype == "string":
             array = as_strings(given, info.name)

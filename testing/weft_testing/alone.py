@@ -25,8 +25,8 @@ Run: TypeAlias = Callable[[Sequence[Array]], list[Array]]
 
 
 def ready_alone(target: ResolvedTarget, code: KernelCode, program: Program, dims: Mapping[str, int]) -> Run:
-    """A kernel, ready to be run by itself: inputs → outputs, in the shapes of the program's buffers. What it does not write reads as NaN,
-    or as a far-off number.
+    """A kernel, ready to be run by itself: inputs → outputs, in the shapes of the program's buffers. What it does not
+    write reads as NaN, or as a far-off number.
 
     Args:
         program: one that has the kernel's parameters, at any stage.
@@ -61,7 +61,9 @@ def _native(target: ResolvedTarget, code: KernelCode, program: Program, dims: Ma
     spec = kernel_segment(program, code, dims)
     with target.blame(f"to link kernel '{code.name}' alone"):
         sections = target.kind.link(target.target, spec, {code.name: code})
-    infos = [[TensorInfo(n, dtype.name, shape) for n, (shape, dtype) in zip(*pair)] for pair in zip(names, (inputs, outputs))]
+    infos = [
+        [TensorInfo(n, dtype.name, shape) for n, (shape, dtype) in zip(*pair)] for pair in zip(names, (inputs, outputs))
+    ]
     executable = Executable.build(
         name=program.name,
         target=target.description,
@@ -94,7 +96,9 @@ def _launched(target: ResolvedTarget, code: KernelCode, program: Program, dims: 
     return run
 
 
-def launch(device: Device, module: Any, code: KernelCode, program: Program, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Array]:
+def launch(
+    device: Device, module: Any, code: KernelCode, program: Program, inputs: Sequence[Array], dims: Mapping[str, int]
+) -> list[Array]:
     """The outputs of a kernel of a loaded section, launched once, everything in memory of its own."""
     outputs = [unwritten(b, dims) for b in program.outputs]
     arrays = [*(np.ascontiguousarray(a) for a in inputs), *outputs]

@@ -1,4 +1,5 @@
-"""The plugin of the distribution weft-testing: commands that prove a target, find a wrong number, and show a model at work."""
+"""The plugin of the distribution weft-testing: commands that prove a target, find a wrong number, and show a model at
+work."""
 
 from __future__ import annotations
 

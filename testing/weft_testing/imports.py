@@ -1,4 +1,5 @@
-"""`imports_beyond(package)`: what a plugin imports of Weft that is not public (`weft.public`), so that a later version may take it away."""
+"""`imports_beyond(package)`: what a plugin imports of Weft that is not public (`weft.public`), so that a later version
+may take it away."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from weft.public import PACKAGES, PUBLIC, public_names
 
 
 def imports_beyond(package: str | Path) -> list[str]:
-    """A line for each import or use that is not public: file, line, what, and what is there instead. Empty if all is well. Nothing is imported.
+    """A line for each import or use that is not public: file, line, what, and what is there instead. Empty if all is
+    well. Nothing is imported.
 
     Args:
         package: the name of an installed package, a folder of sources, or one file.
@@ -22,7 +24,11 @@ def imports_beyond(package: str | Path) -> list[str]:
     """
     root = _root(package)
     files = [root] if root.is_file() else sorted(root.rglob("*.py"))
-    return [f"{file.relative_to(root) if file != root else file.name}:{line}: {what}" for file in files for line, what in _beyond(file, root.name)]
+    return [
+        f"{file.relative_to(root) if file != root else file.name}:{line}: {what}"
+        for file in files
+        for line, what in _beyond(file, root.name)
+    ]
 
 
 def _root(package: str | Path) -> Path:
@@ -61,7 +67,12 @@ def _beyond(file: Path, own: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (used := _dotted(node, modules)) is not None:
             module, _, name = used.rpartition(".")
-            if module in PUBLIC and used not in PUBLIC and not _has(module, name) and not any(p.startswith(used + ".") for p in PUBLIC):
+            if (
+                module in PUBLIC
+                and used not in PUBLIC
+                and not _has(module, name)
+                and not any(p.startswith(used + ".") for p in PUBLIC)
+            ):
                 found.append((node.lineno, _line(used)))
     yield from sorted(set(found))
 
@@ -73,7 +84,9 @@ def _dotted(node: ast.Attribute, modules: dict[str, str]) -> str | None:
     while isinstance(value, ast.Attribute):
         parts.append(value.attr)
         value = value.value
-    return ".".join([modules[value.id], *reversed(parts)]) if isinstance(value, ast.Name) and value.id in modules else None
+    return (
+        ".".join([modules[value.id], *reversed(parts)]) if isinstance(value, ast.Name) and value.id in modules else None
+    )
 
 
 def _has(module: str, name: str) -> bool:

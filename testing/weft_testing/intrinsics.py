@@ -39,32 +39,37 @@ def check_intrinsic(
     warp: int = 0,
     seed: int = 0,
 ) -> int:
-    """Compares each of the intrinsic's codes with its meaning: on random and extreme data, at offsets that the alignment allows, with row-major and,
-    where the declaration allows them, wider strides, at least and great lengths (dynamic ones as variables), with numbers for operands; what lies beside the
-    result must stay as it was.
+    """Compares each of the intrinsic's codes with its meaning: on random and extreme data, at offsets that the
+    alignment allows, with row-major and, where the declaration allows them, wider strides, at least and great lengths
+    (dynamic ones as variables), with numbers for operands; what lies beside the result must stay as it was.
 
     Args:
         target: compile and run the code there, too; without it (and without `run`) it is interpreted only.
         run: what compiles and runs a program, for what no target string names.
-        copies: the target's intrinsics, where its code generator takes no plain loops: those that copy bring the data to and from the intrinsic's memories.
+        copies: the target's intrinsics, where its code generator takes no plain loops: those that copy bring the data
+        to and from the intrinsic's memories.
             Where there are warps, all that fill and show fragments.
         warp: threads of a warp, for instructions of warps: they are tried by all the threads of two.
 
     Returns:
         How many comparisons were made.
 
-    Integers must agree exactly; floats within 4 · (length of the reduction + 1) units in the last place of the greatest result.
+    Integers must agree exactly; floats within 4 · (length of the reduction + 1) units in the last place of the greatest
+    result.
 
     Raises:
         ScheduleError: the code disagrees; names the intrinsic, the element and both values.
-        CodegenError: what it is tried in does not compile; or it works in fragments that no other intrinsic fills and shows.
+        CodegenError: what it is tried in does not compile; or it works in fragments that no other intrinsic fills and
+        shows.
     """
     rng = np.random.default_rng(seed)
     every = {i.name: i for i in copies}
     movers = {name: i for name, i in every.items() if moves(i)}
     warps = warp > 1 and in_fragments(intrinsic)
     functions = meanings({**(every if warps else movers), intrinsic.name: intrinsic}.values())
-    places: list[tuple[str, Run]] = [("interpreted", lambda p: lambda arrays: interpret(p, arrays, intrinsics=functions)[p.outputs[0].name])]
+    places: list[tuple[str, Run]] = [
+        ("interpreted", lambda p: lambda arrays: interpret(p, arrays, intrinsics=functions)[p.outputs[0].name])
+    ]
     if target is not None:
         resolved = resolve_target(target) if isinstance(target, str) else target
         places.append((f"on target '{resolved.target}'", _compiled(resolved)))
@@ -81,13 +86,19 @@ def check_intrinsic(
                 if warps:
                     case = WarpCase.make(example, form, wide, rng, every.values(), warp)
                 else:
-                    case = _Case.make(example, form, wide, rng, number, movers, [v in intrinsic.dynamic for v in intrinsic.lengths])
+                    case = _Case.make(
+                        example, form, wide, rng, number, movers, [v in intrinsic.dynamic for v in intrinsic.lengths]
+                    )
                 ready = [(place, make(case.program)) for place, make in places]
                 for kind in DATA:
                     arrays = case.data(kind, rng)
                     expected = case.expected(arrays)
                     for place, execute in ready:
-                        case.compare(execute(arrays), expected, f"{place}, {'wide' if wide else 'least'} strides, {kind} data{size}")
+                        case.compare(
+                            execute(arrays),
+                            expected,
+                            f"{place}, {'wide' if wide else 'least'} strides, {kind} data{size}",
+                        )
                         count += 1
     return count
 
@@ -128,7 +139,9 @@ class _Case:
     ) -> _Case:
         last = len(intrinsic.operands) - 1
         used = (last,) if form == "reset" else tuple(k for k in range(last + 1) if k != number)
-        numbers = {} if number is None else {number: values("extreme", intrinsic.tensors[number].dtype, 1, rng)[0].item()}
+        numbers = (
+            {} if number is None else {number: values("extreme", intrinsic.tensors[number].dtype, 1, rng)[0].item()}
+        )
         places = tuple(lay(intrinsic, k, wide, rng) for k in used)
         inputs, before, after = [], [], []
         views: list[OperandView | Const] = []
@@ -152,7 +165,9 @@ class _Case:
         for k, value in numbers.items():
             views.insert(k, Const(value, intrinsic.tensors[k].dtype))
         told = {k: Var(f"length_{k}", dt.int64) for k, d in enumerate(dynamic) if d}
-        stmt = intrinsic.emit(form, *views, lengths=[told[k] if k in told else const(n) for k, n in enumerate(intrinsic.given)])
+        stmt = intrinsic.emit(
+            form, *views, lengths=[told[k] if k in told else const(n) for k, n in enumerate(intrinsic.given)]
+        )
         for k, length in told.items():
             stmt = Let(length, const(intrinsic.given[k]), stmt)
         body = seq(*before, stmt, *after)
@@ -164,7 +179,9 @@ class _Case:
 
     def data(self, kind: str, rng: np.random.Generator) -> dict[str, Array]:
         bits = [self.intrinsic.operands[k].bits for k in self.used]
-        return {b.name: values(kind, b.dtype, p.size, rng, n) for b, p, n in zip(self.program.inputs, self.places, bits)}
+        return {
+            b.name: values(kind, b.dtype, p.size, rng, n) for b, p, n in zip(self.program.inputs, self.places, bits)
+        }
 
     def _view(self, k: int, array: Array) -> Array:
         return self.places[k].view(array, shape_of(self.intrinsic, self.used[k]))

@@ -28,7 +28,9 @@ def resnet18(seed: int = 0, *, size: int = 224, classes: int = 1000, width: int 
     """
     net = _Network(seed, "resnet18")
     b = net.builder
-    x = b.input("picture", tensor_type("float32", (Var(batch, dt.int64) if isinstance(batch, str) else batch, 3, size, size)))
+    x = b.input(
+        "picture", tensor_type("float32", (Var(batch, dt.int64) if isinstance(batch, str) else batch, 3, size, size))
+    )
     x = net.convolution(x, width, 7, 2, "stem")
     x = b.add(Relu(), x, name="stem.relu")
     x = b.add(MaxPool(kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1)), x, name="stem.pool")
@@ -54,8 +56,11 @@ def mlp(seed: int = 0, *, features: tuple[int, ...] = (64, 96, 32), batch: int |
     return b.build()
 
 
-def mobilenet_v2(seed: int = 0, *, size: int = 224, classes: int = 1000, width: int = 32, blocks: int = 7, batch: int | str = 1) -> Graph:
-    """MobileNetV2 (Sandler and others, 2018), `picture` float32[batch, 3, size, size] → `scores` float32[batch, classes].
+def mobilenet_v2(
+    seed: int = 0, *, size: int = 224, classes: int = 1000, width: int = 32, blocks: int = 7, batch: int | str = 1
+) -> Graph:
+    """MobileNetV2 (Sandler and others, 2018), `picture` float32[batch, 3, size, size] → `scores` float32[batch,
+    classes].
 
     Args:
         width: channels of the stem; 32 in the paper.
@@ -64,20 +69,27 @@ def mobilenet_v2(seed: int = 0, *, size: int = 224, classes: int = 1000, width: 
     """
     net = _Network(seed, "mobilenet_v2")
     b = net.builder
-    x = b.input("picture", tensor_type("float32", (Var(batch, dt.int64) if isinstance(batch, str) else batch, 3, size, size)))
+    x = b.input(
+        "picture", tensor_type("float32", (Var(batch, dt.int64) if isinstance(batch, str) else batch, 3, size, size))
+    )
     x = net.clipped(net.convolution(x, width, 3, 2, "stem"), "stem.relu6")
     rows = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     for row, (expansion, channels, repeats, stride) in enumerate(rows[:blocks]):
         for k in range(repeats):
-            x = net.inverted_residual(x, expansion, max(1, channels * width // 32), stride if k == 0 else 1, f"row{row}.{k}")
+            x = net.inverted_residual(
+                x, expansion, max(1, channels * width // 32), stride if k == 0 else 1, f"row{row}.{k}"
+            )
     x = net.clipped(net.convolution(x, 1280 * width // 32, 1, 1, "last"), "last.relu6")
     x = b.add(ReduceMean(axes=(2, 3)), x, name="pool")
     b.output(net.dense(x, classes, "classifier"), "scores")
     return b.build()
 
 
-def transformer(seed: int = 0, *, blocks: int = 1, features: int = 64, heads: int = 4, steps: int | str = 16, batch: int | str = 1) -> Graph:
-    """Encoder blocks (Vaswani and others, 2017; normalisation first), `x` float32[batch, steps, features] → `y` of the same shape.
+def transformer(
+    seed: int = 0, *, blocks: int = 1, features: int = 64, heads: int = 4, steps: int | str = 16, batch: int | str = 1
+) -> Graph:
+    """Encoder blocks (Vaswani and others, 2017; normalisation first), `x` float32[batch, steps, features] → `y` of the
+    same shape.
 
     Args:
         steps, batch: numbers, or names of symbols.
@@ -90,7 +102,11 @@ def transformer(seed: int = 0, *, blocks: int = 1, features: int = 64, heads: in
     for block in range(blocks):
         y = net.normalized(x, f"block{block}.norm1")
         q, k, v = (
-            b.add(Transpose((0, 2, 1, 3)), b.add(Reshape((*dims, heads, head)), net.dense(y, features, f"block{block}.{n}"))) for n in ("query", "key", "value")
+            b.add(
+                Transpose((0, 2, 1, 3)),
+                b.add(Reshape((*dims, heads, head)), net.dense(y, features, f"block{block}.{n}")),
+            )
+            for n in ("query", "key", "value")
         )
         scores = b.add(MatMul(), q, b.add(Transpose((0, 1, 3, 2)), k))
         scores = b.add(Multiply(), scores, b.constant(np.float32(head**-0.5), f"block{block}.scale"))
@@ -120,7 +136,8 @@ def lstm(seed: int = 0, *, features: int = 12, hidden: int = 16, steps: int | st
 
 
 def picture(size: int = 224, seed: int = 0) -> np.ndarray[Any, Any]:
-    """float32[1, 3, size, size] with mean 0 and deviation about 1: smooth colour waves with a little noise, as photographs have."""
+    """float32[1, 3, size, size] with mean 0 and deviation about 1: smooth colour waves with a little noise, as
+    photographs have."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[0:size, 0:size] / size
     channels = []
@@ -146,10 +163,18 @@ class _Network:
         pads = (kernel // 2,) * 4
         b = self.builder
         with b.named(name):
-            y = b.add(Conv(strides=(stride, stride), pads=pads, groups=groups), x, b.constant(weight, f"{name}.weight"), name=name)
+            y = b.add(
+                Conv(strides=(stride, stride), pads=pads, groups=groups),
+                x,
+                b.constant(weight, f"{name}.weight"),
+                name=name,
+            )
             scale, mean = 1 + self.normal((channels,), 0.1), self.normal((channels,), 0.1)
             bias, variance = self.normal((channels,), 0.1), np.exp(self.normal((channels,), 0.1))
-            vectors = [b.constant(v, f"{name}.{n}") for n, v in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance))]
+            vectors = [
+                b.constant(v, f"{name}.{n}")
+                for n, v in (("scale", scale), ("bias", bias), ("mean", mean), ("variance", variance))
+            ]
             return b.add(BatchNorm(), y, *vectors, name=f"{name}.norm")
 
     def residual_block(self, x: Value, channels: int, stride: int, name: str) -> Value:
@@ -166,20 +191,28 @@ class _Network:
         y = x
         if expansion != 1:
             y = self.clipped(self.convolution(y, inner * expansion, 1, 1, f"{name}.expand"), f"{name}.relu6_1")
-        y = self.clipped(self.convolution(y, inner * expansion, 3, stride, f"{name}.depthwise", groups=inner * expansion), f"{name}.relu6_2")
+        y = self.clipped(
+            self.convolution(y, inner * expansion, 3, stride, f"{name}.depthwise", groups=inner * expansion),
+            f"{name}.relu6_2",
+        )
         y = self.convolution(y, channels, 1, 1, f"{name}.project")
         return self.builder.add(Add(), y, x, name=f"{name}.add") if stride == 1 and inner == channels else y
 
     def clipped(self, x: Value, name: str) -> Value:
         """ReLU6."""
         b = self.builder
-        return b.add(Clip(), x, b.constant(np.float32(0), f"{name}.low"), b.constant(np.float32(6), f"{name}.high"), name=name)
+        return b.add(
+            Clip(), x, b.constant(np.float32(0), f"{name}.low"), b.constant(np.float32(6), f"{name}.high"), name=name
+        )
 
     def normalized(self, x: Value, name: str) -> Value:
         b = self.builder
         inner = x.shape[-1]
         assert isinstance(inner, int)
-        vectors = [b.constant(v, f"{name}.{n}") for n, v in (("scale", 1 + self.normal((inner,), 0.1)), ("bias", self.normal((inner,), 0.1)))]
+        vectors = [
+            b.constant(v, f"{name}.{n}")
+            for n, v in (("scale", 1 + self.normal((inner,), 0.1)), ("bias", self.normal((inner,), 0.1)))
+        ]
         return b.add(LayerNorm(), x, *vectors, name=name)
 
     def dense(self, x: Value, features: int, name: str) -> Value:

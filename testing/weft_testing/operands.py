@@ -27,7 +27,9 @@ class Place:
 
     def view(self, array: Array, shape: Sequence[int], base: int = 0) -> Array:
         """The operand in an array, whose buffer begins at element `base`."""
-        return np.lib.stride_tricks.as_strided(array[base + self.offset :], tuple(shape), [s * array.itemsize for s in self.strides])
+        return np.lib.stride_tricks.as_strided(
+            array[base + self.offset :], tuple(shape), [s * array.itemsize for s in self.strides]
+        )
 
 
 def shape_of(intrinsic: Intrinsic, operand: int) -> list[int]:
@@ -36,7 +38,8 @@ def shape_of(intrinsic: Intrinsic, operand: int) -> list[int]:
 
 
 def lay(intrinsic: Intrinsic, k: int, wide: bool, rng: np.random.Generator) -> Place:
-    """A place as operand number `k` may have: at an offset that its alignment allows; `wide`: with more than the least strides where they are left open."""
+    """A place as operand number `k` may have: at an offset that its alignment allows; `wide`: with more than the least
+    strides where they are left open."""
     operand, shape = intrinsic.operands[k], shape_of(intrinsic, k)
     asked: Sequence[int | None] = operand.strides if operand.strides is not None else intrinsic.dense(k)
     strides: list[int] = [s or 0 for s in asked]
@@ -53,11 +56,15 @@ def lay(intrinsic: Intrinsic, k: int, wide: bool, rng: np.random.Generator) -> P
 def values(kind: str, dtype: DType, size: int, rng: np.random.Generator, bits: int | None = None) -> Array:
     """Elements of a kind of data; floats that have no more than `bits` significant bits."""
     if dtype.is_bool:
-        return {"greatest": np.ones(size, bool), "least": np.zeros(size, bool)}.get(kind, rng.integers(0, 2, size).astype(bool))
+        return {"greatest": np.ones(size, bool), "least": np.zeros(size, bool)}.get(
+            kind, rng.integers(0, 2, size).astype(bool)
+        )
     if dtype.is_integer:
         least, greatest = int_range(dtype)
         if kind == "random":
-            return rng.integers(least, greatest, size, dtype=dtype.numpy if dtype.bits >= 8 else np.int64, endpoint=True).astype(dtype.numpy)
+            return rng.integers(
+                least, greatest, size, dtype=dtype.numpy if dtype.bits >= 8 else np.int64, endpoint=True
+            ).astype(dtype.numpy)
         pool = {"extreme": [least, greatest, 0, 1, greatest - 1], "greatest": [greatest], "least": [least]}[kind]
         return np.array(pool, dtype.numpy)[rng.integers(0, len(pool), size)]
     scale = {"random": 1.0, "extreme": 0.0, "greatest": 16.0, "least": 2.0**-6}[kind]
@@ -69,7 +76,14 @@ def values(kind: str, dtype: DType, size: int, rng: np.random.Generator, bits: i
 
 
 def compare(
-    intrinsic: Intrinsic, form: Form, got: Array, expected: Array, places: Sequence[tuple[Place, int]], steps: int, how: str, last: Intrinsic | None = None
+    intrinsic: Intrinsic,
+    form: Form,
+    got: Array,
+    expected: Array,
+    places: Sequence[tuple[Place, int]],
+    steps: int,
+    how: str,
+    last: Intrinsic | None = None,
 ) -> None:
     """Compares a buffer that holds results with what it should hold.
 
@@ -109,5 +123,8 @@ def compare(
     raise ScheduleError(
         f"the {form} code of intrinsic '{intrinsic.name}' disagrees with its meaning",
         where=f"{where or beside} ({how})",
-        why=f"the {'meaning' if where else 'value before'} is {expected[bad]}, the code gives {got[bad]}; {int((~same).sum())} elements differ",
+        why=(
+            f"the {'meaning' if where else 'value before'} is {expected[bad]}, the code gives {got[bad]};"
+            f" {int((~same).sum())} elements differ"
+        ),
     )

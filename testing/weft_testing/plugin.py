@@ -1,4 +1,5 @@
-"""What tests of a plugin need: `registered(plugin, name)` for one that is not installed, `resolve_target(text)` for its machine, rules and intrinsics."""
+"""What tests of a plugin need: `registered(plugin, name)` for one that is not installed, `resolve_target(text)` for its
+machine, rules and intrinsics."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def registered(plugin: object, name: str) -> Iterator[None]:
 
 
 def register(plugin: object, name: str) -> None:
-    """Adds a plugin until `unregister(name)`, in place of one that has been added under this name; devices are opened anew.
+    """Adds a plugin until `unregister(name)`, in place of one that has been added under this name; devices are opened
+    anew.
 
     Raises:
         PluginError: a hook of it is not as it should be.

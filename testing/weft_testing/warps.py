@@ -1,11 +1,12 @@
 """Programs in which warps try an instruction on matrices in fragments.
 
-Nobody can store to a fragment but instructions: matrices come into fragments and out of them by the target's other intrinsics. Those that copy do it at
-once; else a product of other matrices is what a result held before, and a product with another matrix shows what was loaded. Every warp has data of its own.
+Nobody can store to a fragment but instructions: matrices come into fragments and out of them by the target's other
+intrinsics. Those that copy do it at once; else a product of other matrices is what a result held before, and a product
+with another matrix shows what was loaded. Every warp has data of its own.
 
-    for y in 2 threadIdx.y { for x in 32 threadIdx.x { at_a[…] = given_a[…] … } }        all threads bring what is in shared memory
-    for y in 2 threadIdx.y { @load_a(at_a[…], 24, fa[0]) … @mma(fa[0], fb[0], fc[0]) @store(fc[0], at_c[…], 20) }
-    for y in 2 threadIdx.y { for x in 32 threadIdx.x { result[…] = at_c[…] } }
+    for y in 2 threadIdx.y { for x in 32 threadIdx.x { at_a[…] = given_a[…] … } }        all threads bring what is in
+    shared memory for y in 2 threadIdx.y { @load_a(at_a[…], 24, fa[0]) … @mma(fa[0], fb[0], fc[0]) @store(fc[0],
+    at_c[…], 20) } for y in 2 threadIdx.y { for x in 32 threadIdx.x { result[…] = at_c[…] } }
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class _Home:
     """Where each warp has a matrix: its part of a buffer in global or shared memory, or a fragment.
 
     Args:
-        shown: it is what the instruction works on, whose data is of every kind; the others' are small integers, of which products are exact.
-        bits: significant bits of its elements.
+        shown: it is what the instruction works on, whose data is of every kind; the others' are small integers, of
+        which products are exact. bits: significant bits of its elements.
     """
 
     name: str
@@ -86,7 +87,8 @@ class _NoWay(Exception):
 
 @dataclass
 class _Chain:
-    """The steps that try one form of an intrinsic, found from those that there are. `wide`: strides that are left open are more than the least."""
+    """The steps that try one form of an intrinsic, found from those that there are. `wide`: strides that are left open
+    are more than the least."""
 
     every: Sequence[Intrinsic]
     wide: bool
@@ -108,7 +110,9 @@ class _Chain:
         scopes = operand.scopes or ("global",)
         scope = next((s for s in scopes if s in ("global", "shared") or _is_fragment(s)), None)
         if scope is None:
-            raise _NoWay(f"operand '{operand.name}' of '{i.name}' lies in scope '{scopes[0]}', which threads do not fill")
+            raise _NoWay(
+                f"operand '{operand.name}' of '{i.name}' lies in scope '{scopes[0]}', which threads do not fill"
+            )
         if _is_fragment(scope):  # the second of two matrices
             n = math.prod(shape_of(i, k))
             place = Place(n, i.dense(k), 2 * n)
@@ -116,7 +120,9 @@ class _Chain:
             place = lay(i, k, self.wide, self.rng)
             unit = max(1, operand.align // tensor.dtype.bytes)
             place = Place(place.offset, place.strides, -(-place.size // unit) * unit)
-        found = _Home(f"{operand.name}{len(self.homes)}", scope, tensor, place, max(64, operand.align), shown, operand.bits)
+        found = _Home(
+            f"{operand.name}{len(self.homes)}", scope, tensor, place, max(64, operand.align), shown, operand.bits
+        )
         self.homes.append(found)
         return found
 
@@ -131,7 +137,10 @@ class _Chain:
         for i in self._sorted(x for x in self.every if depth and _may_be(x, len(x.operands) - 1, target)):
             if self._taken(partial(self._fill, target, i, depth - 1)) is not None:
                 return
-        raise _NoWay(f"no instruction brings a {target.tensor.dtype} matrix of {_sizes(target.tensor)} into scope '{target.scope}'")
+        raise _NoWay(
+            f"no instruction brings a {target.tensor.dtype} matrix of {_sizes(target.tensor)} into scope"
+            f" '{target.scope}'"
+        )
 
     def _fill(self, target: _Home, i: Intrinsic, depth: int) -> _Home:
         operands = tuple(self.bring(i, k, target.shown and copies(i), depth) for k in range(len(i.operands) - 1))
@@ -146,7 +155,10 @@ class _Chain:
             found = self._taken(partial(self._show, source, i, depth - 1))
             if found is not None:
                 return found
-        raise _NoWay(f"no instruction takes a {source.tensor.dtype} matrix of {_sizes(source.tensor)} out of scope '{source.scope}'")
+        raise _NoWay(
+            f"no instruction takes a {source.tensor.dtype} matrix of {_sizes(source.tensor)} out of scope"
+            f" '{source.scope}'"
+        )
 
     def _show(self, source: _Home, i: Intrinsic, depth: int) -> _Home:
         last, place = len(i.operands) - 1, _may_take(i, source)[0]
@@ -173,7 +185,12 @@ class _Chain:
 def _may_be(i: Intrinsic, k: int, home: _Home) -> bool:
     """Whether a matrix in a fragment may be operand number `k` of an instruction of constant shapes."""
     operand, tensor = i.operands[k], i.tensors[k]
-    return not i.lengths and home.scope in operand.scopes and tensor.dtype == home.tensor.dtype and tuple(tensor.shape) == tuple(home.tensor.shape)
+    return (
+        not i.lengths
+        and home.scope in operand.scopes
+        and tensor.dtype == home.tensor.dtype
+        and tuple(tensor.shape) == tuple(home.tensor.shape)
+    )
 
 
 def _may_take(i: Intrinsic, home: _Home) -> list[int]:
@@ -187,7 +204,8 @@ def _sizes(tensor: Tensor) -> str:
 
 @dataclass(frozen=True)
 class WarpCase:
-    """One form of an intrinsic, tried by the warps of one group. `seen`: by which instruction its result is shown, if it cannot be seen itself."""
+    """One form of an intrinsic, tried by the warps of one group. `seen`: by which instruction its result is shown, if
+    it cannot be seen itself."""
 
     intrinsic: Intrinsic
     form: Form
@@ -198,7 +216,15 @@ class WarpCase:
     seen: str
 
     @classmethod
-    def make(cls, intrinsic: Intrinsic, form: Form, wide: bool, rng: np.random.Generator, every: Iterable[Intrinsic], warp: int) -> WarpCase:
+    def make(
+        cls,
+        intrinsic: Intrinsic,
+        form: Form,
+        wide: bool,
+        rng: np.random.Generator,
+        every: Iterable[Intrinsic],
+        warp: int,
+    ) -> WarpCase:
         """Args:
             every: the target's intrinsics, with which fragments are filled and shown.
             warp: threads of a warp; an instruction of several warps is tried by twice as many.
@@ -211,7 +237,10 @@ class WarpCase:
             result = chain.try_(intrinsic, form)
         except _NoWay as why:
             raise CodegenError(f"the intrinsic '{intrinsic.name}' cannot be tried by itself", why=str(why)) from None
-        shows = [s.intrinsic for s in chain.steps[[s.intrinsic is intrinsic and s.form == form for s in chain.steps].index(True) + 1 :]]
+        shows = [
+            s.intrinsic
+            for s in chain.steps[[s.intrinsic is intrinsic and s.form == form for s in chain.steps].index(True) + 1 :]
+        ]
         seen = next((i.name for i in shows if not copies(i)), "")
         given = [h for h in chain.homes if not h.in_fragment]
         program = _program(f"{intrinsic.name}_{form}", chain, given, result, warp * intrinsic.warps)
@@ -235,9 +264,17 @@ class WarpCase:
         for warp in range(WARPS):
             held: dict[str, Array] = {}
             for step in self.steps:
-                used = [len(step.intrinsic.operands) - 1] if step.form == "reset" else list(range(len(step.intrinsic.operands)))
+                used = (
+                    [len(step.intrinsic.operands) - 1]
+                    if step.form == "reset"
+                    else list(range(len(step.intrinsic.operands)))
+                )
                 matrices = [
-                    held.get(h.name) if h.in_fragment else h.place.view(memory[h.name], shape_of(step.intrinsic, k), warp * h.place.size)
+                    (
+                        held.get(h.name)
+                        if h.in_fragment
+                        else h.place.view(memory[h.name], shape_of(step.intrinsic, k), warp * h.place.size)
+                    )
                     for k, h in zip(used, step.homes)
                 ]
                 operands = {step.intrinsic.tensors[k]: np.array(m) for k, m in zip(used[:-1], matrices)}
@@ -258,11 +295,22 @@ class WarpCase:
             steps = max(steps, math.prod(n for _, n, kind in step.intrinsic.axes if kind == "reduce"))
         places = [(self.result.place, warp * self.result.place.size) for warp in range(WARPS)]
         shown = self.steps[-1].intrinsic
-        compare(self.intrinsic, self.form, got, expected, places, steps, how + (f", seen through '{self.seen}'" if self.seen else ""), shown)
+        compare(
+            self.intrinsic,
+            self.form,
+            got,
+            expected,
+            places,
+            steps,
+            how + (f", seen through '{self.seen}'" if self.seen else ""),
+            shown,
+        )
 
 
 def _program(name: str, chain: _Chain, given: Sequence[_Home], result: _Home, warp: int) -> Program:
-    inputs = {h.name: Buffer(f"given_{h.name}", (const(WARPS * h.place.size),), h.tensor.dtype, align=h.align) for h in given}
+    inputs = {
+        h.name: Buffer(f"given_{h.name}", (const(WARPS * h.place.size),), h.tensor.dtype, align=h.align) for h in given
+    }
     out = Buffer("result", (const(WARPS * result.place.size),), result.tensor.dtype, align=result.align)
     buffers = {h.name: inputs[h.name] for h in given}
     shared: list[Buffer] = []
@@ -281,7 +329,9 @@ def _program(name: str, chain: _Chain, given: Sequence[_Home], result: _Home, wa
 
     def view(step: _Step, k: int, h: _Home) -> OperandView:
         first = const(h.place.offset) if h.in_fragment else add(mul(y, h.place.size), h.place.offset)
-        return OperandView(step.intrinsic.operands[k], buffers[h.name], (first,), tuple((const(s),) for s in h.place.strides))
+        return OperandView(
+            step.intrinsic.operands[k], buffers[h.name], (first,), tuple((const(s),) for s in h.place.strides)
+        )
 
     def emit(step: _Step) -> Stmt:
         first = len(step.intrinsic.operands) - len(step.homes)

@@ -1,4 +1,5 @@
-"""The commands of benchmarks/ print every figure beside its limit; what they count is counted right. No test asserts a time."""
+"""The commands of benchmarks/ print every figure beside its limit; what they count is counted right. No test asserts a
+time."""
 
 from __future__ import annotations
 
@@ -40,7 +41,13 @@ def test_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_overhead_calls_is_right(tmp_path: Path) -> None:
     for call in overhead.callers(overhead.add_model(tmp_path / "add.onnx"), 1).values():
         answer = call()
-        value = next(iter(answer.values())) if isinstance(answer, dict) else answer[0] if isinstance(answer, list) else answer
+        value = (
+            next(iter(answer.values()))
+            if isinstance(answer, dict)
+            else answer[0]
+            if isinstance(answer, list)
+            else answer
+        )
         np.testing.assert_array_equal(np.asarray(value), np.arange(16) * np.float32(3))
 
 
@@ -50,7 +57,11 @@ def test_the_peak_counts_children_and_shared_pages_once() -> None:
     alone = memory.peak_of(hold)
     child = "subprocess.run([sys.executable, '-c', 'import time; x = bytearray(64 << 20); time.sleep(0.5)'])\n"
     both = memory.peak_of("import subprocess, sys\n" + hold + child)
-    forked = memory.peak_of("import os, time\n" + hold + "pid = os.fork()\nif pid == 0:\n time.sleep(0.5); os._exit(0)\nos.waitpid(pid, 0)\n")
+    forked = memory.peak_of(
+        "import os, time\n"
+        + hold
+        + "pid = os.fork()\nif pid == 0:\n time.sleep(0.5); os._exit(0)\nos.waitpid(pid, 0)\n"
+    )
     assert 64e6 < alone < 100e6
     assert both > alone + 60e6
     assert forked < alone + 30e6
@@ -63,7 +74,10 @@ def test_memory(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert memory.main([*words(folder), "--only", "arena,compile", "--threads", "1"]) == 0
     arena, compiling = json.loads((folder / "out.json").read_text())["results"]
     assert arena["lower_bound"] <= arena["bytes"] <= arena["limit"]
-    assert compiling["weights"] == (784 * 1024 + 1024 + 1024 * 10 + 10) * 4 and compiling["limit"] == 300e6 + 2.5 * compiling["weights"]
+    assert (
+        compiling["weights"] == (784 * 1024 + 1024 + 1024 * 10 + 10) * 4
+        and compiling["limit"] == 300e6 + 2.5 * compiling["weights"]
+    )
     assert compiling["bytes"] > compiling["weights"]
     assert "limit MB" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no measure 'all': there are compile, run, arena"):

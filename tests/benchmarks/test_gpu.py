@@ -1,4 +1,5 @@
-"""The benchmark on a GPU: what it says where none is, and, with the host in the GPU's place, what it measures, prints and writes."""
+"""The benchmark on a GPU: what it says where none is, and, with the host in the GPU's place, what it measures, prints
+and writes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from benchmarks.gpu import Place
 HOST = Place("cpu", "llvm -threads=1", lambda: None, {"gpu": "the host"})
 
 
-def test_without_a_gpu_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from weft_cuda import driver
 
     monkeypatch.setattr(driver, "missing", lambda ordinal: "no CUDA driver is here")
@@ -28,7 +31,9 @@ def test_without_a_gpu_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, 
 
 def test_it_is_one_command() -> None:
     """Where a GPU is, this would run; --help must not need one."""
-    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--help"], capture_output=True, text=True, check=True
+    )
     assert "--products" in done.stdout
 
 
@@ -46,12 +51,31 @@ def test_everything_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.needs("torch")
 def test_products(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = gpu.main(["--models", "", "--products", "16,24", "--engines", "weft,torch", "--seconds", "0.01", "--json", str(tmp_path / "g.json")], lambda: HOST)
+    code = gpu.main(
+        [
+            "--models",
+            "",
+            "--products",
+            "16,24",
+            "--engines",
+            "weft,torch",
+            "--seconds",
+            "0.01",
+            "--json",
+            str(tmp_path / "g.json"),
+        ],
+        lambda: HOST,
+    )
     assert code == 0
     said = capsys.readouterr().out
     assert "TFLOP/s" in said and "weft/torch" in said and "bf16" in said
     report = json.loads((tmp_path / "g.json").read_text())
-    assert [(r["name"], r["precision"]) for r in report["results"]] == [("16", "fp16"), ("16", "bf16"), ("24", "fp16"), ("24", "bf16")]
+    assert [(r["name"], r["precision"]) for r in report["results"]] == [
+        ("16", "fp16"),
+        ("16", "bf16"),
+        ("24", "fp16"),
+        ("24", "bf16"),
+    ]
     for r in report["results"]:
         assert r["operations"] == 2 * int(r["name"]) ** 3
         assert r["difference"] < 2e-2 and r["within"] is None and r["seconds"]["weft"]["calls"] >= 1
@@ -60,13 +84,26 @@ def test_products(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.needs("torch", "transformers", "onnxscript")
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--models", "mlp:1", "--precisions", "fp32", "--products", "", "--engines", "weft,torch", "--seconds", "0.01"]
+    words = [
+        "--models",
+        "mlp:1",
+        "--precisions",
+        "fp32",
+        "--products",
+        "",
+        "--engines",
+        "weft,torch",
+        "--seconds",
+        "0.01",
+    ]
     assert gpu.main(words, lambda: HOST) == 0
     said = capsys.readouterr().out
     assert "mlp:1" in said and " ms" in said
 
 
-def test_an_engine_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_fails_does_not_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fails(*args: Any) -> dict[str, Any]:
         raise RuntimeError("out of memory")
 
@@ -87,7 +124,9 @@ def test_an_engine_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_limits(kind: str, name: str, seconds: dict[str, float], within: bool | None) -> None:
-    result = gpu.judged({"kind": kind, "name": name, "precision": "fp16", "seconds": {n: {"median": s} for n, s in seconds.items()}})
+    result = gpu.judged(
+        {"kind": kind, "name": name, "precision": "fp16", "seconds": {n: {"median": s} for n, s in seconds.items()}}
+    )
     assert result["within"] is within
 
 

@@ -1,4 +1,5 @@
-"""The benchmark of 8-bit products prints rates beside the limit and fails only where the processor has the instructions and falls short."""
+"""The benchmark of 8-bit products prints rates beside the limit and fails only where the processor has the instructions
+and falls short."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ WORDS = ["--products", "3x8x32", "--convolutions", "4x5x5x8x3", "--seconds", "0.
 
 
 def test_int8(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "fastest", lambda calls, seconds: {n: (call(), 1.0 if n == "fp32" else 0.5)[1] for n, call in calls.items()})
+    monkeypatch.setattr(
+        int8,
+        "fastest",
+        lambda calls, seconds: {n: (call(), 1.0 if n == "fp32" else 0.5)[1] for n, call in calls.items()},
+    )
     monkeypatch.setattr(int8, "instructions", lambda target: (["vpmaddwd256"], False))
     assert int8.main([*WORDS, "--json", str(tmp_path / "out.json")]) == 0
     values = json.loads((tmp_path / "out.json").read_text())
@@ -30,7 +35,10 @@ def test_int8(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
 def test_whole_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     require("onnxruntime")
     monkeypatch.setattr(int8, "fastest", lambda calls, seconds: {n: (call(), 1.0)[1] for n, call in calls.items()})
-    assert int8.main(["--products", "", "--convolutions", "", "--models", "mlp", "--json", str(tmp_path / "out.json")]) == 0
+    assert (
+        int8.main(["--products", "", "--convolutions", "", "--models", "mlp", "--json", str(tmp_path / "out.json")])
+        == 0
+    )
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
     assert set(result["seconds"]) == {"fp32", "int8", "onnxruntime", "onnxruntime fp32"} and result["apart"] < 0.02
     assert "mlp" in capsys.readouterr().out

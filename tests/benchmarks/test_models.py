@@ -35,13 +35,22 @@ def test_a_twin_is_a_sound_model(name: str, twins: dict[str, Any]) -> None:
 def test_what_each_stresses(twins: dict[str, Any]) -> None:
     kinds = {name: Counter(n.op_type for n in m.graph.node) for name, m in twins.items()}
     convolutions = {name: [attributes(n) for n in m.graph.node if n.op_type == "Conv"] for name, m in twins.items()}
-    assert kinds["efficientnet_b0"]["ReduceMean"] == 12 + 1 and {5} <= {a["kernel_shape"][0] for a in convolutions["efficientnet_b0"] if a["group"] > 1}
+    assert kinds["efficientnet_b0"]["ReduceMean"] == 12 + 1 and {5} <= {
+        a["kernel_shape"][0] for a in convolutions["efficientnet_b0"] if a["group"] > 1
+    }
     assert {a["group"] for a in convolutions["resnext_deeplab"]} == {1, 32}
-    assert {a["dilations"][0] for a in convolutions["resnext_deeplab"]} == {1, 2, 6, 12} and kinds["resnext_deeplab"]["Resize"] == 1
+    assert {a["dilations"][0] for a in convolutions["resnext_deeplab"]} == {1, 2, 6, 12} and kinds["resnext_deeplab"][
+        "Resize"
+    ] == 1
     assert [a["kernel_shape"][0] for a in convolutions["convnext_tiny"] if a["group"] > 1] == [7] * 8
     assert kinds["swin_tiny"]["Softmax"] == 8
-    assert kinds["swin_tiny"]["Concat"] == 3 * 4 + 3  # four rolls in each of the three stages that shift, and three mergers of patches
-    assert kinds["whisper_encoder"]["Softmax"] == 2 and twins["whisper_encoder"].graph.output[0].type.tensor_type.shape.dim[1].dim_value == 1500
+    assert (
+        kinds["swin_tiny"]["Concat"] == 3 * 4 + 3
+    )  # four rolls in each of the three stages that shift, and three mergers of patches
+    assert (
+        kinds["whisper_encoder"]["Softmax"] == 2
+        and twins["whisper_encoder"].graph.output[0].type.tensor_type.shape.dim[1].dim_value == 1500
+    )
     assert kinds["llama_prefill"]["Expand"] == 2 * 2 and kinds["llama_prefill"]["Sigmoid"] == 2
 
 
@@ -82,7 +91,11 @@ def test_framework(name: str, tmp_path: Path) -> None:
 
 
 def test_sets_of_models() -> None:
-    assert chosen_models("own") == list(OWN) and chosen_models("zoo") == list(NAMES) and chosen_models("all") == list(EVERY)
+    assert (
+        chosen_models("own") == list(OWN)
+        and chosen_models("zoo") == list(NAMES)
+        and chosen_models("all") == list(EVERY)
+    )
     assert chosen_models("mlp,own,mlp") == ["mlp", *OWN]
     with pytest.raises(SystemExit, match="no model 'owl': there are resnet18, "):
         chosen_models("owl")

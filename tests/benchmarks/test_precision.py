@@ -18,7 +18,18 @@ from weft_runtime.cpu_features import host_features
 def test_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, inputs = save_twin("mlp", tmp_path, layers=1)
     np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
-    words = ["--models", "mlp", "--folder", str(tmp_path), "--source", "twins", "--products", "2x64x64", "--seconds", "0.01"]
+    words = [
+        "--models",
+        "mlp",
+        "--folder",
+        str(tmp_path),
+        "--source",
+        "twins",
+        "--products",
+        "2x64x64",
+        "--seconds",
+        "0.01",
+    ]
     assert precision.main([*words, "--json", str(tmp_path / "out.json")]) == 0
     product, model = json.loads((tmp_path / "out.json").read_text())["results"]
     assert product["bytes"] == {"fp32": 64 * 64 * 4, "fp16": 64 * 64 * 2}  # whole panels on any machine

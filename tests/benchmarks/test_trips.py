@@ -13,5 +13,7 @@ def test_trips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert loops.main(["--trips", "70", "--width", "8", "--repeat", "1", "--json", str(tmp_path / "out.json")]) == 0
     assert "trip by trip" in capsys.readouterr().out
     results = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert {r["model"] for r in results} == {"scan", "loop"} and {"weft", "weft, trip by trip"} <= {r["engine"] for r in results}
+    assert {r["model"] for r in results} == {"scan", "loop"} and {"weft", "weft, trip by trip"} <= {
+        r["engine"] for r in results
+    }
     assert all(r["difference"] < 1e-5 for r in results)

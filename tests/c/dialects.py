@@ -1,4 +1,5 @@
-"""Tables of the GPU languages, as far as tests need them, each with the C++ that makes its texts run on a CPU, one thread after another.
+"""Tables of the GPU languages, as far as tests need them, each with the C++ that makes its texts run on a CPU, one
+thread after another.
 
 They show that a table says enough: what a plugin for the language adds is a device, schedules and instructions.
 """
@@ -18,14 +19,16 @@ def _calls(names: tuple[str, ...], suffix: str) -> dict[str, str]:
 CUDA = Dialect(
     name="cuda",
     types={
-        "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long", "uint8": "unsigned char", "uint16": "unsigned short",
+        "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
+        "uint8": "unsigned char", "uint16": "unsigned short",
         "uint32": "unsigned int", "uint64": "unsigned long long", "float32": "float", "float64": "double",
     },
     kernel='extern "C" __global__ void {name}({parameters})',
     buffer="{const}{type} *__restrict__ {name}",
     size="{type} {name}",
     function="static __device__ __forceinline__",
-    scopes={"local": "{type} {name}[{size}];", "register": "{type} {name}[{size}];", "shared": "__shared__ __align__({align}) {type} {name}[{size}];"},
+    scopes={"local": "{type} {name}[{size}];", "register": "{type} {name}[{size}];",
+        "shared": "__shared__ __align__({align}) {type} {name}[{size}];"},
     shared_scopes=frozenset({"shared"}),
     indices={f"{kind}.{axis}": f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz"},
     barrier="__syncthreads();",
@@ -43,7 +46,8 @@ CUDA = Dialect(
 OPENCL = Dialect(
     name="opencl",
     types={
-        "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
+        "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
+        "uint16": "ushort", "uint32": "uint",
         "uint64": "ulong", "float32": "float", "float64": "double",
     },
     kernel="__kernel void {name}({parameters})",
@@ -54,7 +58,8 @@ OPENCL = Dialect(
         "shared": "__local {type} {name}[{size}] __attribute__((aligned({align})));",
     },
     shared_scopes=frozenset({"shared"}),
-    indices={f"{kind}.{axis}": f"{call}({k})" for kind, call in (("blockIdx", "get_group_id"), ("threadIdx", "get_local_id")) for k, axis in enumerate("xyz")},
+    indices={f"{kind}.{axis}": f"{call}({k})" for kind, call in (("blockIdx", "get_group_id"), ("threadIdx",
+        "get_local_id")) for k, axis in enumerate("xyz")},
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
     atomics={"add int32": "atomic_add(&{buffer}[{index}], {value});"},
     functions=_calls(_FLOATS, "") | {"round": "rint({0})", "abs": "fabs({0})"},
@@ -71,16 +76,19 @@ METAL = Dialect(
     name="metal",
     header=("#include <metal_stdlib>", "using namespace metal;"),
     types={
-        "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
+        "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
+        "uint16": "ushort", "uint32": "uint",
         "uint64": "ulong", "float32": "float", "float16": "half", "bfloat16": "bfloat",
     },
     kernel="kernel void {name}({parameters})",
     buffer="device {const}{type} *{name} [[buffer({index})]]",
     size="constant {type} &{name} [[buffer({index})]]",
     more_parameters=("uint3 group [[threadgroup_position_in_grid]]", "uint3 thread [[thread_position_in_threadgroup]]"),
-    scopes={"local": "{type} {name}[{size}];", "register": "{type} {name}[{size}];", "shared": "threadgroup {type} {name}[{size}];"},
+    scopes={"local": "{type} {name}[{size}];", "register": "{type} {name}[{size}];",
+        "shared": "threadgroup {type} {name}[{size}];"},
     shared_scopes=frozenset({"shared"}),
-    indices={f"{kind}.{axis}": f"{name}.{axis}" for kind, name in (("blockIdx", "group"), ("threadIdx", "thread")) for axis in "xyz"},
+    indices={f"{kind}.{axis}": f"{name}.{axis}" for kind, name in (("blockIdx", "group"), ("threadIdx",
+        "thread")) for axis in "xyz"},
     barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
     functions=_calls(_FLOATS, "") | {"round": "rint({0})", "abs": "fabs({0})"},
     suffixes={"int64": "L", "uint64": "UL", "uint32": "U", "float32": "f"},

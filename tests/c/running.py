@@ -32,7 +32,12 @@ def sanitizes() -> bool:
     """Whether the compiler comes with the sanitizer's library."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "k.c").write_text("int f(int x) { return x + 1; }\n")
-        done = subprocess.run([*command(), *UNDEFINED, "-shared", "-fPIC", "k.c", "-o", "k.so"], cwd=folder, capture_output=True, check=False)
+        done = subprocess.run(
+            [*command(), *UNDEFINED, "-shared", "-fPIC", "k.c", "-o", "k.so"],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+        )
         if done.returncode:
             return False
         try:
@@ -51,7 +56,11 @@ def build(emitted: Sequence[Emitted], *options: str) -> ctypes.CDLL:
             files.append(f"k{k}.c")
             (Path(folder) / files[-1]).write_text(e.source)
         done = subprocess.run(
-            [*command(), *STRICT, *options, "-shared", "-fPIC", *files, "-lm", "-o", "k.so"], cwd=folder, capture_output=True, text=True, check=False
+            [*command(), *STRICT, *options, "-shared", "-fPIC", *files, "-lm", "-o", "k.so"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr[:4000]
         return ctypes.CDLL(str(Path(folder) / "k.so"))
@@ -66,7 +75,10 @@ def kernel(program: Program, *options: str) -> Callable[..., dict[str, Any]]:
 
     def call(inputs: Sequence[Any], dims: dict[str, int] | None = None, threads: int = 0) -> dict[str, Any]:
         dims = dims or {}
-        outputs = {b.name: np.full([int(evaluate(n, dims)) for n in b.shape], sentinel(b.dtype), b.dtype.numpy) for b in program.outputs}
+        outputs = {
+            b.name: np.full([int(evaluate(n, dims)) for n in b.shape], sentinel(b.dtype), b.dtype.numpy)
+            for b in program.outputs
+        }
         scratch = [np.empty(max(64, int(evaluate(n, dims))), np.uint8) for n in emitted.scratch]
         arrays = [np.ascontiguousarray(a) for a in (*inputs, *outputs.values(), *scratch)]
         buffers = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))

@@ -1,4 +1,5 @@
-"""One emitter, tables of other languages: GPU texts of scheduled Programs, which a few lines of C++ make run on a CPU."""
+"""One emitter, tables of other languages: GPU texts of scheduled Programs, which a few lines of C++ make run on a
+CPU."""
 
 from __future__ import annotations
 
@@ -60,21 +61,44 @@ def test_text(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"scale_{name}", emit(DIALECTS[name], STAGED)[1].source)
 
 
-def launched(dialect: Dialect, program: Program, emitted: Emitted, arrays: list[Any], dims: dict[str, int], folder: Path) -> None:
+def launched(
+    dialect: Dialect, program: Program, emitted: Emitted, arrays: list[Any], dims: dict[str, int], folder: Path
+) -> None:
     """Runs the text: one group after another, one thread after another."""
     sizes = {kind: int(evaluate(n, dims)) for kind, n in emitted.grid}
     kinds = [f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz"]
-    types = [f"({'const ' if i < len(program.inputs) else ''}{dialect.types[b.dtype.name]} *)buffers[{i}]" for i, b in enumerate(program.params)]
-    call = ", ".join([*types, *(f"dims[{i}]" for i in range(len(program.dims))), *(("grid_group", "grid_thread") if dialect.more_parameters else ())])
-    loops = "".join(f"for (grid_{'group' if k < 3 else 'thread'}.{'xyz'[k % 3]} = 0; grid_{'group' if k < 3 else 'thread'}.{'xyz'[k % 3]} < counts[{k}];"
+    types = [
+        f"({'const ' if i < len(program.inputs) else ''}{dialect.types[b.dtype.name]} *)buffers[{i}]"
+        for i, b in enumerate(program.params)
+    ]
+    call = ", ".join(
+        [
+            *types,
+            *(f"dims[{i}]" for i in range(len(program.dims))),
+            *(("grid_group", "grid_thread") if dialect.more_parameters else ()),
+        ]
+    )
+    loops = "".join(f"for (grid_{'group' if k < 3 else 'thread'}.{'xyz'[k % 3]} = 0; grid_{'group' if k < 3 else 'thread'}.{'xyz'[k % 3]} < counts[{k}];"  # noqa: E501
                     f" ++grid_{'group' if k < 3 else 'thread'}.{'xyz'[k % 3]})\n" for k in range(6))  # fmt: skip
     text = emitted.source.replace("#include <metal_stdlib>", "").replace("using namespace metal;", "")
     if dialect is not CUDA:  # C++ knows long long by another name than int64_t
         text = text.replace('extern "C" ', "")
-    main = f'extern "C" void launch(void *const *buffers, const long long *dims, const unsigned *counts) {{\n{loops}{emitted.symbol}({call});\n}}\n'
+    main = (
+        'extern "C" void launch(void *const *buffers, const long long *dims, const unsigned *counts)'
+        f" {{\n{loops}{emitted.symbol}({call});\n}}\n"
+    )
     (folder / "k.cpp").write_text(SHIMS[dialect.name] + text + main)
-    compile_ = [*(w.replace("gcc", "g++") if w != "cc" else "c++" for w in command()), "-std=c++17", "-O1", "-Wall", "-Wno-attributes", "-Wno-unknown-pragmas"]
-    done = subprocess.run([*compile_, "-shared", "-fPIC", "k.cpp", "-o", "k.so"], cwd=folder, capture_output=True, text=True, check=False)
+    compile_ = [
+        *(w.replace("gcc", "g++") if w != "cc" else "c++" for w in command()),
+        "-std=c++17",
+        "-O1",
+        "-Wall",
+        "-Wno-attributes",
+        "-Wno-unknown-pragmas",
+    ]
+    done = subprocess.run(
+        [*compile_, "-shared", "-fPIC", "k.cpp", "-o", "k.so"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[:3000]
     buffers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
     sized = (ctypes.c_longlong * max(1, len(dims)))(*(dims[d.name] for d in program.dims))
@@ -107,9 +131,13 @@ def test_whole_vectors_move_at_once(name: str, tmp_path: Path) -> None:
     """Where a language has vectors; what may not be loaded stays behind its condition."""
     source = """program v(x: float32[n, 8], s: float32[8]) -> (y: float32[n, 8]) dims(n) {
       for b in n blockIdx.x { for t in 2 threadIdx.x { y[b, ramp(t*4, 1, 4)] = select(b < 1, s[ramp(t*4, 1, 4)], x[b, ramp(t*4, 1, 4)]*s[ramp(t*4, 1, 4)]) } }
-    }"""
+    }"""  # noqa: E501
     program, emitted = emit(DIALECTS[name], source)
-    x, s, y = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32), np.arange(8, dtype=np.float32), np.zeros((3, 8), np.float32)
+    x, s, y = (
+        np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32),
+        np.arange(8, dtype=np.float32),
+        np.zeros((3, 8), np.float32),
+    )
     launched(DIALECTS[name], program, emitted, [x, s, y], {"n": 3}, tmp_path)
     np.testing.assert_array_equal(y, np.where(np.arange(3)[:, None] < 1, s, x * s))
     assert emitted.source.count("float4") == {"cuda": 2, "opencl": 2, "metal": 0}[name]  # the one store
@@ -117,7 +145,8 @@ def test_whole_vectors_move_at_once(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_vectors_under_a_condition_and_at_hidden_multiples_move_at_once(name: str, tmp_path: Path) -> None:
-    """As copies into a tile's memory are: all lanes or none, the place computed before, and perhaps turned round as they are stored."""
+    """As copies into a tile's memory are: all lanes or none, the place computed before, and perhaps turned round as
+    they are stored."""
     source = """program v(x: float32[n, 8]) -> (y: float32[32], z: float32[32]) dims(n) {
       for b in 4 blockIdx.x { for t in 2 threadIdx.x {
         let from: int64 = b*8 + t % 2*4
@@ -127,7 +156,11 @@ def test_vectors_under_a_condition_and_at_hidden_multiples_move_at_once(name: st
       } }
     }"""
     program, emitted = emit(DIALECTS[name], source)
-    x, y, z = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32), np.ones(32, np.float32), np.ones(32, np.float32)
+    x, y, z = (
+        np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32),
+        np.ones(32, np.float32),
+        np.ones(32, np.float32),
+    )
     launched(DIALECTS[name], program, emitted, [x, y, z], {"n": 3}, tmp_path)
     want = np.concatenate([x, np.zeros((1, 8), np.float32)])
     np.testing.assert_array_equal(y.reshape(4, 8), want)
@@ -138,20 +171,29 @@ def test_vectors_under_a_condition_and_at_hidden_multiples_move_at_once(name: st
 def test_a_made_up_language() -> None:
     """Another table is another language; nothing else is touched."""
     loom = Dialect(
-        name="loom", types={"float32": "real", "int64": "whole", "uint32": "natural", "uint64": "long natural", "bool": "truth"},
-        kernel="weave {name}({parameters})", buffer="{const}{type} threads {name}", size="{type} {name}", function="pure",
+        name="loom", types={"float32": "real", "int64": "whole", "uint32": "natural", "uint64": "long natural",
+            "bool": "truth"},
+        kernel="weave {name}({parameters})", buffer="{const}{type} threads {name}", size="{type} {name}",
+        function="pure",
         scopes={"register": "{type} {name}<{size}>;"}, indices={"blockIdx.x": "shuttle()"}, suffixes={}, end="done;",
     )  # fmt: skip
-    program = "program p(x: float32[n, 4]) -> (y: float32[n, 4]) dims(n) { for b in n blockIdx.x { for k in 4 { y[b, k] = max(x[b, k], 1.5f32) } } }"
-    assert emit(loom, program)[1].source == (
-        "// p\n\npure real weft_max_f32(real a, real b) { return a > b || a != a ? a : b; }\n\nweave p(const real threads x, real threads y, whole n) {\n"
-        "  // y\n  const whole b = (whole)shuttle();\n  for (whole k = 0; k < 4; ++k) {\n"
-        "    y[b * 4 + k] = weft_max_f32(x[b * 4 + k], 1.5);\n  }\n  done;\n}\n"
+    program = (
+        "program p(x: float32[n, 4]) -> (y: float32[n, 4]) dims(n) { for b in n blockIdx.x { for k in 4 { y[b, k] ="
+        " max(x[b, k], 1.5f32) } } }"
+    )
+    assert (
+        emit(loom, program)[1].source
+        == "// p\n\npure real weft_max_f32(real a, real b) { return a > b || a != a ? a : b; }\n\nweave p(const real"
+        " threads x, real threads y, whole n) {\n  // y\n  const whole b = (whole)shuttle();\n  for (whole k = 0; k"
+        " < 4; ++k) {\n    y[b * 4 + k] = weft_max_f32(x[b * 4 + k], 1.5);\n  }\n  done;\n}\n"
     )
 
 
 def test_what_a_language_lacks_is_said() -> None:
-    program = parse_program("program p(x: float64[4]) -> (y: float64[4]) { for t in 4 threadIdx.x { atomic y[t] += x[t]*2.0f64 @barrier() } }")
+    program = parse_program(
+        "program p(x: float64[4]) -> (y: float64[4]) { for t in 4 threadIdx.x { atomic y[t] += x[t]*2.0f64"
+        " @barrier() } }"
+    )
     assert Emitter(METAL).check(program) == ["dtype float64", "atomic add of float64"]
     bare = Emitter(Dialect(name="bare", types={}, kernel="k")).check(program)
     assert bare == ["dtype float64", "threadIdx.x loop t", "dtype int64", "atomic add of float64", "intrinsic barrier"]

@@ -1,4 +1,5 @@
-"""Compiled C means the same as interpreted: the cases of the LLVM emitter, through C, without a warning and without undefined behaviour."""
+"""Compiled C means the same as interpreted: the cases of the LLVM emitter, through C, without a warning and without
+undefined behaviour."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def options() -> tuple[str, ...]:
 
 
 @pytest.fixture(autouse=True)
-def through_c(monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+def through_c(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> Iterator[None]:
     monkeypatch.setattr(cases, "compiled", lambda program, _="": kernel(program, *options))
     monkeypatch.setattr(cases, "OPTIONS", [""])
     yield
@@ -67,8 +70,10 @@ def test_rounding_once() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        cases.test_parallel_loop_over_a_dim, cases.test_vector_tails_and_gathers, cases.test_vectors_of_every_stored_type, cases.test_select_guards_its_loads,
-        cases.test_division_by_zero_in_unchosen_lanes_does_not_trap, cases.test_while_let_if, cases.test_register_lanes_and_parts,
+        cases.test_parallel_loop_over_a_dim, cases.test_vector_tails_and_gathers,
+        cases.test_vectors_of_every_stored_type, cases.test_select_guards_its_loads,
+        cases.test_division_by_zero_in_unchosen_lanes_does_not_trap, cases.test_while_let_if,
+        cases.test_register_lanes_and_parts,
     ],
     ids=lambda f: f.__name__[5:],
 )  # fmt: skip
@@ -106,19 +111,31 @@ def test_lanes_are_read_before_any_is_written() -> None:
         Store(y, (ramp(15, -1),), Load(y, (ramp(8),))),
         Store(y, (ramp(0),), ex.Add(Load(y, (ramp(0),)), Load(y, (ramp(0),)))),
         AtomicUpdate(y, (ramp(3, 0),), "add", Load(y, (ramp(0),))),
-        Store(y, (ramp(2),), ex.Add(Load(y, (ramp(1),)), Load(y, (ramp(3),))), ex.Lt(Load(y, (ramp(5),)), ex.Broadcast(ex.const(9.0), 8))),
+        Store(
+            y,
+            (ramp(2),),
+            ex.Add(Load(y, (ramp(1),)), Load(y, (ramp(3),))),
+            ex.Lt(Load(y, (ramp(5),)), ex.Broadcast(ex.const(9.0), 8)),
+        ),
     )
     text = agree(Program("p", (x,), (y,), (), body), [np.arange(16, dtype=np.float32)])
     assert "y[lane] = y[lane] + y[lane];" in text  # no copy where none is needed
 
 
 def test_formulas_that_are_used_twice_are_written_once() -> None:
-    """A formula that is used four times, seven times over, is a few constants, not 4^7 words; on a side that is not chosen nothing is loaded."""
+    """A formula that is used four times, seven times over, is a few constants, not 4^7 words; on a side that is not
+    chosen nothing is loaded."""
     x, y, i = buffer("x", (4,), dt.float32), buffer("y", (8,), dt.float32), Var("i")
     value: ex.Expr = Load(x, (i,))
     for k in range(7):
         value = ex.Max(ex.Mul(value, ex.const(0.5 + k / 100)), ex.Sub(value, ex.Mul(value, value)))
-    p = Program("p", (x,), (y,), (), For(i, int64(8), Store(y, (i,), ex.Select(ex.lt(i, 4), value, ex.Mul(ex.const(2.0), ex.const(1.0))))))
+    p = Program(
+        "p",
+        (x,),
+        (y,),
+        (),
+        For(i, int64(8), Store(y, (i,), ex.Select(ex.lt(i, 4), value, ex.Mul(ex.const(2.0), ex.const(1.0))))),
+    )
     text = agree(p, [np.linspace(0, 1, 4, dtype=np.float32)])
     assert len(text) < 2500
     assert "if (i < 4) {" in text
@@ -136,8 +153,8 @@ def test_vectors_that_are_defined_by_what_is_used_twice() -> None:
 
 def test_integers_wrap_and_indices_are_plain() -> None:
     text = agree(
-        "program p(x: int32[n], k: int64[n]) -> (y: int32[n*2], z: int64[n]) dims(n) {"
-        " for i in n { y[i*2] = x[i]*x[i] + 2147483647i32 y[i*2 + 1] = int32(i % 7)*3i32 - 1i32 z[i] = k[i]*k[i] - 3*i } }",
+        "program p(x: int32[n], k: int64[n]) -> (y: int32[n*2], z: int64[n]) dims(n) { for i in n { y[i*2] = x[i]*x[i]"
+        " + 2147483647i32 y[i*2 + 1] = int32(i % 7)*3i32 - 1i32 z[i] = k[i]*k[i] - 3*i } }",
         [np.array([-(2**31), 2**31 - 1, 46341, -5], np.int32), np.array([-(2**63), 2**63 - 1, 2**32 + 1, 3])],
         {"n": 4},
     )
@@ -152,7 +169,7 @@ def test_conditions_of_loops_with_shared_formulas() -> None:
             y[i] = x[i]
             while max(y[i]*y[i]*y[i] + y[i]*2.0f32, 1.0f32) < max(y[i]*y[i]*y[i] + y[i]*2.0f32, 1.0f32)*(y[i] + 1.0f32) { y[i] = y[i] - 0.25f32 }
           }
-        }""",
+        }""",  # noqa: E501
         [np.linspace(0, 3, 7, dtype=np.float32)],
         {"n": 7},
     )
@@ -165,7 +182,11 @@ def test_names_that_c_has_for_itself() -> None:
         " for fabsf in 4 { a_b[fabsf] = abs(int[fabsf]) + `a.b`[fabsf] floor[fabsf] = floor(int[fabsf]) } }",
         [np.linspace(-2, 2, 4, dtype=np.float32), np.ones(4, np.float32)],
     )
-    assert "int32_t while_(" in text and "floor_[fabsf_] = floorf(int_[fabsf_]);" in text and "const float *const a_b_2" not in text
+    assert (
+        "int32_t while_(" in text
+        and "floor_[fabsf_] = floorf(int_[fabsf_]);" in text
+        and "const float *const a_b_2" not in text
+    )
 
 
 def test_large_buffers_are_scratch_and_small_ones_are_not() -> None:
@@ -198,16 +219,22 @@ def fails(text: str, lower: bool = True) -> str:
 
 def test_what_is_lacking_is_listed_at_once() -> None:
     text = fails(
-        "program p(x: string[4]) -> (y: float32[4]) { allocate z: float32[4] in shared for i in 4 vectorized { z[i] = exp(1.0f32) y[i] = @magic(i) } }", False
+        "program p(x: string[4]) -> (y: float32[4]) { allocate z: float32[4] in shared for i in 4 vectorized { z[i] ="
+        " exp(1.0f32) y[i] = @magic(i) } }",
+        False,
     )
-    assert text == (
-        "'c' cannot express kernel 'p'\n  dtype string\n  scope shared of buffer z\n  vectorized loop i\n  function exp\n  intrinsic magic\n"
-        "  hint: run the loop passes first"
+    assert (
+        text
+        == "'c' cannot express kernel 'p'\n  dtype string\n  scope shared of buffer z\n  vectorized loop i\n  function"
+        " exp\n  intrinsic magic\n  hint: run the loop passes first"
     )
 
 
 def test_a_size_that_depends_on_a_loop() -> None:
-    text = fails("program p(x: float32[n]) -> (y: float32[n]) dims(n) { for i in n { allocate t: float32[i + 1] in local { t[i] = x[i] y[i] = t[i] } } }")
+    text = fails(
+        "program p(x: float32[n]) -> (y: float32[n]) dims(n) { for i in n { allocate t: float32[i + 1] in local { t[i]"
+        " = x[i] y[i] = t[i] } } }"
+    )
     assert text.startswith("the size of buffer 't' is not known before kernel 'p' starts\n  allocate t: ")
     assert "why: it depends on 'i', which is no dimension of the kernel" in text
 

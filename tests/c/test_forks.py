@@ -1,4 +1,5 @@
-"""A forked child that ends takes nothing with it that is its parent's: folders that both know are removed by who made them."""
+"""A forked child that ends takes nothing with it that is its parent's: folders that both know are removed by who made
+them."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ sys.exit(not ok)
 def test_a_child_removes_its_own_folders_alone(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if k not in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME")}
     env |= {"HOME": "/dev/null", "TMPDIR": str(tmp_path), "WEFT_CACHE_BYTES": "0"}
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
     folders = done.stdout.split()
     assert done.returncode == 0 and len(set(folders)) == 3 == len(folders), done.stdout + done.stderr[-2000:]
     assert list(tmp_path.iterdir()) == []  # both have ended
@@ -52,6 +55,16 @@ def test_a_child_removes_its_own_folders_alone(tmp_path: Path) -> None:
 def test_an_interrupted_compilation_leaves_no_folder(tmp_path: Path) -> None:
     """The thread that made it is ended with the process."""
     script = FORKED.split("inside.wait()")[0].replace("target=compile", "target=compile, daemon=True") + "inside.wait()"
-    env = {k: v for k, v in os.environ.items() if k not in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME")} | {"HOME": "/dev/null", "TMPDIR": str(tmp_path)}
-    assert len(subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=True).stdout.split()) == 2
+    env = {k: v for k, v in os.environ.items() if k not in ("ZIG_GLOBAL_CACHE_DIR", "XDG_CACHE_HOME")} | {
+        "HOME": "/dev/null",
+        "TMPDIR": str(tmp_path),
+    }
+    assert (
+        len(
+            subprocess.run(
+                [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=True
+            ).stdout.split()
+        )
+        == 2
+    )
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
-"""Every sample of every operator through C: one native step whose results are the reference's, from texts that give no warning and do nothing undefined."""
+"""Every sample of every operator through C: one native step whose results are the reference's, from texts that give no
+warning and do nothing undefined."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_nothing_is_undefined(part: int) -> None:
     """In a process of its own, which a trap would end; the last name that it prints is the sample that did."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.c.test_samples", *list(SAMPLES)[part::16]], cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
+        [sys.executable, "-m", "tests.c.test_samples", *list(SAMPLES)[part::16]], cwd=root, env={**os.environ,
+            "PYTHONPATH": str(root)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.returncode} after {done.stdout.splitlines()[-1:]}\n{done.stderr[-2000:]}"

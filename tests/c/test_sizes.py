@@ -56,5 +56,3 @@ def test_a_check_fails_where_its_condition_leaves_int64() -> None:
     assert (code, context.error_args[0]) == (107, 1 << 33)
     assert run(spec, [10, 10])[0] == 100
     assert run(spec, [10, 11])[0] == 107
-
-

@@ -59,7 +59,11 @@ VECTORS: list[Any] = [
 
 def dense() -> Graph:
     g = GraphBuilder("dense")
-    x, w, b = g.input("x", tensor_type("float32", (Var("n"), 5))), g.input("w", tensor_type("float32", (5, 3))), g.input("b", tensor_type("float32", (3,)))
+    x, w, b = (
+        g.input("x", tensor_type("float32", (Var("n"), 5))),
+        g.input("w", tensor_type("float32", (5, 3))),
+        g.input("b", tensor_type("float32", (3,))),
+    )
     g.output(g.add(Relu(), g.add(Add(), g.add(MatMul(), x, w), b)), "y")
     return g.build()
 
@@ -75,7 +79,9 @@ def test_a_symbolic_model_and_its_errors() -> None:
     w, b = rng.standard_normal((5, 3)).astype(np.float32), rng.standard_normal(3).astype(np.float32)
     for n in (0, 1, 7):
         x = rng.standard_normal((n, 5)).astype(np.float32)
-        np.testing.assert_allclose(executable.run({"x": x, "w": w, "b": b})["y"], np.maximum(x @ w + b, 0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            executable.run({"x": x, "w": w, "b": b})["y"], np.maximum(x @ w + b, 0), rtol=1e-5, atol=1e-6
+        )
     with pytest.raises(weft.WeftError, match="input 'w' has size 4 on axis 1, expected 3"):
         executable.run({"x": x, "w": np.zeros((5, 4), np.float32), "b": b})
     with pytest.raises(weft.WeftError, match="storage for output 'y' has size 2 on axis 0, the result has 7"):
@@ -106,8 +112,13 @@ def test_the_functions_of_math_h_are_c_s_own(tmp_path: Path) -> None:
     options = ["-std=c99", "-O1", "-ffp-contract=off", "-ffreestanding", "-fno-builtin"]
     (tmp_path / "library.c").write_text(text)
     command = compiler(default_command(), "c99", "2", None).command
-    subprocess.run([*command, *options, *defines, "-shared", "-fPIC", "library.c", "-o", "library.so"], cwd=tmp_path, check=True)
-    own, libm = ctypes.CDLL(str(tmp_path / "library.so")), ctypes.CDLL(None if sys.platform == "darwin" else "libm.so.6")
+    subprocess.run(
+        [*command, *options, *defines, "-shared", "-fPIC", "library.c", "-o", "library.so"], cwd=tmp_path, check=True
+    )
+    own, libm = (
+        ctypes.CDLL(str(tmp_path / "library.so")),
+        ctypes.CDLL(None if sys.platform == "darwin" else "libm.so.6"),
+    )
     rng = np.random.default_rng(1)
     with np.errstate(all="ignore"):
         values = [
@@ -127,12 +138,18 @@ def test_the_functions_of_math_h_are_c_s_own(tmp_path: Path) -> None:
                         v = float(np.float32(v))
                 second, third = values[(7 * k + 3) % len(values)], values[(5 * k + 1) % len(values)]
                 if name == "fmod":  # quotients that are not astronomical
-                    second = math.ldexp(1.7, max(-1000, min(1000, math.frexp(v)[1] - k % 40))) if math.isfinite(v) else second
+                    second = (
+                        math.ldexp(1.7, max(-1000, min(1000, math.frexp(v)[1] - k % 40)))
+                        if math.isfinite(v)
+                        else second
+                    )
                 args = (v, second, third)[:arity]
                 if name == "fma" and not all(1e-60 < abs(a) < 1e60 for a in args):
                     continue  # where a product leaves the range of exact halves the sum of two roundings is taken
                 a, b = f(*args), g(*args)
-                assert struct.pack(pack, a) == struct.pack(pack, b) or (math.isnan(a) and math.isnan(b)), f"{name}{suffix}{args}: {a}, not {b}"
+                assert struct.pack(pack, a) == struct.pack(pack, b) or (math.isnan(a) and math.isnan(b)), (
+                    f"{name}{suffix}{args}: {a}, not {b}"
+                )
 
 
 @pytest.mark.parametrize("cc", ["", pytest.param(" -cc=zig", marks=pytest.mark.needs("ziglang"))])
@@ -141,13 +158,18 @@ def test_march_says_what_it_needs(cc: str) -> None:
     plain = weft.compile(mlp(), target=f"c{cc}", cache=False).manifest
     assert not {"avx", "avx2", "fma", "sve"} & set(plain.features)
     if plain.machine == "x86_64":
-        assert {"avx2", "fma"} <= set(weft.compile(mlp(), target=f"c{cc} -march=x86-64-v3", cache=False).manifest.features)
+        assert {"avx2", "fma"} <= set(
+            weft.compile(mlp(), target=f"c{cc} -march=x86-64-v3", cache=False).manifest.features
+        )
 
 
 def test_structures_are_those_of_the_binary_interface() -> None:
     """The system's compiler lays out what segments declare as the runtime does."""
     asserts = [(s.name, field, at) for s in STRUCTURES for field, at in s.offsets().items()]
-    lines = [f"typedef char {kind}_{field}[offsetof(struct {kind}, {field}) == {at} ? 1 : -1];" for kind, field, at in asserts]
+    lines = [
+        f"typedef char {kind}_{field}[offsetof(struct {kind}, {field}) == {at} ? 1 : -1];"
+        for kind, field, at in asserts
+    ]
     text = emit_segment(SegmentSpec("s", (), (), 0, (), (), ()))
     compiler(default_command(), "c99", "2", None).object(text + "\n".join(lines) + "\n", "offsets")
 
@@ -194,12 +216,15 @@ def test_there_is_no_folder_for_its_files(tmp_path: Path, monkeypatch: pytest.Mo
         cc.object("int f(void) { return 0; }\n", "f")
     assert re.fullmatch(
         rf"the C compiler could not be asked for 'f'\n  {tmp_path}/none/weft-c-\w+\n  why: No such file or directory\n"
-        "  hint: it needs a folder for its files, which TMPDIR names, and a process", str(error.value)
+        "  hint: it needs a folder for its files, which TMPDIR names, and a process",
+        str(error.value),
     )
     monkeypatch.setattr(subprocess, "run", Mock(side_effect=OSError(11, "Resource temporarily unavailable")))
     with pytest.raises(TargetError) as refused:
         compiler.__wrapped__(default_command(), "c99", "2", None)
-    assert str(refused.value).startswith(f"'{default_command()}' does not run\n  c -cc={default_command()}\n  why: Resource temporarily unavailable\n")
+    assert str(refused.value).startswith(
+        f"'{default_command()}' does not run\n  c -cc={default_command()}\n  why: Resource temporarily unavailable\n"
+    )
 
 
 def test_images() -> None:
@@ -211,7 +236,9 @@ def test_images() -> None:
     with pytest.raises(CodegenError, match="the linked code is not position-independent"):
         image.flatten(cc.shared(text, {}, "f"))
     with pytest.raises(CodegenError, match=r"undefined (reference|symbol)"):
-        cc.shared('extern int there(void);\n__attribute__((visibility("default"))) int f(void) { return there(); }\n', {}, "f")
+        cc.shared(
+            'extern int there(void);\n__attribute__((visibility("default"))) int f(void) { return there(); }\n', {}, "f"
+        )
 
 
 @pytest.mark.needs("ziglang")
@@ -227,13 +254,24 @@ CROSS = f"{sys.executable} -m ziglang cc -target {{}}-linux-gnu"
 def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(tmp_path: Path) -> None:
     """Whoever holds so many numbers takes every register that there is."""
     names = [f"a{k}" for k in range(40)]
-    text = "long f(const long *p, long n) {\n" + "".join(f"  long {a} = p[{k}];\n" for k, a in enumerate(names)) + "  while (n--) {\n"
-    text += "".join(f"    {a} += {b} ^ n;\n" for a, b in zip(names, names[1:] + names[:1])) + "  }\n  return " + " ^ ".join(names) + ";\n}\n"
+    text = (
+        "long f(const long *p, long n) {\n"
+        + "".join(f"  long {a} = p[{k}];\n" for k, a in enumerate(names))
+        + "  while (n--) {\n"
+    )
+    text += (
+        "".join(f"    {a} += {b} ^ n;\n" for a, b in zip(names, names[1:] + names[:1]))
+        + "  }\n  return "
+        + " ^ ".join(names)
+        + ";\n}\n"
+    )
     cross = compiler(CROSS.format("aarch64"), "c99", "2", None)
     (tmp_path / "f.c").write_text(text)
 
     def assembly(options: tuple[str, ...]) -> str:
-        subprocess.run([*cross.command, *options, *toolchain.CODE, "-g0", "-S", "f.c", "-o", "f.s"], cwd=tmp_path, check=True)
+        subprocess.run(
+            [*cross.command, *options, *toolchain.CODE, "-g0", "-S", "f.c", "-o", "f.s"], cwd=tmp_path, check=True
+        )
         return (tmp_path / "f.s").read_text()
 
     assert re.search(r"\bx18\b", assembly(cross.options[:2]))
@@ -245,9 +283,11 @@ def test_code_that_nothing_runs_is_not_made() -> None:
     command = CROSS.format("riscv64")
     with pytest.raises(TargetError) as error:
         compiler(command, "c99", "2", None)
-    assert str(error.value) == (
-        f"no code is made for riscv64, which '{command}' compiles for\n  c -cc='{command}'\n  why: what is run is code for aarch64 and x86_64: "
-        "memory for results is native code that Weft brings, and it has it for these\n  hint: name a compiler for one of them: -cc=…"
+    assert (
+        str(error.value)
+        == f"no code is made for riscv64, which '{command}' compiles for\n  c -cc='{command}'\n  why: what is run is"
+        " code for aarch64 and x86_64: memory for results is native code that Weft brings, and it has it for"
+        " these\n  hint: name a compiler for one of them: -cc=…"
     )
 
 

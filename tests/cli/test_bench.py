@@ -18,7 +18,22 @@ Weft = Callable[..., Any]
 
 
 def test_engines_compete_and_every_number_is_written(weft: Weft, recipe: Path, tmp_path: Path) -> None:
-    words = ["-t", "llvm", "-t", "llvm -opt=1", "--against", "numpy", "--rounds", 2, "--threads", 1, "--input-shape", "x=4,64", "--json", tmp_path / "b.json"]
+    words = [
+        "-t",
+        "llvm",
+        "-t",
+        "llvm -opt=1",
+        "--against",
+        "numpy",
+        "--rounds",
+        2,
+        "--threads",
+        1,
+        "--input-shape",
+        "x=4,64",
+        "--json",
+        tmp_path / "b.json",
+    ]
     result = weft("bench", recipe, *words)
     assert result.code == 0, result.err
     assert "model.recipe, 1 thread(s)" in result.out
@@ -41,8 +56,10 @@ def test_all_installed_engines_by_default(weft: Weft, recipe: Path, monkeypatch:
 def test_an_archive_runs_alone(weft: Weft, archive: Path) -> None:
     result = weft("bench", archive, "--rounds", 1)
     assert result.code == 0, result.err
-    assert weft("bench", archive, "--against", "numpy").err == (
-        f"InputError: {archive} is compiled already, peers cannot read it\n  hint: give the model, or --against none\n"
+    assert (
+        weft("bench", archive, "--against", "numpy").err
+        == f"InputError: {archive} is compiled already, peers cannot read it\n  hint: give the model, or --against"
+        " none\n"
     )
 
 
@@ -60,7 +77,10 @@ def test_engines_that_are_not_there(weft: Weft, recipe: Path, against: str, mess
 
 def test_a_report_that_cannot_be_written(weft: Weft, archive: Path, tmp_path: Path) -> None:
     result = weft("bench", archive, "--rounds", 1, "--json", tmp_path / "no" / "b.json")
-    wanted = f"InputError: cannot write '{tmp_path / 'no' / 'b.json'}'\n  why: there is no folder '{tmp_path / 'no'}'\n  hint: give another --json\n"
+    wanted = (
+        f"InputError: cannot write '{tmp_path / 'no' / 'b.json'}'\n  why: there is no folder '{tmp_path / 'no'}'\n "
+        " hint: give another --json\n"
+    )
     assert (result.code, result.out, result.err) == (1, "", wanted), "said before anything is measured"
 
 
@@ -72,7 +92,8 @@ def test_turns_go_round_and_every_round_starts_with_another() -> None:
 
     take_turns([engine("a"), engine("b"), engine("c")], 0.0, 3, lambda text: None)
     turns = [name for k, name in enumerate(order) if k == 0 or order[k - 1] != name]
-    # c closes no round and opens the next, so two turns in a row never merge but where one engine ends a round and starts the next.
+    # c closes no round and opens the next, so two turns in a row never merge but where one engine ends a round and
+    # starts the next.
     assert "".join(turns) == "abcbcacab"
 
 
@@ -98,7 +119,9 @@ def test_a_targets_own_threads_are_everybodys() -> None:
         common_threads(2, ["llvm -threads=3"])
 
 
-def test_a_start_from_the_cache_is_told_from_a_cold_one(weft: Weft, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_from_the_cache_is_told_from_a_cold_one(
+    weft: Weft, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A peer opens the model anew each time: only a cold start compares with that."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     words = ("bench", recipe, "--rounds", 1, "--threads", 1, "--against", "numpy", "--json", tmp_path / "b.json")
@@ -108,12 +131,18 @@ def test_a_start_from_the_cache_is_told_from_a_cold_one(weft: Weft, recipe: Path
         engines = json.loads((tmp_path / "b.json").read_text())["engines"]
         assert [e["prepared"] for e in engines] == [prepared, "opened"]
         assert f", {prepared}" in result.out and ", opened" in result.out
-        assert ("from the cache: a cold start, which compares with a peer's, takes longer; WEFT_CACHE_BYTES=0 shows it" in result.out) == line
+        assert (
+            "from the cache: a cold start, which compares with a peer's, takes longer; WEFT_CACHE_BYTES=0 shows it"
+            in result.out
+        ) == line
 
 
 def test_without_peers_it_says_what_to_install(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> list[EngineKind]:
-        return [EngineKind(name, lambda: None, lambda path, threads: lambda inputs: []) for name in ("onnxruntime", "openvino")]
+        return [
+            EngineKind(name, lambda: None, lambda path, threads: lambda inputs: [])
+            for name in ("onnxruntime", "openvino")
+        ]
 
     monkeypatch.setattr("weft.plugins.engine_kinds", absent)
     words = ("bench", recipe, "--rounds", 1, "--threads", 1)
@@ -126,4 +155,6 @@ def test_what_is_written_is_said(weft: Weft, recipe: Path, tmp_path: Path) -> No
     trace = tmp_path / "t.json"
     result = weft("bench", recipe, "--trace", trace, "--rounds", 1, "--threads", 1)
     assert result.code == 0, result.err
-    assert re.fullmatch(rf"{trace}: one run of \d+ kernel calls; open it at https://ui.perfetto.dev or chrome://tracing\n", result.out)
+    assert re.fullmatch(
+        rf"{trace}: one run of \d+ kernel calls; open it at https://ui.perfetto.dev or chrome://tracing\n", result.out
+    )

@@ -30,12 +30,23 @@ def test_sizes_can_be_fixed(weft: Weft, recipe: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["-t", "lvm"], "TargetError: unknown target 'lvm'\n  lvm\n  hint: did you mean 'llvm'?\n"),
-        (["-t", "llvm -mcp=x"], "TargetError: target 'llvm' has no option '-mcp'\n  llvm -mcp=x\n  hint: did you mean '-mcpu'?\n"),
-        (["-t", "abacus"], "TargetError: the plugin of target 'abacus' is not in use\n  abacus\n  hint: weft-abacus is not part of this installation\n"),
+        (
+            ["-t", "llvm -mcp=x"],
+            "TargetError: target 'llvm' has no option '-mcp'\n  llvm -mcp=x\n  hint: did you mean '-mcpu'?\n",
+        ),
+        (
+            ["-t", "abacus"],
+            (
+                "TargetError: the plugin of target 'abacus' is not in use\n  abacus\n  hint: weft-abacus is not part of"
+                " this installation\n"
+            ),
+        ),
         (["--input-shape", "y=2,64"], "InputError: input_shapes names 'y', which is no input\n  hint: inputs: x\n"),
     ],
 )
-def test_wrong_inputs(weft: Weft, recipe: Path, tmp_path: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_inputs(
+    weft: Weft, recipe: Path, tmp_path: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(KNOWN_TARGETS, "abacus", "weft-abacus")
     result = weft("compile", recipe, "-o", tmp_path / "out.weft", *words)
     assert (result.code, result.err) == (1, message)
@@ -44,13 +55,19 @@ def test_wrong_inputs(weft: Weft, recipe: Path, tmp_path: Path, words: list[str]
 
 def test_an_archive_is_not_compiled_again(weft: Weft, archive: Path) -> None:
     result = weft("compile", archive, "-o", archive.with_name("other.weft"))
-    assert result.err == f"InputError: {archive} is compiled already\n  hint: give the model that it was compiled from\n"
+    assert (
+        result.err == f"InputError: {archive} is compiled already\n  hint: give the model that it was compiled from\n"
+    )
 
 
 def test_a_place_that_cannot_be_written(weft: Weft, recipe: Path) -> None:
     result = weft("compile", recipe, "-o", recipe / "out.weft")
     assert result.code == 1
-    assert result.err == f"InputError: cannot write '{recipe / 'out.weft'}'\n  why: '{recipe}' is no folder\n  hint: give another --output\n"
+    assert (
+        result.err
+        == f"InputError: cannot write '{recipe / 'out.weft'}'\n  why: '{recipe}' is no folder\n  hint: give another"
+        " --output\n"
+    )
 
 
 def test_the_output_is_asked_for(weft: Weft, recipe: Path) -> None:

@@ -22,7 +22,15 @@ SMALL = ("--size", 32, "--width", 8)
 def test_the_demo_succeeds_and_says_what_it_did(weft: Weft) -> None:
     result = weft("demo", *SMALL)
     assert result.code == 0, result.err
-    for word in ("ResNet-18, 69 operators", "distinct kernels", "scheduling", "latency", "arena", "weights", "largest error"):
+    for word in (
+        "ResNet-18, 69 operators",
+        "distinct kernels",
+        "scheduling",
+        "latency",
+        "arena",
+        "weights",
+        "largest error",
+    ):
         assert word in result.out
     assert result.out.endswith("success: the compiled model computes what the operators mean\n")
 

@@ -44,7 +44,11 @@ class Extra:
 
     @hookimpl
     def graph_passes(self, target: Any) -> Sequence[GraphPass]:
-        return [GraphPass("drop", lambda g: g, after="decompose"), GraphPass("start", lambda g: g)] if target.kind == "board" else []
+        return (
+            [GraphPass("drop", lambda g: g, after="decompose"), GraphPass("start", lambda g: g)]
+            if target.kind == "board"
+            else []
+        )
 
     @hookimpl
     def loop_passes(self, target: Any) -> Sequence[LoopPass]:
@@ -78,9 +82,14 @@ def rows(target: str) -> dict[str, list[Choice]]:
 def test_every_choice_is_shown() -> None:
     found = rows("board")
     assert list(found) == [
-        "target", "machine", "capabilities", "graph passes", "offers of nodes", "schedule rules", "intrinsics", "loop passes", "code generator", "device",
+        "target", "machine", "capabilities", "graph passes", "offers of nodes", "schedule rules", "intrinsics",
+        "loop passes", "code generator", "device",
     ]  # fmt: skip
-    assert {c.by for choices in found.values() for c in choices} == {"weft-core", "weft-ops 0.1.0", "registered by hand"}
+    assert {c.by for choices in found.values() for c in choices} == {
+        "weft-core",
+        "weft-ops 0.1.0",
+        "registered by hand",
+    }
 
 
 def test_passes_stand_where_they_run() -> None:
@@ -125,7 +134,9 @@ def test_the_targets_own_plugin_says_what_passes_may_assume(monkeypatch: pytest.
             return Capabilities(claims=frozenset({Softmax})) if target.kind == "board" else None
 
     host().unregister("board")
-    owner = type("Owner", (Own,), {"targets": staticmethod(board.targets), "schedules": staticmethod(board.schedules)})()
+    owner = type(
+        "Owner", (Own,), {"targets": staticmethod(board.targets), "schedules": staticmethod(board.schedules)}
+    )()
     host().register(owner, "z-board")
     try:
         (choice,) = rows("board")["capabilities"]
@@ -146,12 +157,15 @@ def test_a_device_that_is_not_here_says_why(monkeypatch: pytest.MonkeyPatch) -> 
 
     host().register(Twin(), "twin")
     try:
-        ((choice),) = rows("board")["device"]
+        (choice,) = rows("board")["device"]
     finally:
         host().unregister("twin")
-    assert choice.chosen == "(board)" and choice.why == (
-        "the device 'board' is claimed by plugin 'board' (registered by hand) and plugin 'twin' (registered by hand): "
-        "nothing says which of them is meant, and the order of plugins decides nothing; unregister 'board' or unregister 'twin'"
+    assert (
+        choice.chosen == "(board)"
+        and choice.why
+        == "the device 'board' is claimed by plugin 'board' (registered by hand) and plugin 'twin' (registered by"
+        " hand): nothing says which of them is meant, and the order of plugins decides nothing; unregister 'board'"
+        " or unregister 'twin'"
     )
 
 
@@ -165,9 +179,18 @@ def test_a_part_that_fails_is_a_row_and_the_rest_stands(monkeypatch: pytest.Monk
 def test_the_command(weft: Callable[..., Any]) -> None:
     result = weft("plugins", "--explain", "board -ops=Relu, llvm")
     assert result.code == 0, result.err
-    for text in ("board -ops=Relu, preferred 1 of 2", "preferred 2 of 2", "winograd", "start_empty_reductions … expand_math", "plugins are well"):
+    for text in (
+        "board -ops=Relu, preferred 1 of 2",
+        "preferred 2 of 2",
+        "winograd",
+        "start_empty_reductions … expand_math",
+        "plugins are well",
+    ):
         assert text in result.out
-    assert weft("plugins", "--explain", "bord").err == "TargetError: unknown target 'bord'\n  bord\n  hint: did you mean 'board'?\n"
+    assert (
+        weft("plugins", "--explain", "bord").err
+        == "TargetError: unknown target 'bord'\n  bord\n  hint: did you mean 'board'?\n"
+    )
 
 
 def test_health_stands_below(weft: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +206,8 @@ def test_many_intrinsics_of_one_kind_are_one_row() -> None:
     many = [Choice("intrinsics", f"axpy{k}", "weft-wave", "all that it asks for") for k in range(60)]
     few = [Choice("intrinsics", f"(gemm{k})", "weft-wave", "left out") for k in range(2)]
     assert _together([*many, *few]) == [
-        Choice("intrinsics", "axpy0, axpy1, axpy2, axpy3, axpy4, … axpy59: 60 in all", "weft-wave", "all that it asks for"),
+        Choice(
+            "intrinsics", "axpy0, axpy1, axpy2, axpy3, axpy4, … axpy59: 60 in all", "weft-wave", "all that it asks for"
+        ),
         *few,
     ]

@@ -15,7 +15,15 @@ from weft_runtime.plan import TensorInfo
 
 @pytest.mark.parametrize(
     ("dtype", "low", "high"),
-    [("bool", 0, 1), ("int64", 0, 1), ("uint32", 0, 1), ("uint8", 0, 255), ("int8", -128, 127), ("float32", -8, 8), ("bfloat16", -8, 8)],
+    [
+        ("bool", 0, 1),
+        ("int64", 0, 1),
+        ("uint32", 0, 1),
+        ("uint8", 0, 255),
+        ("int8", -128, 127),
+        ("float32", -8, 8),
+        ("bfloat16", -8, 8),
+    ],
 )
 def test_values_suit_the_type(dtype: str, low: int, high: int) -> None:
     array = random_array(np.random.default_rng(0), dtype, (1000,))
@@ -24,7 +32,11 @@ def test_values_suit_the_type(dtype: str, low: int, high: int) -> None:
 
 
 def test_sizes_follow_formulas_over_symbols_that_other_inputs_bind() -> None:
-    infos = [TensorInfo("x", "float32", ("n", 4)), TensorInfo("y", "float32", ("n*2 + 1",)), TensorInfo("z", "int32", ("m",))]
+    infos = [
+        TensorInfo("x", "float32", ("n", 4)),
+        TensorInfo("y", "float32", ("n*2 + 1",)),
+        TensorInfo("z", "int32", ("m",)),
+    ]
     arrays, origins = make_inputs(infos, {}, {"x": (3, 4)}, 0)
     assert [a.shape for a in arrays.values()] == [(3, 4), (7,), (1,)]
     assert origins == {"x": "random, seed 0", "y": "random, seed 0", "z": "random, seed 0, m = 1"}
@@ -33,7 +45,9 @@ def test_sizes_follow_formulas_over_symbols_that_other_inputs_bind() -> None:
 def test_a_size_that_cannot_be_known() -> None:
     with pytest.raises(InputError) as caught:
         make_inputs([TensorInfo("y", "float32", ("n*2",))], {}, {}, 0)
-    assert str(caught.value) == "the size n*2 of input 'y' is not known\n  y: float32[n*2]\n  hint: give --input-shape y=…"
+    assert (
+        str(caught.value) == "the size n*2 of input 'y' is not known\n  y: float32[n*2]\n  hint: give --input-shape y=…"
+    )
 
 
 def test_a_shape_of_another_rank_or_name() -> None:
@@ -41,7 +55,10 @@ def test_a_shape_of_another_rank_or_name() -> None:
         make_inputs([TensorInfo("x", "float32", ("n", 4))], {}, {"x": (3,)}, 0)
     with pytest.raises(InputError) as caught:
         make_inputs([TensorInfo("picture", "float32", (4,))], {}, {"pictur": (4,)}, 0)
-    assert str(caught.value) == "--input-shape names 'pictur', which is no input\n  picture: float32[4]\n  hint: did you mean 'picture'?"
+    assert (
+        str(caught.value)
+        == "--input-shape names 'pictur', which is no input\n  picture: float32[4]\n  hint: did you mean 'picture'?"
+    )
 
 
 def test_output_files_have_distinct_names_that_file_systems_take(tmp_path: Path) -> None:

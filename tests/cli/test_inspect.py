@@ -40,7 +40,7 @@ def test_kernel_stages_print_programs_that_parse(weft: Weft, recipe: Path, stage
 
 def test_the_source_of_a_kernel_prints(weft: Weft, recipe: Path) -> None:
     out = weft("inspect", recipe, "--stage", "source", "--kernel", "relu").out
-    assert "define i32 @\"matmul_add_relu_" in out  # LLVM's
+    assert 'define i32 @"matmul_add_relu_' in out  # LLVM's
     assert " source " in weft("inspect", recipe).out
 
 
@@ -61,11 +61,17 @@ def test_choices_and_records(weft: Weft, recipe: Path, tmp_path: Path) -> None:
     file = tmp_path / "records.json"
     file.write_text(json.dumps(data))
     # Tables fold long lines, so that the words of a row stand on several.
-    rows = [line.split() for line in weft("inspect", recipe, "--records", file).out.splitlines() if " tile_rows " in line]
+    rows = [
+        line.split() for line in weft("inspect", recipe, "--records", file).out.splitlines() if " tile_rows " in line
+    ]
     assert any(row[-3:] == [str(default - 1), str(default), "record"] for row in rows)
     text = weft("inspect", recipe, "-s", "schedule", "-k", "relu", "--records", file).out
     assert f"# choice: tile_rows = {default - 1} (recorded; default {default})\n" in text
-    for command in (("run", recipe), ("compile", recipe, "-o", tmp_path / "a.weft"), ("bench", recipe, "--against", "none", "--rounds", "1")):
+    for command in (
+        ("run", recipe),
+        ("compile", recipe, "-o", tmp_path / "a.weft"),
+        ("bench", recipe, "--against", "none", "--rounds", "1"),
+    ):
         assert weft(*command, "--records", file).code == 0
     stale = weft("inspect", recipe, "--records", _with(file, data, tile_rows=1000))
     assert "choice 'tile_rows' cannot be 1000" in " ".join(stale.out.split()) + stale.err
@@ -88,7 +94,9 @@ def test_the_memory_plan_prints(weft: Weft, recipe: Path) -> None:
 
 
 def test_sizes_can_be_fixed(weft: Weft, recipe: Path) -> None:
-    assert weft("inspect", recipe, "-s", "load", "--input-shape", "x=2,64").out.startswith("graph mlp(%x: float32[2, 64])")
+    assert weft("inspect", recipe, "-s", "load", "--input-shape", "x=2,64").out.startswith(
+        "graph mlp(%x: float32[2, 64])"
+    )
 
 
 def test_an_unknown_stage_or_kernel(weft: Weft, recipe: Path) -> None:

@@ -32,7 +32,10 @@ def report(text: str) -> dict[str, Any]:
 @pytest.fixture
 def named(tmp_path: Path) -> Path:
     """A model whose nodes are called what a page must not be taken in by."""
-    nodes = [helper.make_node("Relu", ["x"], ["h"], "</script><b>first"), helper.make_node("MatMul", ["h", "w"], ["y"], "second & last")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], "</script><b>first"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], "second & last"),
+    ]
     weights = helper.make_tensor("w", TensorProto.FLOAT, [8, 4], [0.5] * 32)
     tensor = helper.make_tensor_value_info
     graph = helper.make_graph(nodes, "g", [tensor("x", 1, ["n", 8])], [tensor("y", 1, ["n", 4])], [weights])
@@ -41,12 +44,18 @@ def named(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_file_holds_everything_from_the_frameworks_nodes_to_the_code(weft: Weft, named: Path, tmp_path: Path) -> None:
+def test_one_file_holds_everything_from_the_frameworks_nodes_to_the_code(
+    weft: Weft, named: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "page.html"
     result = weft("inspect", named, "--html", page, "--input-shape", "x=6,8")
     assert result.code == 0, result.err
     text = page.read_text()
-    assert "src=" not in text and "@import" not in text and re.findall(r"https?://[^\"']*", text) == ["http://www.w3.org/2000/svg"]
+    assert (
+        "src=" not in text
+        and "@import" not in text
+        and re.findall(r"https?://[^\"']*", text) == ["http://www.w3.org/2000/svg"]
+    )
     assert text.count("</script>") == 2
     data = report(text)
     assert data["model"] == "named.onnx" and data["nodes"] == 2
@@ -69,7 +78,10 @@ def test_sizes_that_a_run_decides_are_drawn_for_those_of_the_run(weft: Weft, rec
     page = tmp_path / "page.html"
     assert weft("inspect", recipe, "--html", page, "--input-shape", "x=5,64").code == 0
     (region,) = report(page.read_text())["regions"]
-    assert region["memory"]["arena"] == sum({v["offset"]: v["bytes"] for v in region["memory"]["values"]}.values()) or region["memory"]["unknown"] == 0
+    assert (
+        region["memory"]["arena"] == sum({v["offset"]: v["bytes"] for v in region["memory"]["values"]}.values())
+        or region["memory"]["unknown"] == 0
+    )
 
 
 def test_where_nodes_went_and_why_not_elsewhere(weft: Weft, recipe: Path, tmp_path: Path) -> None:
@@ -80,7 +92,10 @@ def test_where_nodes_went_and_why_not_elsewhere(weft: Weft, recipe: Path, tmp_pa
         data = report(page.read_text())
     assert {r["name"][:5] for r in data["regions"]} >= {"board"}
     adds = [p for p in data["placement"] if p["operator"] == "Add"]
-    assert adds and all(p["target"] == "llvm" and p["refused"] == [["board", "no_rule", "anything: the board has no Add [operator]"]] for p in adds)
+    assert adds and all(
+        p["target"] == "llvm" and p["refused"] == [["board", "no_rule", "anything: the board has no Add [operator]"]]
+        for p in adds
+    )
 
 
 def test_what_cannot_run_here_has_a_page_without_times_that_says_why(weft: Weft, recipe: Path, tmp_path: Path) -> None:
@@ -114,7 +129,15 @@ def test_an_archive_has_no_page(weft: Weft, archive: Path, tmp_path: Path) -> No
 def test_a_browser_draws_it_without_a_complaint(weft: Weft, named: Path, tmp_path: Path, view: str) -> None:
     page = tmp_path / "page.html"
     assert weft("inspect", named, "--html", page, "--input-shape", "x=6,8").code == 0
-    words = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom", f"file://{page}#{view}"]
+    words = [
+        browser(),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--dump-dom",
+        f"file://{page}#{view}",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert "CONSOLE" not in done.stderr
-    assert "<main id=\"main\"></main>" not in done.stdout and "named.onnx</h1>" in done.stdout
+    assert '<main id="main"></main>' not in done.stdout and "named.onnx</h1>" in done.stdout

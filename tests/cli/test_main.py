@@ -25,7 +25,19 @@ Weft = Callable[..., Any]
 def test_help_lists_the_commands_and_the_environment(weft: Weft) -> None:
     result = weft("--help")
     assert result.code == 0
-    for word in ("run", "compile", "bench", "inspect", "plugin", "plugins", "targets", "demo", "hello", "WEFT_CACHE_DIR", "WEFT_THREADS"):
+    for word in (
+        "run",
+        "compile",
+        "bench",
+        "inspect",
+        "plugin",
+        "plugins",
+        "targets",
+        "demo",
+        "hello",
+        "WEFT_CACHE_DIR",
+        "WEFT_THREADS",
+    ):
         assert word in result.out
 
 
@@ -36,7 +48,8 @@ def test_every_command_has_help(weft: Weft, command: str) -> None:
     assert "Usage" in result.out
 
 
-@pytest.mark.parametrize(("words", "package"), [("conform --target npu", "weft-testing[conform]"), ("verify m.onnx -k 3", "weft-testing"),
+@pytest.mark.parametrize(("words", "package"), [("conform --target npu", "weft-testing[conform]"),
+("verify m.onnx -k 3", "weft-testing"),
                                                 ("demo", "weft-testing")])  # fmt: skip
 def test_a_command_whose_package_is_not_installed_names_it(
     words: str, package: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -95,9 +108,11 @@ def test_a_command_of_the_core_that_a_plugin_claims(weft: Weft, name: str, group
     finally:
         host().unregister("rude")
     assert result.code == 1 and "replaced" not in result.out
-    assert result.err == (
-        f"PluginError: the command '{name}' is claimed by {host().core} and plugin 'rude' (registered by hand)\n"
-        "  why: nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'rude'\n"
+    assert (
+        result.err
+        == f"PluginError: the command '{name}' is claimed by {host().core} and plugin 'rude' (registered by hand)\n "
+        " why: nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister"
+        " 'rude'\n"
     )
     assert others.out == "hello from a plugin\n" and not others.err, "other commands are not harmed"
     assert f"hook 'commands' failed: PluginError: the command '{name}' is claimed by" in " ".join(listed.out.split())
@@ -140,12 +155,23 @@ def test_the_console_script_is_installed() -> None:
 def test_plugins_are_listed_with_what_they_contribute(weft: Weft) -> None:
     result = weft("plugins")
     assert result.code == 0, result.err
-    for word in ("weft-llvm", "targets: llvm", "(registered by hand)", "frontends: recipe (.recipe)", "absent (not installed)", "in use"):
+    for word in (
+        "weft-llvm",
+        "targets: llvm",
+        "(registered by hand)",
+        "frontends: recipe (.recipe)",
+        "absent (not installed)",
+        "in use",
+    ):
         assert word in result.out
 
 
 def test_broken_plugins_are_listed_with_the_reason(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = host().plugins[0].__class__("bad", "weft-bad", "2.0", ">=9", "weft_bad", failure="needs weft>=9, this is weft 0.1.0")
+    broken = (
+        host()
+        .plugins[0]
+        .__class__("bad", "weft-bad", "2.0", ">=9", "weft_bad", failure="needs weft>=9, this is weft 0.1.0")
+    )
     monkeypatch.setattr(host(), "plugins", [*host().plugins, broken])
     monkeypatch.setattr(host(), "failures", [(broken, "engines", RuntimeError("no licence"))])
     out = weft("plugins").out
@@ -183,25 +209,44 @@ def test_variables_that_are_no_settings_are_warned_of(weft: Weft, monkeypatch: p
     monkeypatch.setenv("WEFT_THREDS", "2")
     monkeypatch.setenv("WEFT_ZZZ", "2")
     err = weft("--version").err
-    assert err == "warning: WEFT_THREDS is no setting of Weft: did you mean WEFT_THREADS?\nwarning: WEFT_ZZZ is no setting of Weft, and has no effect\n"
+    assert (
+        err
+        == "warning: WEFT_THREDS is no setting of Weft: did you mean WEFT_THREADS?\nwarning: WEFT_ZZZ is no setting of"
+        " Weft, and has no effect\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("WEFT_THREADS", "x"), ("WEFT_THREADS", "-1"), ("WEFT_CACHE_BYTES", "-4G"), ("WEFT_VERIFY_WEIGHTS", "perhaps"), ("WEFT_LOG", "loud")],
+    [
+        ("WEFT_THREADS", "x"),
+        ("WEFT_THREADS", "-1"),
+        ("WEFT_CACHE_BYTES", "-4G"),
+        ("WEFT_VERIFY_WEIGHTS", "perhaps"),
+        ("WEFT_LOG", "loud"),
+    ],
 )
-def test_every_setting_is_checked_before_anything_is_done(weft: Weft, recipe: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_is_checked_before_anything_is_done(
+    weft: Weft, recipe: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, value)
     result = weft("plugins")
-    assert result.code == 1 and result.err.startswith(f"SettingError: {name} is set to '{value}', which cannot be used\n  why: ")
+    assert result.code == 1 and result.err.startswith(
+        f"SettingError: {name} is set to '{value}', which cannot be used\n  why: "
+    )
 
 
 @pytest.mark.parametrize(("stage", "close"), [("nosuch", ""), ("shedule", "did you mean 'schedule'? ")])
-def test_a_stage_that_is_none_cannot_be_dumped(weft: Weft, recipe: Path, stage: str, close: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_that_is_none_cannot_be_dumped(
+    weft: Weft, recipe: Path, stage: str, close: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WEFT_DUMP", f"fuse,{stage}")
     result = weft("run", recipe)
     assert result.code == 1
-    assert result.err.startswith(f"SettingError: WEFT_DUMP names '{stage}', which is no stage with a text\n  hint: {close}stages: lower_group, schedule, ")
+    assert result.err.startswith(
+        f"SettingError: WEFT_DUMP names '{stage}', which is no stage with a text\n  hint: {close}stages: lower_group,"
+        " schedule, "
+    )
     for name in ("fuse", "vectorize_loops", "fold_constants"):
         assert f" {name}," in result.err
 
@@ -223,16 +268,23 @@ def test_verbose_says_what_is_done(weft: Weft, recipe: Path, words: list[str], m
     assert weft("run", recipe).err == ""
 
 
-def test_what_nobody_foresaw_is_said_in_the_form_of_errors(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_foresaw_is_said_in_the_form_of_errors(
+    weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object, **__: object) -> None:
         raise raised
 
     monkeypatch.setattr("weft.cli.inputs.make_inputs", fails)
     raised: Exception = MemoryError()
-    assert weft("run", recipe).err == "WeftError: there is not enough memory\n  hint: give smaller inputs, or a machine with more memory\n"
+    assert (
+        weft("run", recipe).err
+        == "WeftError: there is not enough memory\n  hint: give smaller inputs, or a machine with more memory\n"
+    )
     raised = KeyError("x")
     result = weft("run", recipe)
-    assert result.code == 1 and re.fullmatch(r"WeftError: this is a defect\n  in .+:\d+\n  why: KeyError: 'x'\n  hint: --traceback shows .*\n", result.err)
+    assert result.code == 1 and re.fullmatch(
+        r"WeftError: this is a defect\n  in .+:\d+\n  why: KeyError: 'x'\n  hint: --traceback shows .*\n", result.err
+    )
     assert weft("run", recipe, "--traceback").err.startswith("Traceback")
 
 
@@ -242,10 +294,13 @@ def test_a_shell_completes_commands_and_options(shell: str) -> None:
     for words, wanted in (("weft co", {"compile", "conform"}), ("weft run --out", {"--output-dir"})):
         last = words.split()[-1]
         asked = {
-            "_WEFT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_TYPER_COMPLETE_ARGS": words,
+            "_WEFT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
+            "_TYPER_COMPLETE_ARGS": words,
             "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": last,
         }  # fmt: skip
-        done = subprocess.run([sys.executable, "-m", "weft"], env={**os.environ, **asked}, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "weft"], env={**os.environ, **asked}, capture_output=True, text=True
+        )
         assert wanted == {w for w in wanted if w in done.stdout}, done
         assert "bench" not in done.stdout.replace("Weft beside", "")
 
@@ -254,12 +309,17 @@ def test_output_that_is_asked_for_is_written_though_nobody_reads_the_report(reci
     """As in `weft run … | head -1`: what reads the report has gone, and that is no error."""
     model = tmp_path / "m.onnx"
     tensor = helper.make_tensor_value_info
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [tensor("x", 1, [2])], [tensor("y", 1, [2])])
-    model.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString())
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [tensor("x", 1, [2])], [tensor("y", 1, [2])]
+    )
+    model.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString()
+    )
     for words, file in (
         (["run", str(model), "-d", str(tmp_path)], "y.npy"),
         (["bench", str(model), "--rounds", "1", "--against", "none", "--json", str(tmp_path / "b.json")], "b.json"),
-        (["verify", str(model), "--json", str(tmp_path / "v.json")], "v.json"), (["inspect", str(model), "--html", str(tmp_path / "p.html")], "p.html"),
+        (["verify", str(model), "--json", str(tmp_path / "v.json")], "v.json"), (["inspect", str(model), "--html",
+            str(tmp_path / "p.html")], "p.html"),
     ):  # fmt: skip
         reading, writing = os.pipe()
         os.close(reading)

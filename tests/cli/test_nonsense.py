@@ -1,4 +1,5 @@
-"""Whatever stands on the command line: a result or a message in the form of errors, within a few lines, and no traceback, no defect."""
+"""Whatever stands on the command line: a result or a message in the form of errors, within a few lines, and no
+traceback, no defect."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from weft.cli.main import build_app
 Weft = Callable[..., Any]
 
 NONSENSE = (
-    "", " ", "-1", "0", "99999999999999999999", "1e400", "nan", "x=", "=x", "x=1,2,3,-4", "ünï¢ødé", "\x1b[31mred\x1b[0m", "a\nb",
+    "", " ", "-1", "0", "99999999999999999999", "1e400", "nan", "x=", "=x", "x=1,2,3,-4", "ünï¢ødé",
+    "\x1b[31mred\x1b[0m", "a\nb",
     "{0}", "../..", "x" * 300,
 )  # fmt: skip
 LONG_RUNNING = {("bench", "--seconds"), ("bench", "--rounds")}
@@ -47,19 +49,31 @@ def run(weft: Weft, recipe: Path, command: str, option: str, value: str) -> Any:
 
 @pytest.mark.parametrize(("command", "option"), sorted(set(options())), ids=" ".join)
 def test_nonsense_is_answered_in_the_form_of_errors(
-    weft: Weft, recipe: Path, tmp_path: Path, command: str, option: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    weft: Weft,
+    recipe: Path,
+    tmp_path: Path,
+    command: str,
+    option: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In CI two values of each option, each time the same ones."""
     monkeypatch.chdir(tmp_path)
     start = zlib.crc32(f"{command} {option}".encode())
-    chosen = range(len(NONSENSE)) if request.config.getoption("--full") else (start % len(NONSENSE), start // 7 % len(NONSENSE))
+    chosen = (
+        range(len(NONSENSE))
+        if request.config.getoption("--full")
+        else (start % len(NONSENSE), start // 7 % len(NONSENSE))
+    )
     for value in (NONSENSE[k] for k in chosen):
         if (command, option) in LONG_RUNNING and value not in ("", " ", "-1", "0", "nan", "x="):
             continue
         result = run(weft, recipe, command, option, value)
         assert "Traceback" not in result.err and "defect" not in result.err, (value, result.err)
         assert result.code in (0, 1, 2), (value, result.err)
-        answered = result.code == 1 and result.out.endswith("are wrong\n")  # a tolerance of 0 is no nonsense, and few results are exact
+        answered = result.code == 1 and result.out.endswith(
+            "are wrong\n"
+        )  # a tolerance of 0 is no nonsense, and few results are exact
         assert (result.code == 0 or answered) == (not result.err) or result.err.startswith("level"), (value, result.err)
         assert len(result.err) < 3000, value
         assert "\x1b" not in result.err + result.out, value
@@ -74,7 +88,9 @@ def test_a_seed_is_not_negative(weft: Weft, recipe: Path, command: str, seed: st
 
 @pytest.mark.parametrize("what", ["a folder", "a pipe", "nothing", "an empty file", "a null"])
 @pytest.mark.parametrize("command", ["run", "compile", "bench", "inspect", "verify"])
-def test_files_that_are_no_models(weft: Weft, tmp_path: Path, command: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_no_models(
+    weft: Weft, tmp_path: Path, command: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = "a\0b" if what == "a null" else "model.onnx"
     if what == "a folder":

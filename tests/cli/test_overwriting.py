@@ -1,4 +1,5 @@
-"""No command writes over a file that it reads, by whatever name; neither does an executable over what it was compiled from."""
+"""No command writes over a file that it reads, by whatever name; neither does an executable over what it was compiled
+from."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ def model(tmp_path: Path) -> Path:
         [numpy_helper.from_array(WEIGHTS, "w")],
     )
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]),
+        path,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+    )
     return path
 
 
@@ -49,7 +56,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("read", ["m.onnx", "w.bin"])
 @pytest.mark.parametrize(
     "words",
-    [("compile", "-o"), ("bench", "--against=none", "--json"), ("bench", "--html"), ("bench", "--trace"), ("inspect", "--html"), ("verify", "--json")],
+    [
+        ("compile", "-o"),
+        ("bench", "--against=none", "--json"),
+        ("bench", "--html"),
+        ("bench", "--trace"),
+        ("inspect", "--html"),
+        ("verify", "--json"),
+    ],
     ids=lambda words: " ".join(words),
 )
 def test_commands_do_not_write_over_their_model(weft: Weft, model: Path, words: tuple[str, ...], read: str) -> None:
@@ -59,9 +73,10 @@ def test_commands_do_not_write_over_their_model(weft: Weft, model: Path, words: 
         result = weft(words[0], model, *words[1:], output)
         option = {"-o": "--output"}.get(words[-1], words[-1])
         assert result.code == 1
-        assert result.err == (
-            f"InputError: cannot write '{output}'\n  why: '{model.with_name(read)}' is read by this command, and nothing is written over what is read\n"
-            f"  hint: give another {option}\n"
+        assert (
+            result.err
+            == f"InputError: cannot write '{output}'\n  why: '{model.with_name(read)}' is read by this command, and"
+            f" nothing is written over what is read\n  hint: give another {option}\n"
         )
     assert contents(model.parent) == before
 
@@ -78,7 +93,10 @@ def test_outputs_of_a_run_do_not_replace_its_inputs(weft: Weft, model: Path, tmp
     before = contents(tmp_path)
     result = weft("run", model, "-i", f"x={tmp_path / 'y.npy'}", "-d", tmp_path)
     assert result.code == 1
-    assert f"InputError: cannot write '{tmp_path / 'y.npy'}'\n  why: '{tmp_path / 'y.npy'}' is read by this command" in result.err
+    assert (
+        f"InputError: cannot write '{tmp_path / 'y.npy'}'\n  why: '{tmp_path / 'y.npy'}' is read by this command"
+        in result.err
+    )
     assert contents(tmp_path) == before
     assert weft("run", model, "-i", f"x={tmp_path / 'y.npy'}", "-d", tmp_path / "out").code == 0
     np.testing.assert_allclose(np.load(tmp_path / "out" / "y.npy"), np.ones((2, 3)) @ WEIGHTS)
@@ -89,24 +107,38 @@ def test_a_report_does_not_replace_an_input_or_a_baseline(weft: Weft, model: Pat
     (tmp_path / "old.json").write_text("{}")
     before = contents(tmp_path)
     for words in (["verify", model, "-i", f"x={tmp_path / 'x.npy'}", "--json", tmp_path / "x.npy"],
-                  ["conform", "--target", "llvm", "--baseline", tmp_path / "old.json", "--json", tmp_path / "old.json"]):  # fmt: skip
+                  ["conform", "--target", "llvm", "--baseline", tmp_path / "old.json", "--json",
+                      tmp_path / "old.json"]):  # fmt: skip
         result = weft(*words)
         assert result.code == 1 and "nothing is written over what is read" in result.err
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("words", [("bench", "m.onnx", "--against=none", "--json", "--html"), ("bench", "m.onnx", "--html", "--trace"),
-                                   ("conform", "--target=llvm", "--json", "--html")], ids=lambda w: " ".join(w))  # fmt: skip
-def test_two_options_do_not_name_one_file(weft: Weft, model: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [("bench", "m.onnx", "--against=none", "--json", "--html"), ("bench", "m.onnx",
+"--html", "--trace"),
+                                   ("conform", "--target=llvm", "--json", "--html")],
+                                   ids=lambda w: " ".join(w))  # fmt: skip
+def test_two_options_do_not_name_one_file(
+    weft: Weft, model: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not one that is there, by whatever name, and not one that is to come."""
     monkeypatch.chdir(model.parent)
     (model.parent / "report").write_text("of last week")
     *rest, one, other = words
     links = names(model.parent / "report")
     before = contents(model.parent)
-    for first, second in (*((links[0], link) for link in links), (links[1], links[2]), (Path("new"), model.parent / "new")):
+    for first, second in (
+        *((links[0], link) for link in links),
+        (links[1], links[2]),
+        (Path("new"), model.parent / "new"),
+    ):
         result = weft(*rest, one, first, other, second)
-        assert result.code == 1 and result.err == f"InputError: cannot write '{second}'\n  why: {one} writes that file, too\n  hint: give another {other}\n"
+        assert (
+            result.code == 1
+            and result.err
+            == f"InputError: cannot write '{second}'\n  why: {one} writes that file, too\n  hint: give another"
+            f" {other}\n"
+        )
     assert contents(model.parent) == before
 
 
@@ -115,7 +147,9 @@ def test_reports_nobody_wants_go_to_one_device(weft: Weft, model: Path) -> None:
 
 
 @pytest.mark.parametrize("read", ["m.onnx", "w.bin"])
-def test_an_executable_is_not_saved_over_what_it_was_compiled_from(model: Path, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executable_is_not_saved_over_what_it_was_compiled_from(
+    model: Path, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(model.parent)
     made = [
         library.compile(model.name, "llvm"),  # compiled
@@ -130,7 +164,11 @@ def test_an_executable_is_not_saved_over_what_it_was_compiled_from(model: Path, 
         for output in outputs:
             with pytest.raises(ExecutionError) as error:
                 executable.save(output)
-            assert str(error.value) == f"cannot write {output}\n  {model.with_name(read)}\n  why: 'm' was compiled from it\n  hint: give another name"
+            assert (
+                str(error.value)
+                == f"cannot write {output}\n  {model.with_name(read)}\n  why: 'm' was compiled from it\n  hint: give"
+                " another name"
+            )
     assert contents(model.parent) == before
 
 

@@ -1,4 +1,5 @@
-"""`weft plugin new`: what it makes installs, is clean, passes its own tests and works; what it refuses, and how that reads."""
+"""`weft plugin new`: what it makes installs, is clean, passes its own tests and works; what it refuses, and how that
+reads."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_its_wheel_holds_the_package_and_its_types(package: tuple[str, Path]) ->
     kind, folder = package
     (dist,) = metadata.distributions(path=[str(folder / "site")])
     assert (dist.metadata["Name"], [e.group for e in dist.entry_points]) == (f"weft-try-{kind}", ["weft.plugins"])
-    assert f"weft-core{version_range(host().api_version)}" in [r.replace("<0.2,>=0.1", ">=0.1,<0.2") for r in dist.requires or ()]
+    assert f"weft-core{version_range(host().api_version)}" in [
+        r.replace("<0.2,>=0.1", ">=0.1,<0.2") for r in dist.requires or ()
+    ]
     assert (folder / "site" / f"weft_try_{kind}" / "py.typed").exists()
     assert not (folder / "site" / "tests").exists()
 
@@ -81,8 +84,17 @@ def test_a_target_passes_the_first_level_of_conformance(package: tuple[str, Path
 
 def test_a_module_imports_nothing_but_hooks(package: tuple[str, Path]) -> None:
     kind, folder = package
-    code = f"import sys; from weft.hooks import hookimpl; before = {{*sys.modules}}; import weft_try_{kind}.plugin; print(*sorted({{*sys.modules}} - before))"
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(folder / "site")}, capture_output=True, text=True, timeout=60)
+    code = (
+        f"import sys; from weft.hooks import hookimpl; before = {{*sys.modules}}; import weft_try_{kind}.plugin;"
+        " print(*sorted({*sys.modules} - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(folder / "site")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout.split() == [f"weft_try_{kind}", f"weft_try_{kind}.plugin"], done.stderr
 
 
@@ -96,7 +108,11 @@ def test_any_name_gives_files_that_parse(kind: str, name: str) -> None:
             assert max(map(len, text.splitlines()), default=0) <= 140
             ast.parse(text)
     assert {"README.md", "pyproject.toml"} <= files.keys()
-    hooks = [n.name for n in ast.walk(ast.parse(next(t for p, t in files.items() if p.endswith("plugin.py")))) if isinstance(n, ast.FunctionDef)]
+    hooks = [
+        n.name
+        for n in ast.walk(ast.parse(next(t for p, t in files.items() if p.endswith("plugin.py"))))
+        if isinstance(n, ast.FunctionDef)
+    ]
     assert set(hooks) & set(HOOKS)
 
 
@@ -118,7 +134,17 @@ def test_names(given: str, key: str, distribution: str, module: str, prefix: str
 
 @pytest.mark.parametrize(
     ("given", "usable"),
-    [("MyNpu", "my-npu"), ("my npu", "my-npu"), ("2d", "d"), ("../x", "x"), ("a--b", "a-b"), ("weft", "npu"), ("", "npu"), ("é", "npu"), ("x" * 31, "x" * 31)],
+    [
+        ("MyNpu", "my-npu"),
+        ("my npu", "my-npu"),
+        ("2d", "d"),
+        ("../x", "x"),
+        ("a--b", "a-b"),
+        ("weft", "npu"),
+        ("", "npu"),
+        ("é", "npu"),
+        ("x" * 31, "x" * 31),
+    ],
 )
 def test_bad_names_are_refused_with_a_usable_one(given: str, usable: str) -> None:
     with pytest.raises(PluginError) as caught:
@@ -144,7 +170,9 @@ def test_a_folder_that_cannot_be_written(weft: Weft, tmp_path: Path) -> None:
     assert f"PluginError: '{tmp_path}/file/weft-npu9' cannot be written\n  why: " in result.err
 
 
-@pytest.mark.parametrize(("name", "owner"), [("onnx", "weft-onnx"), ("cuda", "weft-cuda"), ("core", "weft-core"), ("llvm", "weft-llvm")])
+@pytest.mark.parametrize(
+    ("name", "owner"), [("onnx", "weft-onnx"), ("cuda", "weft-cuda"), ("core", "weft-core"), ("llvm", "weft-llvm")]
+)
 def test_names_that_are_taken(weft: Weft, tmp_path: Path, name: str, owner: str) -> None:
     result = weft("plugin", "new", name, "--into", tmp_path)
     hint = "take another: two plugins of one name are both out of use"
@@ -157,6 +185,9 @@ def test_an_unknown_kind_names_the_nearest(weft: Weft, tmp_path: Path) -> None:
     assert result.err == "PluginError: there is no kind 'taget' of plugin\n  hint: did you mean 'target'?\n"
 
 
-@pytest.mark.parametrize(("version", "expected"), [("0.1.0", ">=0.1,<0.2"), ("0.12.3rc1", ">=0.12,<0.13"), ("1.4.0", ">=1.4,<2"), ("2.0", ">=2.0,<3")])
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.1.0", ">=0.1,<0.2"), ("0.12.3rc1", ">=0.12,<0.13"), ("1.4.0", ">=1.4,<2"), ("2.0", ">=2.0,<3")],
+)
 def test_the_range_that_it_asks_for(version: str, expected: str) -> None:
     assert version_range(version) == expected

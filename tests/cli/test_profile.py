@@ -53,7 +53,9 @@ def test_a_device_that_does_not_tell_is_an_error() -> None:
 @pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.needs("opencl"))])
 def test_bench_profile(weft: Weft, recipe: Path, tmp_path: Path, target: str) -> None:
     files = ["--json", tmp_path / "p.json", "--trace", tmp_path / "t.json"]
-    result = weft("bench", recipe, "--profile", "-t", target, "--rounds", 3, "--threads", 1, "--input-shape", "x=4,64", *files)
+    result = weft(
+        "bench", recipe, "--profile", "-t", target, "--rounds", 3, "--threads", 1, "--input-shape", "x=4,64", *files
+    )
     assert result.code == 0, result.err
     assert "3 runs, median of the " in result.out and "of kernels" in result.out
     assert ("the rest is copies, the host's own work, and waiting" in result.out) == (target == "opencl")
@@ -70,4 +72,7 @@ def test_bench_profile(weft: Weft, recipe: Path, tmp_path: Path, target: str) ->
 def test_a_device_has_no_roofline(weft: Weft, recipe: Path) -> None:
     result = weft("bench", recipe, "--roofline", "-t", "opencl")
     assert result.code == 1
-    assert result.err.startswith("InputError: --roofline and --html measure the host's processor") and "--profile and --trace show its kernels" in result.err
+    assert (
+        result.err.startswith("InputError: --roofline and --html measure the host's processor")
+        and "--profile and --trace show its kernels" in result.err
+    )

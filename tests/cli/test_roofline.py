@@ -70,7 +70,9 @@ def test_only_the_rows_that_are_looked_up_count() -> None:
 
 
 def test_a_function_counts_as_what_it_expands_to() -> None:
-    program = parse_program("program f(x: float32[8]) -> (y: float32[8]) { for i in 8 { block F(b: 8 = i) { y[b] = exp(x[b]) } } }")
+    program = parse_program(
+        "program f(x: float32[8]) -> (y: float32[8]) { for i in 8 { block F(b: 8 = i) { y[b] = exp(x[b]) } } }"
+    )
     native, expanded = (count_work(program, functions, {}) for functions in (frozenset({"exp"}), frozenset()))
     assert native is not None and expanded is not None
     assert native.flop == 8
@@ -96,12 +98,30 @@ program window(x: float32[6]) -> (y: float32[6]) {
 def test_a_profiled_segment_stamps_around_every_kernel() -> None:
     kernels = [KernelCall("a", (0,)), KernelCall("b", (0,))]
     bind = BindSymbol("n", const(3))
-    spec = SegmentSpec("s", (), (Tensor("y", dt.float32, ()),), 0, (), (Output(0),), (AllocateOutput(0, ()), kernels[0], bind, kernels[1]))
+    spec = SegmentSpec(
+        "s",
+        (),
+        (Tensor("y", dt.float32, ()),),
+        0,
+        (),
+        (Output(0),),
+        (AllocateOutput(0, ()), kernels[0], bind, kernels[1]),
+    )
     new = profiled(spec)
     assert new.outputs == (*spec.outputs, Tensor(PROFILE, dt.int64, (const(2), const(2))))
     assert new.buffers == (Output(0), Output(1))
     allocate = AllocateOutput(1, (const(2), const(2)))
-    assert new.items == (allocate, AllocateOutput(0, ()), Stamp(1, 0), kernels[0], Stamp(1, 1), bind, Stamp(1, 2), kernels[1], Stamp(1, 3))
+    assert new.items == (
+        allocate,
+        AllocateOutput(0, ()),
+        Stamp(1, 0),
+        kernels[0],
+        Stamp(1, 1),
+        bind,
+        Stamp(1, 2),
+        kernels[1],
+        Stamp(1, 3),
+    )
 
 
 LIMITS = Limits(2, 100.0, ((10, 1000.0), (1000, 10.0)))
@@ -115,7 +135,9 @@ def test_bandwidth_lies_between_the_measured_ones() -> None:
 
 def test_the_limit_is_arithmetic_or_memory() -> None:
     assert LIMITS.seconds(500.0, 0.0, 10.0, 0.0) == 5.0
-    assert LIMITS.seconds(5.0, 20.0, 10.0, 1000.0) == pytest.approx(20 / 10 + 10 / 1000)  # constants come from where all constants are
+    assert LIMITS.seconds(5.0, 20.0, 10.0, 1000.0) == pytest.approx(
+        20 / 10 + 10 / 1000
+    )  # constants come from where all constants are
 
 
 def test_sets_lie_in_every_cache_and_beyond() -> None:
@@ -169,7 +191,11 @@ def check_trace(trace: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_the_trace_is_the_run_of_median_length() -> None:
     slices = check_trace(json.loads(json.dumps(as_trace(profile()))))
-    assert [(s["name"], s["ts"], s["dur"]) for s in slices[:3]] == [("m.onnx", 0.0, 30e6), ("a", 0.0, 11e6), ("b", 12e6, 1e6)]
+    assert [(s["name"], s["ts"], s["dur"]) for s in slices[:3]] == [
+        ("m.onnx", 0.0, 30e6),
+        ("a", 0.0, 11e6),
+        ("b", 12e6, 1e6),
+    ]
     facts = {"number": 0, "rule": "contraction", "nodes": ["conv1"], "flop": 1000.0, "bytes": 10.0}
     assert slices[1]["args"] == {**facts, "GFLOP/s": 1000 / 11 / 1e9, "GB/s": 10 / 11 / 1e9}
     assert slices[2]["args"]["flop"] is None
@@ -180,10 +206,17 @@ def test_bench_roofline_and_trace(weft: Weft, recipe: Path, tmp_path: Path, monk
     files = ["--json", tmp_path / "r.json", "--html", tmp_path / "r.html", "--trace", tmp_path / "t.json"]
     result = weft("bench", recipe, "--roofline", "--rounds", 3, "--threads", 1, "--input-shape", "x=4,64", *files)
     assert result.code == 0, result.err
-    assert "model.recipe, 1 thread(s)" in result.out and "measured limits: " in result.out and "3 runs, median " in result.out
+    assert (
+        "model.recipe, 1 thread(s)" in result.out
+        and "measured limits: " in result.out
+        and "3 runs, median " in result.out
+    )
     report = json.loads((tmp_path / "r.json").read_text())
     assert (report["runs"], report["threads"]) == (3, 1)
-    assert sum(k["calls"] for k in report["kernels"]) == len(check_trace(json.loads((tmp_path / "t.json").read_text()))) - 1
+    assert (
+        sum(k["calls"] for k in report["kernels"])
+        == len(check_trace(json.loads((tmp_path / "t.json").read_text()))) - 1
+    )
     for k in report["kernels"]:
         assert k["seconds"] > 0 and k["limit"] > 0 and k["share_of_limit"] == k["limit"] / k["seconds"]
     page = (tmp_path / "r.html").read_text()
@@ -210,7 +243,10 @@ def test_a_profiled_run_answers_the_same(recipe: Path) -> None:
 
 def test_what_roofline_does_not_take(weft: Weft, recipe: Path, archive: Path) -> None:
     result = weft("bench", archive, "--roofline")
-    message = f"InputError: {archive} is compiled already, without clocks around its kernels\n  hint: give the model that it was compiled from\n"
+    message = (
+        f"InputError: {archive} is compiled already, without clocks around its kernels\n  hint: give the model that it"
+        " was compiled from\n"
+    )
     assert (result.code, result.err) == (1, message)
     result = weft("bench", recipe, "--roofline", "-t", "llvm", "-t", "llvm -opt=1")
     assert (result.code, result.err) == (1, "InputError: --roofline, --profile and --trace take one --target, got 2\n")
@@ -225,10 +261,20 @@ MEASURED = st.floats(1e-3, 1e4)
     st.lists(st.tuples(MEASURED, st.floats(1e6, 1e13), st.floats(0.001, 1.0)), min_size=1, max_size=8),
     st.floats(1e9, 1e14), st.lists(st.floats(1e9, 1e13), min_size=1, max_size=5),
 )  # fmt: skip
-def test_nothing_in_the_plot_covers_a_label(dots: list[tuple[float, float, float]], peak: float, rates: list[float]) -> None:
+def test_nothing_in_the_plot_covers_a_label(
+    dots: list[tuple[float, float, float]], peak: float, rates: list[float]
+) -> None:
     kernels = [
         {
-            "kernel": "k", "rule": "r", "calls": 1, "seconds": 1.0, "nodes": ["n"], "won": 0.0, "intensity": i, "flops": f, "share_of_model": s,
+            "kernel": "k",
+            "rule": "r",
+            "calls": 1,
+            "seconds": 1.0,
+            "nodes": ["n"],
+            "won": 0.0,
+            "intensity": i,
+            "flops": f,
+            "share_of_model": s,
             "share_of_limit": s,
         }
         for i, f, s in dots
@@ -249,4 +295,6 @@ def test_nothing_in_the_plot_covers_a_label(dots: list[tuple[float, float, float
     for cx, cy, r in re.findall(r'<circle cx="([\d.-]+)" cy="([\d.-]+)" r="([\d.]+)"', drawn):
         for left, top, right, bottom, text in boxes:
             x, y = min(max(float(cx), left), right), min(max(float(cy), top), bottom)
-            assert math.hypot(float(cx) - x, float(cy) - y) >= float(r) - 1.2, text  # coordinates and radii have one decimal
+            assert math.hypot(float(cx) - x, float(cy) - y) >= float(r) - 1.2, (
+                text
+            )  # coordinates and radii have one decimal

@@ -14,7 +14,9 @@ from weft_testing.models import mlp
 Weft = Callable[..., Any]
 
 
-def test_random_inputs_are_made_and_told(weft: Weft, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_inputs_are_made_and_told(
+    weft: Weft, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     result = weft("run", recipe, "--seed", 3)
     assert result.code == 0, result.err
@@ -56,7 +58,10 @@ def error(weft: Weft, *words: object) -> str:
 
 
 def test_no_file(weft: Weft) -> None:
-    assert error(weft, "run", "nowhere.onnx") == "FrontendError: no file 'nowhere.onnx'\n  hint: give the path of a model file\n"
+    assert (
+        error(weft, "run", "nowhere.onnx")
+        == "FrontendError: no file 'nowhere.onnx'\n  hint: give the path of a model file\n"
+    )
 
 
 def test_a_missing_archive(weft: Weft) -> None:
@@ -69,8 +74,10 @@ def test_a_broken_archive(weft: Weft, archive: Path) -> None:
 
 
 def test_a_target_for_an_archive(weft: Weft, archive: Path) -> None:
-    assert error(weft, "run", archive, "--target", "llvm") == (
-        f"InputError: {archive} is compiled already, --target does not apply\n  hint: give the model that it was compiled from\n"
+    assert (
+        error(weft, "run", archive, "--target", "llvm")
+        == f"InputError: {archive} is compiled already, --target does not apply\n  hint: give the model that it was"
+        " compiled from\n"
     )
 
 
@@ -80,8 +87,9 @@ def test_an_input_that_does_not_exist(weft: Weft, archive: Path) -> None:
 
 
 def test_an_input_that_is_no_pair(weft: Weft, archive: Path) -> None:
-    assert error(weft, "run", archive, "--input", "x.npy") == (
-        "InputError: --input takes NAME=VALUE, got 'x.npy'\n  hint: for example --input x=x.npy\n"
+    assert (
+        error(weft, "run", archive, "--input", "x.npy")
+        == "InputError: --input takes NAME=VALUE, got 'x.npy'\n  hint: for example --input x=x.npy\n"
     )
 
 
@@ -109,28 +117,40 @@ def test_a_file_of_another_rank(weft: Weft, archive: Path, tmp_path: Path) -> No
 
 def test_a_file_of_another_dtype(weft: Weft, archive: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 64)))
-    assert error(weft, "run", archive, "--input", f"x={tmp_path / 'x.npy'}").startswith("InputError: input 'x' has dtype float64, expected float32\n")
+    assert error(weft, "run", archive, "--input", f"x={tmp_path / 'x.npy'}").startswith(
+        "InputError: input 'x' has dtype float64, expected float32\n"
+    )
 
 
 def test_shapes_that_do_not_parse_or_fit(weft: Weft, archive: Path) -> None:
-    assert error(weft, "run", archive, "--input-shape", "x=a,b") == (
-        "InputError: --input-shape gives 'x' the sizes 'a,b', which are no list of numbers\n  hint: for example --input-shape x=1,3,224,224\n"
+    assert (
+        error(weft, "run", archive, "--input-shape", "x=a,b")
+        == "InputError: --input-shape gives 'x' the sizes 'a,b', which are no list of numbers\n  hint: for example"
+        " --input-shape x=1,3,224,224\n"
     )
-    assert error(weft, "run", archive, "--input-shape", "x=3,65") == (
-        "InputError: --input-shape gives 'x' a size 65 where it has 64\n  x: float32[batch, 64]\n"
+    assert (
+        error(weft, "run", archive, "--input-shape", "x=3,65")
+        == "InputError: --input-shape gives 'x' a size 65 where it has 64\n  x: float32[batch, 64]\n"
     )
 
 
 def test_outputs_that_cannot_be_written(weft: Weft, archive: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    wanted = f"InputError: cannot write '{tmp_path / 'file'}'\n  why: '{tmp_path / 'file'}' is no folder\n  hint: give another --output-dir\n"
+    wanted = (
+        f"InputError: cannot write '{tmp_path / 'file'}'\n  why: '{tmp_path / 'file'}' is no folder\n  hint: give"
+        " another --output-dir\n"
+    )
     result = weft("run", archive, "-d", tmp_path / "file")
     assert (result.code, result.out, result.err) == (1, "", wanted), "said before the model runs"
 
 
 def test_an_unknown_frontend(weft: Weft, recipe: Path) -> None:
-    assert error(weft, "run", recipe, "--frontend", "recip").startswith("FrontendError: no frontend 'recip'\n  hint: did you mean 'recipe'?")
-    assert error(weft, "run", recipe, "--frontend", "qqqq").startswith("FrontendError: no frontend 'qqqq'\n  hint: installed: ")
+    assert error(weft, "run", recipe, "--frontend", "recip").startswith(
+        "FrontendError: no frontend 'recip'\n  hint: did you mean 'recipe'?"
+    )
+    assert error(weft, "run", recipe, "--frontend", "qqqq").startswith(
+        "FrontendError: no frontend 'qqqq'\n  hint: installed: "
+    )
 
 
 def test_options_of_a_frontend(weft: Weft, tmp_path: Path) -> None:
@@ -139,6 +159,8 @@ def test_options_of_a_frontend(weft: Weft, tmp_path: Path) -> None:
     words = ("run", tmp_path / "n.cfg", "--target", "llvm -threads=1", "--frontend")
     assert "float32[1, 1, 4, 3]" in weft(*words, f"darknet -weights={tmp_path / 'w'} -width=6 -height=8").out
     assert "float32[1, 1, 2, 3]" in weft(*words, f"-weights={tmp_path / 'w'} -width=6").out
-    said = "FrontendError: frontend 'darknet' has no option '-widht'\n  darknet -widht=6\n  hint: did you mean '-width'?\n"
+    said = (
+        "FrontendError: frontend 'darknet' has no option '-widht'\n  darknet -widht=6\n  hint: did you mean '-width'?\n"
+    )
     assert error(weft, *words, "darknet -widht=6") == said
     assert "darknet (.cfg) -weights -width -height" in " ".join(weft("plugins").out.split())

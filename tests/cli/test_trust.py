@@ -16,7 +16,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("run", ["An archive holds machine code, which runs with your rights: run only archives that you trust.", "detect damage, not malice"]),
+        (
+            "run",
+            [
+                "An archive holds machine code, which runs with your rights: run only archives that you trust.",
+                "detect damage, not malice",
+            ],
+        ),
         ("compile", ["An archive holds machine code: run only archives that you trust.", "weft run --expect"]),
     ],
 )
@@ -45,4 +51,8 @@ def test_an_archive_that_is_another_one(weft: Callable[..., Any], tmp_path: Path
 def test_a_model_is_no_archive_to_expect(weft: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"")
     done = weft("run", tmp_path / "m.onnx", "--expect", "sha256:" + "0" * 64)
-    assert done.code == 1 and "m.onnx is no archive, --expect does not apply" in done.err and "hint: `weft compile` writes archives" in done.err
+    assert (
+        done.code == 1
+        and "m.onnx is no archive, --expect does not apply" in done.err
+        and "hint: `weft compile` writes archives" in done.err
+    )

@@ -81,10 +81,22 @@ def test_of_two_targets_the_one_that_departs_is_blamed(weft: Weft, recipe: Path)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--against", "referense"], "InputError: 'referense' is neither 'reference', an engine nor a target\n  hint: did you mean 'reference'?\n"),
+        (
+            ["--against", "referense"],
+            (
+                "InputError: 'referense' is neither 'reference', an engine nor a target\n  hint: did you mean"
+                " 'reference'?\n"
+            ),
+        ),
         (["--against", "absent"], "InputError: the engine 'absent' is not installed\n  hint: pip install absent\n"),
-        (["--against", "llvm"], "InputError: --against names the target itself, 'llvm'\n  hint: leave it out for the reference\n"),
-        (["--against", "llvm -thread=2"], "TargetError: target 'llvm' has no option '-thread'\n  llvm -thread=2\n  hint: did you mean '-threads'?\n"),
+        (
+            ["--against", "llvm"],
+            "InputError: --against names the target itself, 'llvm'\n  hint: leave it out for the reference\n",
+        ),
+        (
+            ["--against", "llvm -thread=2"],
+            "TargetError: target 'llvm' has no option '-thread'\n  llvm -thread=2\n  hint: did you mean '-threads'?\n",
+        ),
         (["--input", "X1=x.npy"], "InputError: --input names 'X1', which is no input\n  x: float32[batch, 64]\n"),
     ],
 )
@@ -95,4 +107,8 @@ def test_what_it_does_not_take(weft: Weft, recipe: Path, arguments: list[str], s
 
 def test_an_archive_has_nothing_to_be_held_against(weft: Weft, archive: Path) -> None:
     result = weft("verify", archive)
-    assert result.err == (f"InputError: {archive} is compiled already, nothing says what it should compute\n  hint: give the model that it was compiled from\n")
+    assert (
+        result.err
+        == f"InputError: {archive} is compiled already, nothing says what it should compute\n  hint: give the model"
+        " that it was compiled from\n"
+    )

@@ -205,7 +205,9 @@ class FewKernels(Interpreter):
 
     def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, Program]:
         programs = super().load(image, entries)
-        return {name: p if k < 4 else dataclasses.replace(p, body=seq()) for k, (name, p) in enumerate(programs.items())}
+        return {
+            name: p if k < 4 else dataclasses.replace(p, body=seq()) for k, (name, p) in enumerate(programs.items())
+        }
 
 
 # -- rules and code ---------------------------------------------------------------------------------------------------
@@ -227,7 +229,9 @@ class HashOrder(Text):
     """Code with a comment in the order of a set."""
 
     def compile(self, program: Program) -> KernelCode:
-        return KernelCode(program.name, f"{program}\n# {' '.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}\n".encode())
+        return KernelCode(
+            program.name, f"{program}\n# {' '.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}\n".encode()
+        )
 
 
 class Stamped(Text):
@@ -289,10 +293,16 @@ class Tiled(Rule):
 
     def offer(self, program: Program, machine: Any) -> Offer | Decline:
         blocks = blocks_in(program.body)
-        sizes = [int_const(i.extent) for i in blocks[0].iters] if [b.annotation("op") for b in blocks] == ["MatMul"] else []
+        sizes = (
+            [int_const(i.extent) for i in blocks[0].iters] if [b.annotation("op") for b in blocks] == ["MatMul"] else []
+        )
         if len(sizes) != 3 or any(b.dtype != dt.float32 for b in program.params):
             return Decline("no_product", "it is not one product of matrices of float32")
-        return Offer(1.0) if all(n and n % TILE == 0 for n in sizes) else Decline("size", "its sizes are not multiples of 4")
+        return (
+            Offer(1.0)
+            if all(n and n % TILE == 0 for n in sizes)
+            else Decline("size", "its sizes are not multiples of 4")
+        )
 
     def apply(self, s: Schedule) -> None:
         (name,) = s.blocks()
@@ -361,13 +371,17 @@ def _with(codegen: type[Text]) -> type[Board]:
 
 
 TARGETS: Mapping[str, type[Board]] = {
-    "forgets_option": ForgetsOption, "restless_fingerprint": Restless, "odd_machine": OddMachine, "lacks_half": _with(LacksHalf),
+    "forgets_option": ForgetsOption, "restless_fingerprint": Restless, "odd_machine": OddMachine,
+    "lacks_half": _with(LacksHalf),
     "hash_order": _with(HashOrder), "stamped": _with(Stamped),
 }  # fmt: skip
 DEVICES: Mapping[str, type[Interpreter]] = {
-    "wrong_result": WrongResult, "wrong_tail": WrongTail, "ignores_reset": IgnoresReset, "writes_beyond": WritesBeyond, "noisy": Noisy, "slow": Slow,
-    "ignores_offsets": IgnoresOffsets, "fails_silently": FailsSilently, "dies_of_errors": DiesOfErrors, "leaks": Leaks, "never_full": NeverFull,
-    "promises_memory": PromisesMemory, "smaller_than_it_says": SmallerThanItSays, "bakes_sizes": BakesSizes, "stale_inputs": StaleInputs,
+    "wrong_result": WrongResult, "wrong_tail": WrongTail, "ignores_reset": IgnoresReset, "writes_beyond": WritesBeyond,
+    "noisy": Noisy, "slow": Slow,
+    "ignores_offsets": IgnoresOffsets, "fails_silently": FailsSilently, "dies_of_errors": DiesOfErrors, "leaks": Leaks,
+    "never_full": NeverFull,
+    "promises_memory": PromisesMemory, "smaller_than_it_says": SmallerThanItSays, "bakes_sizes": BakesSizes,
+    "stale_inputs": StaleInputs,
     "dirty_padding": DirtyPadding, "short_queue": ShortQueue, "few_kernels": FewKernels,
 }  # fmt: skip
 
@@ -395,7 +409,12 @@ def forget_relu(graph: Graph) -> Graph:
     """A pass that takes a ReLU behind an addition out, for the addition to do both; which it does not."""
     for node in graph.nodes:
         (value,) = node.inputs if len(node.inputs) == 1 else (None,)
-        if type(node.op).__name__ == "Relu" and value is not None and value.producer is not None and type(value.producer.op).__name__ == "Add":
+        if (
+            type(node.op).__name__ == "Relu"
+            and value is not None
+            and value.producer is not None
+            and type(value.producer.op).__name__ == "Add"
+        ):
             node.op = Identity()
     return graph
 

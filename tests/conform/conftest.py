@@ -1,4 +1,5 @@
-"""Boards as installed distributions: a folder on the path with metadata and a module, in which one thing may be wrong."""
+"""Boards as installed distributions: a folder on the path with metadata and a module, in which one thing may be
+wrong."""
 
 from __future__ import annotations
 
@@ -40,47 +41,51 @@ def devices():
 {more}
 '''
 
-MUTE = '''
+MUTE = """
 @hookimpl
 def offload(graph, target):
     from tests.conform import broken
 
     return broken.mute(graph) if target.kind == "board" else None
-'''
+"""
 
-INTRINSIC = '''
+INTRINSIC = """
 @hookimpl
 def intrinsics(target):
     from tests.conform import broken
 
     return [broken.disagreeing()] if target.kind == "board" else []
-'''
+"""
 
 PRODUCT = INTRINSIC.replace("disagreeing", "product")
 
-FORGETS_RELU = '''
+FORGETS_RELU = """
 @hookimpl
 def graph_passes(target):
     from tests.conform import broken
     from weft.passes.pipeline import GraphPass
 
     return [GraphPass("forget_relu", broken.forget_relu, after="simplify_algebra")] if target.kind == "board" else []
-'''
+"""
 
-BLOCKS = '''
+BLOCKS = """
 @hookimpl
 def capabilities(target):
     from tests.conform import broken
 
     return broken.blocks_of_four() if target.kind == "board" else None
-'''
+"""
 
 PARTS = {
     "forgets_relu": {"more": FORGETS_RELU},
     "dirty_padding": {"more": BLOCKS},
     "clean_padding": {"more": BLOCKS},
     "misspelt_hook": {"schedules": "schedulez"},
-    "slow_import": {"preamble": "import time\n\nstarted = time.process_time()\nwhile time.process_time() - started < 0.6:\n    pass\n"},
+    "slow_import": {
+        "preamble": (
+            "import time\n\nstarted = time.process_time()\nwhile time.process_time() - started < 0.6:\n    pass\n"
+        )
+    },
     "heavy_import": {"preamble": "import hypothesis\n"},
     "answers_for_others": {"mine": "True"},
     "mute": {"more": MUTE},
@@ -98,11 +103,20 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     def make(defect: str, requires: str = "weft>=0.1") -> str:
         name = f"weft-board-{defect.replace('_', '-')}"
         module = name.replace("-", "_")
-        parts = {"preamble": "", "schedules": "schedules", "mine": 'target.kind == "board"', "more": "", **PARTS.get(defect, {})}
+        parts = {
+            "preamble": "",
+            "schedules": "schedules",
+            "mine": 'target.kind == "board"',
+            "more": "",
+            **PARTS.get(defect, {}),
+        }
         (tmp_path / f"{module}.py").write_text(MODULE.format(defect=defect, **parts))
         info = tmp_path / f"{module}-1.2.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n" + (f"Requires-Dist: {requires}\n" if requires else ""))
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n"
+            + (f"Requires-Dist: {requires}\n" if requires else "")
+        )
         (info / "entry_points.txt").write_text(f"[weft.plugins]\nboard = {module}\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         if root not in sys.path:

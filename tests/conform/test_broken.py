@@ -50,7 +50,8 @@ DEFECTS = {
     # level 7
     "hash_order": (7, "code_under_hash_seeds", "is another under another PYTHONHASHSEED"),
     "stamped": (7, "code_twice", "is another when it is compiled again"),
-    "forgets_option": (7, "fingerprint_follows_code", "another value of option '-unroll' gives other code of the same program, and the same fingerprint"),
+    "forgets_option": (7, "fingerprint_follows_code",
+        "another value of option '-unroll' gives other code of the same program, and the same fingerprint"),
     "noisy": (7, "results_twice", "are not the same every time"),
     # level 8
     "fails_silently": (8, "launch_of_nothing", "nobody says a word"),
@@ -82,7 +83,12 @@ def test_broken(defect: str, install: Callable[..., str]) -> None:
 @pytest.mark.parametrize("defect", [d for d, (level, _, _) in DEFECTS.items() if level in (5, 6)])
 def test_what_only_graphs_and_models_show(defect: str, install: Callable[..., str]) -> None:
     install(defect)
-    report = run(TARGET + MORE.get(defect, ""), levels=(2, 3), quick=True, keyword="Relu or (MatMul and float32) or ReduceSum or out_of_memory or slices")
+    report = run(
+        TARGET + MORE.get(defect, ""),
+        levels=(2, 3),
+        quick=True,
+        keyword="Relu or (MatMul and float32) or ReduceSum or out_of_memory or slices",
+    )
     assert report.passed, report.summary()
     if DEFECTS[defect][0] == 6:
         report = run(TARGET, levels=(5,), keyword="dense or fork")

@@ -1,4 +1,5 @@
-"""What is not a failure by itself and must not go unseen: what is skipped, what is not claimed any more, a target that takes nothing."""
+"""What is not a failure by itself and must not go unseen: what is skipped, what is not claimed any more, a target that
+takes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_faults_are_tried_on_a_sample_where_no_graph_is_taken(install: Callable[
     assert report.passed and report.counts(8)["passed"] == 5, report.summary()
 
 
-def test_what_was_claimed_and_is_not_any_more(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_was_claimed_and_is_not_any_more(
+    install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     name = install("good")
     file = tmp_path / "claims.json"
     words = ("--level", "3,9", "--quick", "-k", "Relu and float32 or Add and float32")
@@ -53,7 +56,10 @@ def test_what_was_claimed_and_is_not_any_more(install: Callable[..., str], capsy
     assert conform("-t", "board  -ops=Add", *words, "--baseline", str(file)) == 1
     out = capsys.readouterr().out
     assert out.count("FAILED level 3 (operators): baseline[Relu float32") == 1
-    assert f"    {name} 1.2, target 'board  -ops=Add': sample passed before, and is declined now: Relu: anything: the board has no Relu" in out
+    assert (
+        f"    {name} 1.2, target 'board  -ops=Add': sample passed before, and is declined now: Relu: anything: the"
+        " board has no Relu" in out
+    )
     assert "FAILED level 9" not in out  # once is enough
     assert conform("-t", "board  -ops=Add", *words) == 0
 
@@ -64,10 +70,15 @@ def test_what_was_claimed_and_is_not_any_more(install: Callable[..., str], capsy
         (None, "the baseline '{file}' cannot be read\n  why: [Errno 2]"),
         ("{", "the baseline '{file}' cannot be read\n  why: Expecting"),
         ("[1]", "the baseline is no report of `weft conform`\n  hint: give a file that --json has written"),
-        (json.dumps(Report("llvm").as_data()), "the baseline is of another target: 'llvm'\n  board -ops=Add\n  hint: write one of this target with --json"),
+        (
+            json.dumps(Report("llvm").as_data()),
+            "the baseline is of another target: 'llvm'\n  board -ops=Add\n  hint: write one of this target with --json",
+        ),
     ],
 )
-def test_what_is_no_baseline(content: str | None, message: str, install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_no_baseline(
+    content: str | None, message: str, install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     install("good")
     file = tmp_path / "old.json"
     if content is not None:
@@ -83,12 +94,21 @@ def _report(taken: int, *, nodes: int = 4, by_cost: float | None = None) -> Repo
 
 def test_fewer_nodes_of_a_model_are_a_loss() -> None:
     before: dict[str, Any] = json.loads(json.dumps(_report(3).as_data()))
-    for now, lost in ((_report(2), True), (_report(3), False), (_report(4), False), (_report(2, nodes=5), False)):  # of another model nothing is known
+    for now, lost in (
+        (_report(2), True),
+        (_report(3), False),
+        (_report(4), False),
+        (_report(2, nodes=5), False),
+    ):  # of another model nothing is known
         now.compare(before)
-        assert [r.message for r in now.failed] == ["weft-board 1.2, target 'board': 3 of 4 nodes were computed before, 2 are now"] * lost
+        assert [r.message for r in now.failed] == [
+            "weft-board 1.2, target 'board': 3 of 4 nodes were computed before, 2 are now"
+        ] * lost
 
 
-def test_a_target_that_takes_nothing_is_told_so_and_conforms(install: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_takes_nothing_is_told_so_and_conforms(
+    install: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
     idle = "'board' takes part in none of the models: it may conform, and yet nobody's model runs on it"
     report = _report(0)
     assert report.idle == idle and report.passed and escape(idle) in page(report)
@@ -112,7 +132,11 @@ def test_where_a_plugin_raised(install: Callable[..., str], capsys: pytest.Captu
     words = ("-t", "board -ops=Multiply", "--level", "3", "--quick", "-k", "Multiply and float32")
     assert conform(*words) == 1
     out = capsys.readouterr().out
-    assert "failed to say whether it takes Multiply" in out and "(in tests/conform/broken.py:" in out and "Traceback" not in out
+    assert (
+        "failed to say whether it takes Multiply" in out
+        and "(in tests/conform/broken.py:" in out
+        and "Traceback" not in out
+    )
     assert conform("--traceback", *words) == 1
     out = capsys.readouterr().out
     assert "Traceback (most recent call last)" in out and "select_rule" in out

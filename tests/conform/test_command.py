@@ -24,11 +24,29 @@ def conform(*words: str) -> int:
 def test_a_good_target(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     name = install("good")
     files = tmp_path / "report.json", tmp_path / "report.html"
-    assert conform("-t", TARGET, "--quick", "--level", "1,3", "-k", "Relu or machine", "--json", str(files[0]), "--html", str(files[1])) == 0
+    assert (
+        conform(
+            "-t",
+            TARGET,
+            "--quick",
+            "--level",
+            "1,3",
+            "-k",
+            "Relu or machine",
+            "--json",
+            str(files[0]),
+            "--html",
+            str(files[1]),
+        )
+        == 0
+    )
     captured = capsys.readouterr()
     assert "level 1 manifest     passed" in captured.out
     unasked = [f"levels {', '.join(str(n) for n in LEVELS if n not in (1, 3))}", "what -k 'Relu or machine' leaves out"]
-    assert f"{name} 1.2, target '{TARGET}' passes what was asked: {'; '.join(unasked)} not asked, so this does not say whether it conforms" in captured.out
+    assert (
+        f"{name} 1.2, target '{TARGET}' passes what was asked: {'; '.join(unasked)} not asked, so this does not say"
+        " whether it conforms" in captured.out
+    )
     assert "level 3 operators:" in captured.err
     data = json.loads(files[0].read_text())
     assert data["unasked"] == unasked
@@ -36,7 +54,12 @@ def test_a_good_target(install: Callable[..., str], capsys: pytest.CaptureFixtur
     assert data["claims"]["Relu"]["float32"] == {"computed": 1, "declined": 0}
     assert [level["level"] for level in data["levels"]] == [1, 3]
     page = files[1].read_text()
-    assert page.startswith("<!doctype html>") and "passes what was asked" in page and "src=" not in page and "href=" not in page
+    assert (
+        page.startswith("<!doctype html>")
+        and "passes what was asked" in page
+        and "src=" not in page
+        and "href=" not in page
+    )
 
 
 def test_a_broken_target(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -56,7 +79,9 @@ def test_a_broken_target(install: Callable[..., str], capsys: pytest.CaptureFixt
         (("-k", "and or"), "-k and or is no expression"),
     ],
 )
-def test_misuse(words: tuple[str, ...], message: str, install: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_misuse(
+    words: tuple[str, ...], message: str, install: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
     install("good")
     assert conform("-t", TARGET, *words) == 1
     assert message in capsys.readouterr().err

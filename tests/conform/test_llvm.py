@@ -6,7 +6,10 @@ import pytest
 
 from weft_testing.conform import run
 
-ALONE = "(float32 and (MatMul or Softmax or Resize or LSTM or TopK)) or (Conv and int8) or (Cast and float16) or intrinsic or something"
+ALONE = (
+    "(float32 and (MatMul or Softmax or Resize or LSTM or TopK)) or (Conv and int8) or (Cast and float16) or intrinsic"
+    " or something"
+)
 """One of each way to a kernel: products, rows, tables, scans, loop programs, conversions."""
 TOGETHER = "dense or odd or attention or movement or mlp or resnet18"
 

@@ -57,10 +57,24 @@ class Page(HTMLParser):
             self.headings[-1] += data
 
 
-def test_console_json_and_page_agree(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_console_json_and_page_agree(
+    install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     install("wrong_result")
     files = tmp_path / "report.json", tmp_path / "report.html"
-    words = ["-t", TARGET, "--quick", "--level", "1,3,6", "-k", "machine or Relu or MatMul or (mlp and any)", "--json", str(files[0]), "--html", str(files[1])]
+    words = [
+        "-t",
+        TARGET,
+        "--quick",
+        "--level",
+        "1,3,6",
+        "-k",
+        "machine or Relu or MatMul or (mlp and any)",
+        "--json",
+        str(files[0]),
+        "--html",
+        str(files[1]),
+    ]
     with pytest.raises(SystemExit, match="1"):
         main(["conform", *words])
     console, data, shown = capsys.readouterr().out, json.loads(files[0].read_text()), Page(files[1].read_text())
@@ -92,8 +106,12 @@ def test_console_json_and_page_agree(install: Callable[..., str], capsys: pytest
     ((head, *dtypes, _), *rows) = shown.tables["claims"]
     assert head == "operator"
     found = {row[0]: {d: _numbers(cell) for d, cell in zip(dtypes, row[1:]) if cell} for row in rows}
-    want: dict[str, Any] = {op: {d: (n["computed"], n["declined"]) for d, n in by.items()} for op, by in data["claims"].items()}
-    assert {op: {d: c for d, c in by.items() if c[0]} for op, by in found.items()} == {op: {d: c for d, c in by.items() if c[0]} for op, by in want.items()}
+    want: dict[str, Any] = {
+        op: {d: (n["computed"], n["declined"]) for d, n in by.items()} for op, by in data["claims"].items()
+    }
+    assert {op: {d: c for d, c in by.items() if c[0]} for op, by in found.items()} == {
+        op: {d: c for d, c in by.items() if c[0]} for op, by in want.items()
+    }
     assert {op: set(by) for op, by in found.items()} == {op: set(by) for op, by in want.items()}
     computed = re.findall(r"^ (\w+) {2,}(\w+(?:, \w+)*) *$", console, re.MULTILINE)
     assert {op: set(names.split(", ")) for op, names in computed if op != "operator"} == {
@@ -101,7 +119,11 @@ def test_console_json_and_page_agree(install: Callable[..., str], capsys: pytest
     }
 
     (share,), (row,) = data["models"], shown.tables["models"][1:]
-    assert row[0] == share["model"] == "mlp of any batch" and row[1].strip() == f"{share['share']:.1%}" and row[3] == f"{share['taken']} of {share['nodes']}"
+    assert (
+        row[0] == share["model"] == "mlp of any batch"
+        and row[1].strip() == f"{share['share']:.1%}"
+        and row[3] == f"{share['taken']} of {share['nodes']}"
+    )
     assert f"mlp of any batch: {share['share']:.1%} of {row[2]} multiply-adds, {row[3]} nodes" in console
 
 
@@ -112,7 +134,12 @@ def _numbers(cell: str) -> tuple[int, int]:
 
 
 def test_what_targets_say_is_text() -> None:
-    report = Report("t", "weft-t 1", results=[Result(3, "sample", "Relu <i>", "failed", "a < b & <script>")], claims={"Relu": {"float32": [0, 1]}})
+    report = Report(
+        "t",
+        "weft-t 1",
+        results=[Result(3, "sample", "Relu <i>", "failed", "a < b & <script>")],
+        claims={"Relu": {"float32": [0, 1]}},
+    )
     report.shares.append(Share("<model>", 2, 1, 1e6, 0.5, {"<why>": 1}))
     text = page(report)
     assert "<script>" not in text and "<i>" not in text and "<model>" not in text and "<why>" not in text
@@ -138,8 +165,16 @@ def test_nothing_was_checked() -> None:
     ("levels", "keyword", "verdict"),
     [
         (tuple(LEVELS), "", "conforms"),
-        (tuple(LEVELS), "Relu", "passes what was asked: what -k 'Relu' leaves out not asked, so this does not say whether it conforms"),
-        (tuple(LEVELS)[:-1], "", f"passes what was asked: level {max(LEVELS)} not asked, so this does not say whether it conforms"),
+        (
+            tuple(LEVELS),
+            "Relu",
+            "passes what was asked: what -k 'Relu' leaves out not asked, so this does not say whether it conforms",
+        ),
+        (
+            tuple(LEVELS)[:-1],
+            "",
+            f"passes what was asked: level {max(LEVELS)} not asked, so this does not say whether it conforms",
+        ),
     ],
 )
 def test_only_who_was_asked_everything_conforms(levels: tuple[int, ...], keyword: str, verdict: str) -> None:

@@ -30,7 +30,9 @@ from weft_testing.conform.usage import Ledger, Usage, count
 TARGET = f"board -ops={OPS}"
 
 
-def matrices(rows: int, columns: int, terms: int, left: str = "float32", right: str = "float32", result: str = "float32") -> Intrinsic:
+def matrices(
+    rows: int, columns: int, terms: int, left: str = "float32", right: str = "float32", result: str = "float32"
+) -> Intrinsic:
     k = tl.reduce_axis(terms, "k")
     a, b = tl.placeholder((rows, terms), left, "A"), tl.placeholder((terms, columns), right, "B")
 
@@ -47,14 +49,22 @@ def test_a_board_with_a_matrix_instruction_shows_what_it_did(install: Callable[.
     assert report.passed, report.summary()
     tiled, plain = report.usage.rules["tiled"], report.usage.rules["anything"]
     used = report.usage.intrinsics["product4"]
-    # The product whole (4 × 4 × 4) and several (12 × 8 × 8) is the instruction's; one more (5 × 5 × 5), and what knows of no operator, is not.
+    # The product whole (4 × 4 × 4) and several (12 × 8 × 8) is the instruction's; one more (5 × 5 × 5), and what knows
+    # of no operator, is not.
     assert (used.launches, used.multiply_adds) == (2, 4**3 + 12 * 8 * 8)
     assert used.cases == {"whole": [1, 2], "several": [1, 2], "ragged": [0, 2]}
-    assert (tiled.kernels, tiled.launches, tiled.multiply_adds, tiled.by_intrinsics) == (2, 2, used.multiply_adds, used.multiply_adds)
+    assert (tiled.kernels, tiled.launches, tiled.multiply_adds, tiled.by_intrinsics) == (
+        2,
+        2,
+        used.multiply_adds,
+        used.multiply_adds,
+    )
     assert plain.by_intrinsics == 0 < plain.multiply_adds
     assert (report.usage.products[10].by_intrinsics, report.usage.products[10].launches) == (2, 2 + 1)
     assert f"launches with products, level 10 tiles: 2 of 3 by intrinsics ({2 / 3:.1%})" in report.summary()
-    assert re.search(r"none in 1 × \w+\(.*float32\[5, 5\].*\) -> \(.*float32\[5, 5\]\), rule 'anything'", report.summary())
+    assert re.search(
+        r"none in 1 × \w+\(.*float32\[5, 5\].*\) -> \(.*float32\[5, 5\]\), rule 'anything'", report.summary()
+    )
 
 
 def test_an_intrinsic_that_never_ran_is_a_failure(install: Callable[..., str]) -> None:
@@ -97,21 +107,46 @@ def test_the_scalar_fallback_does_not_count_as_instructions(install: Callable[..
     assert everything.share == pytest.approx(share.by_intrinsics)
 
 
-def test_console_json_and_page_agree_on_rules_and_intrinsics(install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_console_json_and_page_agree_on_rules_and_intrinsics(
+    install: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     install("tiled")
     files = tmp_path / "report.json", tmp_path / "report.html"
     with pytest.raises(SystemExit):
-        main(["conform", "-t", TARGET, "--quick", "--level", "10", "--budget", "4096", "--json", str(files[0]), "--html", str(files[1])])
+        main(
+            [
+                "conform",
+                "-t",
+                TARGET,
+                "--quick",
+                "--level",
+                "10",
+                "--budget",
+                "4096",
+                "--json",
+                str(files[0]),
+                "--html",
+                str(files[1]),
+            ]
+        )
     console, data, shown = capsys.readouterr().out, json.loads(files[0].read_text()), Page(files[1].read_text())
     rules = {row[0]: row[1:] for row in shown.tables["rules"][1:]}
-    assert {name: r["launches"] for name, r in data["rules"].items()} == {name: int(row[1]) for name, row in rules.items()}
-    assert {name: f"{r['multiply_adds']:,.0f}" for name, r in data["rules"].items()} == {name: row[2] for name, row in rules.items()}
+    assert {name: r["launches"] for name, r in data["rules"].items()} == {
+        name: int(row[1]) for name, row in rules.items()
+    }
+    assert {name: f"{r['multiply_adds']:,.0f}" for name, r in data["rules"].items()} == {
+        name: row[2] for name, row in rules.items()
+    }
     (intrinsic,) = shown.tables["intrinsics"][1:]
     cases = data["intrinsics"]["product4"]["cases"]
-    assert intrinsic[-3:] == [f"{cases[kind]['used']} of {cases[kind]['made']}" for kind in ("whole", "ragged", "several")]
+    assert intrinsic[-3:] == [
+        f"{cases[kind]['used']} of {cases[kind]['made']}" for kind in ("whole", "ragged", "several")
+    ]
     for row in (shown.tables["rules"][1], intrinsic):
         assert any(line.split() == " ".join(row).split() for line in console.splitlines()), row
-    assert [row[2:4] for row in shown.tables["products"][1:]] == [[str(p["launches"]), str(p["by_intrinsics"])] for p in data["products"].values()]
+    assert [row[2:4] for row in shown.tables["products"][1:]] == [
+        [str(p["launches"]), str(p["by_intrinsics"])] for p in data["products"].values()
+    ]
 
 
 def test_a_budget_below_one_is_refused() -> None:
@@ -158,7 +193,16 @@ def test_open_lengths_make_a_large_tile_within_the_limits() -> None:
 def test_each_dtype_that_an_intrinsic_takes_has_cases() -> None:
     names = list(products([matrices(4, 4, 4, "uint8", "int8", "int32"), matrices(8, 8, 8, "bfloat16", "bfloat16")]))
     assert "MatMul uint8 x int8 4x4x4 whole" in names and "MatMul bfloat16 8x8x8 whole" in names
-    for operator in ("MatMul", "batched MatMul", "Conv 1x1", "Conv 3x3", "Conv 3x3 strided", "QLinearMatMul", "QLinearConv", "QDQ"):
+    for operator in (
+        "MatMul",
+        "batched MatMul",
+        "Conv 1x1",
+        "Conv 3x3",
+        "Conv 3x3 strided",
+        "QLinearMatMul",
+        "QLinearConv",
+        "QDQ",
+    ):
         assert any(n.startswith(f"{operator} uint8 x int8") for n in names), operator
     for operator in ("MatMul", "Gemm", "MatMul with epilogue", "MatMul of two inputs", "MatMul to float32"):
         assert any(n.startswith(f"{operator} bfloat16") for n in names), operator
@@ -175,7 +219,9 @@ def test_of_many_sizes_of_one_instruction_the_ends_have_all_cases() -> None:
 
 
 def test_every_made_graph_can_be_built_and_has_inputs() -> None:
-    for made in products([matrices(4, 4, 4), matrices(1, 8, 4, "uint8", "int8", "int32"), matrices(1, 8, 2, "int16", "int16", "int32")]).values():
+    for made in products(
+        [matrices(4, 4, 4), matrices(1, 8, 4, "uint8", "int8", "int32"), matrices(1, 8, 2, "int16", "int16", "int32")]
+    ).values():
         built = made.build()
         for inputs in made.inputs():
             assert inputs.keys() == {v.name for v in built.inputs}
@@ -197,7 +243,9 @@ def test_memories_are_filled_and_overflowed() -> None:
     assert any(n.startswith("b ") for n in capacities(scopes, {"b": dt.int8}))
 
 
-def test_cases_beyond_the_budget_are_skipped_by_name(install: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_beyond_the_budget_are_skipped_by_name(
+    install: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     install("good")
     monkeypatch.setattr(Kit, "dtypes_in_scopes", lambda kit: {})
     machine = Kit.open(TARGET, True).target.machine
@@ -219,7 +267,7 @@ program parted(A: float32[n, 10], B: float32[10, 8]) -> (C: float32[n, 8]) dims(
     for c in 4 { for r in 2 { block rest(vi: n = i, vj: 8 = j*4 + c, vk: reduce 2 = r) { C[vi, vj] = C[vi, vj] + A[vi, vk + 8]*B[vk + 8, vj] } } }
   } }
 }
-"""
+"""  # noqa: E501
 
 
 def test_what_intrinsics_and_what_loops_multiply_is_counted_apart() -> None:
@@ -241,7 +289,7 @@ program both(A: float32[n, 4], B: float32[4, 4]) -> (C: float32[n, 4], D: float3
   for i in n { for j in 4 { for k in 4 { block first(vi: n = i, vj: 4 = j, vk: reduce 4 = k) { C[vi, vj] = C[vi, vj] + A[vi, vk]*B[vk, vj] } } } }
   for a in n { for b in 4 { for c in 4 { block second(vi: n = a, vj: 4 = b, vk: reduce 4 = c) { D[vi, vj] = D[vi, vj] + C[vi, vk]*B[vk, vj] } } } }
 }
-"""
+"""  # noqa: E501
 LIBRARY = """
 program both(A: float32[n, 4], B: float32[4, 4]) -> (C: float32[n, 4], D: float32[n, 4]) dims(n) {
   for i in n { @mma1x4x4(A[i, 0], B[0, 0], C[i, 0]) }

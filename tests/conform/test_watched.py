@@ -30,7 +30,9 @@ def test_memory_of_a_watched_device_begins_where_the_device_promises(align: int)
     memory = watched.reserve(100)
     place = watched._inner(Slice(memory, 0, 100))
     assert device.bytes(place).ctypes.data % align == 0
-    assert place.offset % (2 * max(64, align)) != 0, "of no higher power of two: a kernel that takes more would not be seen"
+    assert place.offset % (2 * max(64, align)) != 0, (
+        "of no higher power of two: a kernel that takes more would not be seen"
+    )
     data = np.empty(100, np.uint8)
     watched.read(Slice(memory, 0, 100), data)
     assert (data == 0xFF).all()

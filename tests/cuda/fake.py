@@ -1,8 +1,8 @@
 """A GPU that is not here: the driver's functions as far as weft-cuda calls them, over the host's memory.
 
-What is started on a stream is done only when somebody waits for it, as late as a GPU may: what relies on more is seen. Kernels are texts, which
-`tests.gpu.shim` compiles and runs with real threads. Addresses outside of what was allocated, a call without a context, and a kernel that is launched
-beyond the limits are errors as the driver reports them.
+What is started on a stream is done only when somebody waits for it, as late as a GPU may: what relies on more is seen.
+Kernels are texts, which `tests.gpu.shim` compiles and runs with real threads. Addresses outside of what was allocated,
+a call without a context, and a kernel that is launched beyond the limits are errors as the driver reports them.
 """
 
 from __future__ import annotations
@@ -64,11 +64,16 @@ class Function:
         """Of each what it is: a pointer, a tensor or a size."""
         head = re.search(rf"void .*?{re.escape(self.symbol)}\((.*?)\) \{{", self.text, re.S)
         assert head is not None, self.text
-        return ["pointer" if "*" in p else "tensor" if "weft_tensor " in p else "size" for p in head[1].split(",") if p.strip()]
+        return [
+            "pointer" if "*" in p else "tensor" if "weft_tensor " in p else "size"
+            for p in head[1].split(",")
+            if p.strip()
+        ]
 
 
 class FakeApi:
-    """The driver, with one GPU or more. `log`: the functions called, in order. `fail`: function → what it answers the next time.
+    """The driver, with one GPU or more. `log`: the functions called, in order. `fail`: function → what it answers the
+    next time.
 
     `piece`: bytes that can be had at once.
     """
@@ -105,10 +110,21 @@ class FakeApi:
             return int(real.CUresult.CUDA_ERROR_INVALID_CONTEXT)
         if "cuTensorMapEncodeTiled" in self.fail:
             return int(self.fail.pop("cuTensorMapEncodeTiled"))
-        if not each or not 1 <= rank <= 5 or to % 128 or base % 16 or (interleave, swizzle, fill) != (0, 0, 0) or promotion not in range(4):
+        if (
+            not each
+            or not 1 <= rank <= 5
+            or to % 128
+            or base % 16
+            or (interleave, swizzle, fill) != (0, 0, 0)
+            or promotion not in range(4)
+        ):
             return bad
         found = extents[:rank], strides[: rank - 1], sizes[:rank]
-        if any(not 0 < n <= 1 << 32 for n in found[0]) or any(n % 16 or not 0 < n < 1 << 40 for n in found[1]) or any(not 0 < n <= 256 for n in found[2]):
+        if (
+            any(not 0 < n <= 1 << 32 for n in found[0])
+            or any(n % 16 or not 0 < n < 1 << 40 for n in found[1])
+            or any(not 0 < n <= 256 for n in found[2])
+        ):
             return bad
         if sizes[0] * each % 16 or any(n != 1 for n in steps[:rank]):
             return bad
@@ -159,10 +175,13 @@ class FakeApi:
 
     def cuDeviceGetAttribute(self, attribute: Any, device: int) -> Answer:
         numbers = {
-            "COMPUTE_CAPABILITY_MAJOR": self.capability // 10, "COMPUTE_CAPABILITY_MINOR": self.capability % 10, "MULTIPROCESSOR_COUNT": 4,
+            "COMPUTE_CAPABILITY_MAJOR": self.capability // 10, "COMPUTE_CAPABILITY_MINOR": self.capability % 10,
+            "MULTIPROCESSOR_COUNT": 4,
             "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
-            "MAX_THREADS_PER_BLOCK": 1024, "MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64, "MAX_GRID_DIM_X": 2**31 - 1,
-            "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535, "WARP_SIZE": 32, "MAX_REGISTERS_PER_BLOCK": 65536, "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+            "MAX_THREADS_PER_BLOCK": 1024, "MAX_BLOCK_DIM_X": 1024, "MAX_BLOCK_DIM_Y": 1024, "MAX_BLOCK_DIM_Z": 64,
+            "MAX_GRID_DIM_X": 2**31 - 1,
+            "MAX_GRID_DIM_Y": 65535, "MAX_GRID_DIM_Z": 65535, "WARP_SIZE": 32, "MAX_REGISTERS_PER_BLOCK": 65536,
+            "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
         }  # fmt: skip
         return OK, numbers[attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")]
 
@@ -304,7 +323,18 @@ class FakeApi:
         return (OK,)
 
     def cuLaunchKernel(
-        self, f: Function, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: Stream, arguments: int, extra: int
+        self,
+        f: Function,
+        gx: int,
+        gy: int,
+        gz: int,
+        bx: int,
+        by: int,
+        bz: int,
+        shared: int,
+        stream: Stream,
+        arguments: int,
+        extra: int,
     ) -> Answer:
         self._in_context()
         if not all((gx, gy, gz)) or max(gy, gz) > 65535 or not 0 < bx * by * bz <= 1024 or shared > f.shared:
@@ -315,14 +345,18 @@ class FakeApi:
         tensors = []
         for at, kind in zip(table, kinds):  # the driver reads them now
             if kind == "tensor":
-                tensors.append(PlayedTensor.from_buffer_copy(ctypes.string_at(int(at or 0), ctypes.sizeof(PlayedTensor))))
+                tensors.append(
+                    PlayedTensor.from_buffer_copy(ctypes.string_at(int(at or 0), ctypes.sizeof(PlayedTensor)))
+                )
                 given[kind].append(ctypes.addressof(tensors[-1]))
                 self._check(tensors[-1].base, 0)
                 continue
             given[kind].append(ctypes.c_int64.from_address(int(at or 0)).value)
             if kind == "pointer":
                 self._check(given[kind][-1], 0)
-        text = f.text.replace("extern __shared__", "__shared__").replace("weft_shared[]", f"weft_shared[{max(1, shared)}]")
+        text = f.text.replace("extern __shared__", "__shared__").replace(
+            "weft_shared[]", f"weft_shared[{max(1, shared)}]"
+        )
         library = Library("cuda", [(f.symbol, text)])
 
         def work() -> None:

@@ -1,4 +1,5 @@
-"""Attention for CUDA: compiled for each architecture as large as models have it, and launched on the played driver, with the reference's result."""
+"""Attention for CUDA: compiled for each architecture as large as models have it, and launched on the played driver,
+with the reference's result."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from weft_ops.attention import ScaledDotProductAttention
 
 def attention(dtype: str, heads: int, queries: Any, keys: Any, size: int) -> Graph:
     b = GraphBuilder("attention")
-    q, k, v = (b.input(name, tensor_type(dtype, (1, heads, n, size))) for name, n in (("q", queries), ("k", keys), ("v", keys)))
+    q, k, v = (
+        b.input(name, tensor_type(dtype, (1, heads, n, size))) for name, n in (("q", queries), ("k", keys), ("v", keys))
+    )
     mask = b.input("mask", tensor_type(dtype, (1, 1, queries, keys)))
     b.output(b.add(ScaledDotProductAttention(size**-0.5), q, k, v, mask), "y")
     return b.build()
@@ -35,7 +38,9 @@ def test_attention(api: FakeApi, sizes: tuple[Any, Any]) -> None:
     assert len(api.modules) == 1
 
 
-@pytest.mark.parametrize(("arch", "dtype", "queries", "size"), [("sm_80", "float32", 128, 64), ("sm_90", "float16", 1024, 128)])
+@pytest.mark.parametrize(
+    ("arch", "dtype", "queries", "size"), [("sm_80", "float32", 128, 64), ("sm_90", "float16", 1024, 128)]
+)
 def test_nvrtc_takes_large_ones(arch: str, dtype: str, queries: int, size: int) -> None:
     exe = weft.compile(attention(dtype, 12, queries, queries, size), target=f"cuda -arch={arch}", cache=False)
     (section,) = exe.manifest.sections

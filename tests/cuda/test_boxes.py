@@ -1,4 +1,5 @@
-"""Products whose operands come by boxes of tensors: scheduled, interpreted, run as texts on this machine, and by the played driver."""
+"""Products whose operands come by boxes of tensors: scheduled, interpreted, run as texts on this machine, and by the
+played driver."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from weft_gpu.schedules.contraction import ContractionRule
 from weft_testing.plugin import resolve_target
 
 SHAPES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
-    "whole": (64, 128, 48, ()), "rows end": (50, 128, 48, ()), "columns end": (32, 128, 56, ()), "batches": (40, 128, 32, (3,)), "terms end": (32, 136, 32, ()),
+    "whole": (64, 128, 48, ()), "rows end": (50, 128, 48, ()), "columns end": (32, 128, 56, ()), "batches": (40, 128,
+        32, (3,)), "terms end": (32, 136, 32, ()),
 }  # fmt: skip
 TILES = ("2x1 of 1x1 by 1", "2x2 of 1x1 by 2", "1x2 of 2x1 by 1 ahead", "2x2 of 1x1 by 2 ahead")
 FUNCTIONS = GpuCodegen(CUDA).functions
@@ -47,7 +49,9 @@ def _of_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def lowered(graph: Graph, tile: str, target: str = "cuda -arch=sm_90", **choices: str) -> Program:
     found = resolve_target(target)
     program = lower_group(graph, "kernel")
-    s = Schedule(program, found.machine, overrides={"warp_tile": tile, **choices}, checked=True, intrinsics=found.intrinsics)
+    s = Schedule(
+        program, found.machine, overrides={"warp_tile": tile, **choices}, checked=True, intrinsics=found.intrinsics
+    )
     ContractionRule().apply(s)
     assert str(replay(program, s.trace, intrinsics=s.intrinsics)) == str(s.program)
     assert "tensorize" in str(s.program), "another tile is wanted"
@@ -66,8 +70,20 @@ def test_products(shape: str, tile: str) -> None:
     graph = product("float16", rows, terms, columns, batch)
     program = lowered(graph, tile)
     # Where several fragments stand side by side, what ends within one is no box: the next elements are the next row's.
-    boxes = 1 + ("2x1 of 1x1" in tile) if shape == "columns end" else 2 * ("by 1" in tile) if shape == "terms end" else 2
-    assert len({t for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box" for t in [BulkCopy.of(s.call).tensor]}) == boxes
+    boxes = (
+        1 + ("2x1 of 1x1" in tile) if shape == "columns end" else 2 * ("by 1" in tile) if shape == "terms end" else 2
+    )
+    assert (
+        len(
+            {
+                t
+                for s in walk_stmts(program.body)
+                if isinstance(s, Evaluate) and s.call.name == "copy_box"
+                for t in [BulkCopy.of(s.call).tensor]
+            }
+        )
+        == boxes
+    )
     agrees(graph, program)
 
 
@@ -91,11 +107,16 @@ def agrees(graph: Graph, program: Program) -> None:
 @pytest.mark.parametrize("size", [(128, 192, 128), (130, 200, 128)], ids=str)
 @pytest.mark.parametrize("tile", ["2x1 of 1x2 by 1 ahead", "1x2 of 2x1 by 1"])
 def test_warp_groups_get_core_matrices_by_boxes(size: tuple[int, int, int], tile: str) -> None:
-    """8 elements side by side, then rows, then the next pieces of rows: a box has more dims than the matrix. Tails are zeros."""
+    """8 elements side by side, then rows, then the next pieces of rows: a box has more dims than the matrix. Tails are
+    zeros."""
     graph = product("float16", *size)
     choices = {"fragments": "wgmma_f16_64_along_across", "rows.copies": "boxes", "columns.copies": "boxes"}
     program = lowered(graph, tile, "cuda -arch=sm_90a", **choices)
-    found = [BulkCopy.of(s.call).tensor for s in walk_stmts(program.body) if isinstance(s, Evaluate) and s.call.name == "copy_box"]
+    found = [
+        BulkCopy.of(s.call).tensor
+        for s in walk_stmts(program.body)
+        if isinstance(s, Evaluate) and s.call.name == "copy_box"
+    ]
     assert found and all(t.sizes[0] == 8 for t in found)
     agrees(graph, program)
 
@@ -114,7 +135,9 @@ def test_each_wait_is_needed() -> None:
     pieces, seen = text.split("@await_copies()"), 0
     intrinsics = meanings(resolve_target("cuda -arch=sm_90").intrinsics.values())
     for k in range(len(pieces) - 1):
-        broken = parse_program("".join(["@await_copies()".join(pieces[: k + 1]), "@await_copies()".join(pieces[k + 1 :])]))
+        broken = parse_program(
+            "".join(["@await_copies()".join(pieces[: k + 1]), "@await_copies()".join(pieces[k + 1 :])])
+        )
         (got,) = interpret(broken, inputs, intrinsics=intrinsics, shuffle_seed=3).values()
         seen += not np.array_equal(got, np.asarray(want).reshape(-1))
     assert seen == len(pieces) - 1
@@ -122,20 +145,33 @@ def test_each_wait_is_needed() -> None:
 
 def test_one_barrier_a_step_is_left() -> None:
     low = lowered(product("float16", 64, 128, 48), "2x2 of 1x1 by 2 ahead")
-    steps = [str(s) for s in walk_stmts(low.body) if isinstance(s, For) and s.kind == "serial" and "@copy_box" in str(s)]
+    steps = [
+        str(s) for s in walk_stmts(low.body) if isinstance(s, For) and s.kind == "serial" and "@copy_box" in str(s)
+    ]
     assert [x.count("@barrier()") for x in steps] == [1] and "@copy_async" not in str(low)
 
 
 def test_why_an_operand_is_no_box() -> None:
     found = resolve_target("cuda -arch=sm_90")
-    s = Schedule(lower_group(product("float16", 64, 72, 48), "kernel"), found.machine, overrides={"warp_tile": TILES[1]}, intrinsics=found.intrinsics)
+    s = Schedule(
+        lower_group(product("float16", 64, 72, 48), "kernel"),
+        found.machine,
+        overrides={"warp_tile": TILES[1]},
+        intrinsics=found.intrinsics,
+    )
     ContractionRule().apply(s)
     notes = re.findall(r'box_declined="([^"]*)"', str(s.program))
     assert notes == [f"it may begin, or 'in{k}' end, within a piece of 16 elements" for k in range(2)]
 
 
 def test_a_record_may_have_threads_copy() -> None:
-    low = str(lowered(product("float16", 64, 128, 48), "2x2 of 1x1 by 2 ahead", **dict.fromkeys(["rows.copies", "columns.copies"], "threads")))
+    low = str(
+        lowered(
+            product("float16", 64, 128, 48),
+            "2x2 of 1x1 by 2 ahead",
+            **dict.fromkeys(["rows.copies", "columns.copies"], "threads"),
+        )
+    )
     assert "@copy_async" in low and "@copy_box" not in low
 
 
@@ -147,7 +183,12 @@ def test_older_machines_have_none() -> None:
         ContractionRule().apply(s)
         low = lower_program(s.program, FUNCTIONS, extra=found.loop_passes())
         text = GpuCodegen(CUDA).source(low)
-        assert "box" not in str(s.program) and not any("copies" in name for name in s.trace.choices) and "box" not in text and "weft_arrivals" not in text
+        assert (
+            "box" not in str(s.program)
+            and not any("copies" in name for name in s.trace.choices)
+            and "box" not in text
+            and "weft_arrivals" not in text
+        )
         assert all(x.tensors == () for x in Kernel.from_bytes(GpuCodegen(CUDA).compile(low).object, "kernel").launches)
 
 
@@ -156,7 +197,8 @@ def test_whole(api: FakeApi, name: str) -> None:
     """Compiled, launched on the played driver, also as a graph; what is no box comes by threads."""
     made = {
         "whole": lambda: product("float16", 64, 64, 64), "rows end": lambda: product("float16", 50, 64, 48),
-        "layer": lambda: product("float16", 40, 64, 48, layer=True), "batches": lambda: product("float16", 32, 64, 48, (3,)),
+        "layer": lambda: product("float16", 40, 64, 48, layer=True), "batches": lambda: product("float16", 32, 64, 48,
+            (3,)),
         "convolution": lambda: convolution("float16"),
     }  # fmt: skip
     graph = made[name]()
@@ -182,4 +224,8 @@ def test_nvrtc_takes_large_ones(arch: str) -> None:
         exe = weft.compile(product("float16", size, size, size), target=f"cuda -arch={arch}", cache=False)
         (section,) = exe.manifest.sections
         code = exe._code[section]
-        assert b"\x7fELF" in code and b"weft_tensor" not in code and (b"[[0,2,[8," if arch == "sm_90a" else b"[[0,2,[16,") in code
+        assert (
+            b"\x7fELF" in code
+            and b"weft_tensor" not in code
+            and (b"[[0,2,[8," if arch == "sm_90a" else b"[[0,2,[16,") in code
+        )

@@ -1,4 +1,5 @@
-"""The conformance kit on the target "cuda", with a driver that is played: in CI some samples of some operators, with --full all levels but speed."""
+"""The conformance kit on the target "cuda", with a driver that is played: in CI some samples of some operators, with
+--full all levels but speed."""
 
 from __future__ import annotations
 

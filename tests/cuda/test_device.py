@@ -1,4 +1,5 @@
-"""The device "cuda" against a driver that is played: memory, copies, launches, graphs, times, and what is said of everything that can go wrong."""
+"""The device "cuda" against a driver that is played: memory, copies, launches, graphs, times, and what is said of
+everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -60,8 +61,14 @@ def test_what_plays_the_driver_has_its_functions() -> None:
         if name.startswith("cu"):
             theirs = inspect.signature(getattr(real, name)).parameters
             assert len(theirs) == len(inspect.signature(mine).parameters) - 1, name
-    source = "".join((Path(inspect.getfile(CudaDevice)).parent / f).read_text() for f in ("device.py", "driver.py", "target.py"))
-    called = {word for word in source.replace('"', " ").replace(".", " ").replace("(", " ").split() if word.startswith("cu") and word[2:3].isupper()}
+    source = "".join(
+        (Path(inspect.getfile(CudaDevice)).parent / f).read_text() for f in ("device.py", "driver.py", "target.py")
+    )
+    called = {
+        word
+        for word in source.replace('"', " ").replace(".", " ").replace("(", " ").split()
+        if word.startswith("cu") and word[2:3].isupper()
+    }
     assert called <= {n for n in vars(FakeApi) if n.startswith("cu")}
 
 
@@ -71,7 +78,11 @@ def test_what_plays_the_driver_has_its_functions() -> None:
 def test_memory_is_written_and_read(api: FakeApi) -> None:
     device = opened(api)
     for size in (1, 3, 100, STAGED, STAGED + 5):
-        memory, data, back = device.reserve(size + 7), np.random.default_rng(size).integers(0, 256, size, np.uint8), np.empty(size, np.uint8)
+        memory, data, back = (
+            device.reserve(size + 7),
+            np.random.default_rng(size).integers(0, 256, size, np.uint8),
+            np.empty(size, np.uint8),
+        )
         device.write(Slice(memory, 7, size), data)
         want = data.copy()
         data[...] = 0  # whoever called may change it now
@@ -109,9 +120,15 @@ def test_memory_is_counted_and_given_back(api: FakeApi) -> None:
 
 def test_too_little_memory(api: FakeApi) -> None:
     device = opened(api)
-    with pytest.raises(ExecutionError, match=rf"(?s)'cuda' has too little memory.*{1 << 30} bytes are wanted, {64 << 20} of {64 << 20} are free"):
+    with pytest.raises(
+        ExecutionError,
+        match=rf"(?s)'cuda' has too little memory.*{1 << 30} bytes are wanted, {64 << 20} of {64 << 20} are free",
+    ):
         device.reserve(1 << 30)
-    with pytest.raises(ExecutionError, match=rf"(?s)'cuda' has no {48 << 20} bytes in one piece.*{64 << 20} of {64 << 20} are free, in pieces"):
+    with pytest.raises(
+        ExecutionError,
+        match=rf"(?s)'cuda' has no {48 << 20} bytes in one piece.*{64 << 20} of {64 << 20} are free, in pieces",
+    ):
         device.reserve(48 << 20)
     api.fail["cuMemAlloc"] = real.CUresult.CUDA_ERROR_ECC_UNCORRECTABLE
     with pytest.raises(ExecutionError, match=r"(?s)cuMemAlloc.*ecc uncorrectable.*start it again"):
@@ -160,10 +177,16 @@ def test_the_second_call_of_the_same_sizes_is_one_graph(api: FakeApi) -> None:
         api.log.clear()
         x = random(rows) + k
         np.testing.assert_allclose(run(exe, x), expected(x), rtol=1e-4, atol=1e-5)
-        counts.append((api.log.count("cuLaunchKernel"), api.log.count("cuGraphLaunch"), api.log.count("cuGraphInstantiate")))
+        counts.append(
+            (api.log.count("cuLaunchKernel"), api.log.count("cuGraphLaunch"), api.log.count("cuGraphInstantiate"))
+        )
     launches = counts[0][0]
     assert launches >= 2
-    assert counts[:3] == [(launches, 0, 0), (launches, 1, 1), (0, 1, 0)]  # one by one, captured, and from then on one call
+    assert counts[:3] == [
+        (launches, 0, 0),
+        (launches, 1, 1),
+        (0, 1, 0),
+    ]  # one by one, captured, and from then on one call
     assert counts[3][1:] == (0, 0)
 
 
@@ -195,8 +218,10 @@ def test_a_failed_capture_is_an_error_and_the_next_call_works(api: FakeApi) -> N
     exe = weft.compile(chain(), target=TARGET, cache=False)
     x = random(5)
     run(exe, x)
-    for function, code in (("cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), ("cuStreamEndCapture", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),
-                           ("cuGraphInstantiate", "CUDA_ERROR_OUT_OF_MEMORY"), ("cuGraphLaunch", "CUDA_ERROR_UNKNOWN")):  # fmt: skip
+    for function, code in (("cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), ("cuStreamEndCapture",
+    "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"),
+                           ("cuGraphInstantiate", "CUDA_ERROR_OUT_OF_MEMORY"), ("cuGraphLaunch",
+                               "CUDA_ERROR_UNKNOWN")):  # fmt: skip
         api.fail[function] = getattr(real.CUresult, code)
         with pytest.raises(ExecutionError, match=rf"(?s){function}.*{code}"):
             run(exe, x)
@@ -263,7 +288,9 @@ def test_grids_beyond_the_limits_are_an_error_before_the_launch(api: FakeApi) ->
     section, entries = pack({"k": Kernel("k", (Launch("k", text, ("1", "d0", "1"), (32, 1, 1), (0,), ()),)).to_bytes()})
     module, room = device.load(section, entries), device.reserve(4)
     api.log.clear()
-    with pytest.raises(ExecutionError, match=r"(?s)kernel 'k' cannot be launched.*70000 groups are wanted along y, 65535 are allowed"):
+    with pytest.raises(
+        ExecutionError, match=r"(?s)kernel 'k' cannot be launched.*70000 groups are wanted along y, 65535 are allowed"
+    ):
         device.launch(module, "k", [Slice(room, 0, 4)], [70000])
     device.launch(module, "k", [Slice(room, 0, 4)], [0])
     assert "cuLaunchKernel" not in api.log
@@ -287,7 +314,10 @@ def test_shared_memory_beyond_what_a_kernel_has_by_itself(api: FakeApi) -> None:
     y = np.empty_like(x)
     device.read(pieces[1], y)
     np.testing.assert_array_equal(y, x[::-1] + 3)
-    with pytest.raises(ExecutionError, match=r"(?s)kernel 'k' does not fit Fake GPU.*400128 bytes of shared memory, 232448 are allowed.*-arch=sm_90"):
+    with pytest.raises(
+        ExecutionError,
+        match=r"(?s)kernel 'k' does not fit Fake GPU.*400128 bytes of shared memory, 232448 are allowed.*-arch=sm_90",
+    ):
         device.load(*section(build(LARGE.replace("20000", "100000"), "sm_90", "k")))
 
 
@@ -342,13 +372,21 @@ def test_tensors_that_the_driver_does_not_take(api: FakeApi) -> None:
     module = device.load(*boxes())
     pieces = [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)]
     api.fail["cuTensorMapEncodeTiled"] = real.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(ExecutionError, match=r"(?s)cuTensorMapEncodeTiled of \(16, 50, 10\) elements of 4 bytes at 0x.*boxes of \(16, 16, 2\).*invalid value"):
+    with pytest.raises(
+        ExecutionError,
+        match=(
+            r"(?s)cuTensorMapEncodeTiled of \(16, 50, 10\) elements of 4 bytes at 0x.*boxes of \(16, 16, 2\).*invalid"
+            r" value"
+        ),
+    ):
         device.launch(module, "boxes", pieces, [])
     device.launch(module, "boxes", pieces, [])
     with pytest.raises(ExecutionError, match=r"(?s)is damaged.*reaches over 32000 bytes, its buffer has 31996"):
         device.launch(module, "boxes", [Slice(pieces[0].memory, 0, 31996), *pieces[1:]], [])
     api.fail["cuGetProcAddress"] = real.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(ExecutionError, match=r"(?s)the driver copies no boxes.*cuTensorMapEncodeTiled: .*invalid value.*CUDA 12"):
+    with pytest.raises(
+        ExecutionError, match=r"(?s)the driver copies no boxes.*cuTensorMapEncodeTiled: .*invalid value.*CUDA 12"
+    ):
         device.launch(module, "boxes", [Slice(device.reserve(n), 0, n) for n in (32000, 640, 40960)], [])
     api.capability = 80
     with pytest.raises(ExecutionError, match=r"(?s)the driver copies no boxes.*cuTensorMapEncodeTiled.*CUDA 12"):
@@ -358,7 +396,9 @@ def test_tensors_that_the_driver_does_not_take(api: FakeApi) -> None:
 def test_devices_without_tensors_say_so() -> None:
     from weft_gpu.image import unpack
 
-    with pytest.raises(ExecutionError, match=r"(?s)'boxes' is damaged.*copies boxes of tensors, which this device does not"):
+    with pytest.raises(
+        ExecutionError, match=r"(?s)'boxes' is damaged.*copies boxes of tensors, which this device does not"
+    ):
         unpack(*boxes())
 
 
@@ -369,7 +409,10 @@ def test_why_there_is_no_gpu(api: FakeApi) -> None:
     assert "CUDA_ERROR_NO_DEVICE" in (missing(0) or "") and "CUDA_VISIBLE_DEVICES" in (missing(0) or "")
     with pytest.raises(ExecutionError, match=r"(?s)the device 'cuda' is not here.*nvidia-smi"):
         open_device("cuda")
-    with pytest.raises(weft.WeftError, match=r"(?s)there is no GPU to compile for.*nvidia-smi.*name an architecture: cuda -arch=sm_90.*sm_80"):
+    with pytest.raises(
+        weft.WeftError,
+        match=r"(?s)there is no GPU to compile for.*nvidia-smi.*name an architecture: cuda -arch=sm_90.*sm_80",
+    ):
         weft.compile(chain(), target="cuda", cache=False)
 
 
@@ -400,7 +443,10 @@ def test_nothing_of_nvidia_is_imported_before_it_is_needed() -> None:
     import subprocess
     import sys
 
-    code = "import sys, weft_cuda.plugin as p; p.targets(); p.devices(); print([m for m in sys.modules if m.split('.')[0] == 'cuda'])"
+    code = (
+        "import sys, weft_cuda.plugin as p; p.targets(); p.devices(); print([m for m in sys.modules if m.split('.')[0]"
+        " == 'cuda'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

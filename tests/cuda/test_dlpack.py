@@ -25,9 +25,12 @@ _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_
 
 
 class Tensor:
-    """What torch and cupy give: an array in the memory of a GPU, lent through DLPack. `streams`: for whom it was made ready."""
+    """What torch and cupy give: an array in the memory of a GPU, lent through DLPack. `streams`: for whom it was made
+    ready."""
 
-    def __init__(self, array: Any, device: int = 0, kind: int = 2, offset: int = 0, strides: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, array: Any, device: int = 0, kind: int = 2, offset: int = 0, strides: tuple[int, ...] | None = None
+    ) -> None:
         self.device, self.kind, self.streams = device, kind, []
         self.gpu: Any = open_device("cuda")
         self.shape, self.dtype = array.shape, array.dtype
@@ -86,7 +89,8 @@ def test_some_on_the_gpu_and_some_not(api: FakeApi) -> None:
 
 
 def test_what_the_host_computes_comes_and_goes(api: FakeApi) -> None:
-    """A value on the GPU that the host's part of a plan needs, and a result of the host's that is wanted there; sizes that are in data."""
+    """A value on the GPU that the host's part of a plan needs, and a result of the host's that is wanted there; sizes
+    that are in data."""
     g = GraphBuilder("both")
     data, sizes = g.input("data", tensor_type("float32", (24,))), g.input("sizes", tensor_type("int64", (2,)))
     doubled = g.add(Add(), sizes, sizes)

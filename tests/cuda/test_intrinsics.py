@@ -1,4 +1,5 @@
-"""Tensor cores: what the intrinsics say they mean, their code by NVRTC, and the layouts of fragments against an emulation of PTX's instructions."""
+"""Tensor cores: what the intrinsics say they mean, their code by NVRTC, and the layouts of fragments against an
+emulation of PTX's instructions."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ from weft_testing.warps import WarpCase
 
 EVERY = {i.name: i for i in intrinsics()}
 OF = {m.word: m for m in MMAS}
-NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8}
+NUMPY: dict[str, Any] = {
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "tf32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+}
 PADDED = 8
 """Elements between rows in shared memory, beyond a matrix's own, in units of 16 bytes and more."""
 
@@ -57,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(32) product(const {x} *__restrict__
   __syncthreads();
   for (long long e = threadIdx.x; e < {side} * {side}; e += 32) c[e] = result[e / {side} * {wide} + e % {side}];
 }}
-"""
+"""  # noqa: E501
 
 
 def call(name: str, *arguments: str) -> str:
@@ -79,9 +86,11 @@ def text(m: Mma) -> str:
     row_a, row_b, wide = m.depth + 16 // m.factor.bytes, SIDE + PADDED * 2 // m.factor.bytes * 2, SIDE + 4
     at = f"fc[{SIDE * SIDE}]"
     return TEXT.format(
-        x=x, y=y, side=SIDE, depth=m.depth, row_a=row_a, row_b=row_b, wide=wide, left=SIDE * row_a, right=m.depth * row_b,
+        x=x, y=y, side=SIDE, depth=m.depth, row_a=row_a, row_b=row_b, wide=wide, left=SIDE * row_a,
+        right=m.depth * row_b,
         fill=call(f"fill_{m.word}", at), load_a=call(f"load_a_{m.word}", "left[0]", str(row_a), "fa[0]"),
-        load_b=call(f"load_b_{m.word}", "right[0]", str(row_b), "fb[0]"), mma=call(f"mma_{m.word}", "fa[0]", "fb[0]", at),
+        load_b=call(f"load_b_{m.word}", "right[0]", str(row_b), "fb[0]"), mma=call(f"mma_{m.word}", "fa[0]", "fb[0]",
+            at),
         store=call(f"store_{m.result}", at, "result[0]", str(wide)),
     )  # fmt: skip
 
@@ -98,7 +107,9 @@ IN_CI = ("mma_tf32",)
 @pytest.mark.parametrize("name", [n if n in IN_CI else pytest.param(n, marks=pytest.mark.full) for n in EVERY])
 def test_texts_on_fragments(name: str) -> None:
     """What level 4 of the conformance kit does on a GPU, with the played instructions."""
-    with shimmed("cuda -arch=sm_90 -tf32", "cuda", GpuCodegen(CUDA, machine=resolve_target("cuda -arch=sm_90 -tf32").machine)) as called:
+    with shimmed(
+        "cuda -arch=sm_90 -tf32", "cuda", GpuCodegen(CUDA, machine=resolve_target("cuda -arch=sm_90 -tf32").machine)
+    ) as called:
         kit = Kit.open(called, quick=False)
         assert check_intrinsic(EVERY[name], run=runner(kit), copies=EVERY.values(), warp=32) >= 16
 
@@ -111,7 +122,9 @@ def test_texts_on_fragments_compile(name: str) -> None:
     for form in ("compute", "reset", "update"):
         if EVERY[name].code(form) is not None:
             program = WarpCase.make(EVERY[name], form, True, np.random.default_rng(0), EVERY.values(), 32).program
-            (launch,) = Kernel.from_bytes(codegen.compile(lower_program(program, codegen.functions, extra=grid_passes())).object, name).launches
+            (launch,) = Kernel.from_bytes(
+                codegen.compile(lower_program(program, codegen.functions, extra=grid_passes())).object, name
+            ).launches
             assert launch.group == (32 * EVERY[name].warps, 2, 1)
 
 
@@ -123,21 +136,31 @@ def test_without_a_gpu_they_are_interpreted_and_said_to_be() -> None:
 
 @pytest.mark.parametrize("word", OF)
 def test_layouts(word: str) -> None:
-    """Factors through shared memory with gaps between rows, fragments, products of several turns, and the result back: the exact product."""
+    """Factors through shared memory with gaps between rows, fragments, products of several turns, and the result back:
+    the exact product."""
     m, turns = OF[word], 3
     rng = np.random.default_rng(0)
     low, high = (0, 256) if word == "u8" else (-128, 128) if word == "s8" else (-8, 9)
     a = guarded(rng.integers(low, high, (turns, SIDE, m.depth)).astype(NUMPY[word]))
     b = guarded(rng.integers(low, high, (turns, m.depth, SIDE)).astype(NUMPY[word]))
     c = guarded(np.zeros((SIDE, SIDE), m.result.numpy))
-    Library("cuda", [("product", text(m))]).launch(0, [x.ctypes.data for x in (a, b, c)], [turns], (1, 1, 1), (32, 1, 1), seed=3)
-    np.testing.assert_array_equal(c, sum(x.astype(np.float64) @ y.astype(np.float64) for x, y in zip(a, b)).astype(c.dtype))
+    Library("cuda", [("product", text(m))]).launch(
+        0, [x.ctypes.data for x in (a, b, c)], [turns], (1, 1, 1), (32, 1, 1), seed=3
+    )
+    np.testing.assert_array_equal(
+        c, sum(x.astype(np.float64) @ y.astype(np.float64) for x, y in zip(a, b)).astype(c.dtype)
+    )
 
 
 def test_tf32_rounds_factors() -> None:
-    a, b = (guarded((1 + np.random.default_rng(k).random((1, *shape))).astype(np.float32)) for k, shape in enumerate(((SIDE, 8), (8, SIDE))))
+    a, b = (
+        guarded((1 + np.random.default_rng(k).random((1, *shape))).astype(np.float32))
+        for k, shape in enumerate(((SIDE, 8), (8, SIDE)))
+    )
     c = guarded(np.zeros((SIDE, SIDE), np.float32))
-    Library("cuda", [("product", text(OF["tf32"]))]).launch(0, [x.ctypes.data for x in (a, b, c)], [1], (1, 1, 1), (32, 1, 1))
+    Library("cuda", [("product", text(OF["tf32"]))]).launch(
+        0, [x.ctypes.data for x in (a, b, c)], [1], (1, 1, 1), (32, 1, 1)
+    )
     exact = a[0].astype(np.float64) @ b[0].astype(np.float64)
     error = np.abs(c - exact).max() / exact.max()
     assert 2.0**-20 < error < 2.0**-10

@@ -1,4 +1,5 @@
-"""Products on tensor cores, whole: compiled, launched on the played driver, with the reference's result. Tails, epilogues, batches, convolutions."""
+"""Products on tensor cores, whole: compiled, launched on the played driver, with the reference's result. Tails,
+epilogues, batches, convolutions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ from weft_testing.plugin import resolve_target
 FLOATS: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "int8": np.int8}
 
 
-def product(dtype: str, rows: int | str, terms: int, columns: int, batch: tuple[int, ...] = (), layer: bool = False) -> Graph:
+def product(
+    dtype: str, rows: int | str, terms: int, columns: int, batch: tuple[int, ...] = (), layer: bool = False
+) -> Graph:
     g = GraphBuilder("product")
     x = g.input("x", tensor_type(dtype, (*batch, Var(rows) if isinstance(rows, str) else rows, terms)))
     w = g.input("w", tensor_type(dtype, (*batch, terms, columns)))
@@ -49,7 +52,8 @@ def convolution(dtype: str, size: int = 9) -> Graph:
 
 
 def data(graph: Graph, dtype: str, rows: int = 40) -> dict[str, Any]:
-    """Small integers: products and their sums are exact in float32, so that it does not matter in which order they are added."""
+    """Small integers: products and their sums are exact in float32, so that it does not matter in which order they are
+    added."""
     rng = np.random.default_rng(0)
     shapes = {v.name: tuple(d if isinstance(d, int) else rows for d in v.shape) for v in graph.inputs}
     return {name: rng.integers(-4, 5, shape).astype(FLOATS[dtype]) for name, shape in shapes.items()}
@@ -115,14 +119,18 @@ def test_products_of_warp_groups(api: FakeApi, monkeypatch: pytest.MonkeyPatch, 
     from weft_gpu import machines
     from weft_gpu.schedules import fragments
 
-    monkeypatch.setattr(fragments, "rate", lambda kit, machine: 1e6 if kit.product.warps > 1 and kit.columns == columns else 1.0)
+    monkeypatch.setattr(
+        fragments, "rate", lambda kit, machine: 1e6 if kit.product.warps > 1 and kit.columns == columns else 1.0
+    )
     monkeypatch.setattr(machines, "GridRates", lambda **k: GridRates(matrix_step_cycles=0.0, **k))
     dtype, make, word = WIDE[name]
     graph = make()
     exe = weft.compile(graph, target="cuda -arch=sm_90a" + (" -tf32" if dtype == "float32" else ""), cache=False)
     inputs = data(graph, dtype)
     got = exe.run(inputs)["y"]
-    assert any(f"weft_wgmma_{word.replace('64', str(columns))}(" in text for text in api.modules), [t[:3000] for t in api.modules]
+    assert any(f"weft_wgmma_{word.replace('64', str(columns))}(" in text for text in api.modules), [
+        t[:3000] for t in api.modules
+    ]
     (want,) = evaluate(graph, list(inputs.values()))
     np.testing.assert_array_equal(got.astype(np.float64), np.asarray(want).astype(np.float64))
 
@@ -134,7 +142,9 @@ def test_factors_along_and_across_the_sum(left: int, right: int) -> None:
     g = GraphBuilder("turned")
     x = g.input("x", tensor_type("float16", (terms, rows) if left else (rows, terms)))
     w = g.input("w", tensor_type("float16", (terms, columns) if right else (columns, terms)))
-    g.output(g.add(MatMul(), g.add(Transpose((1, 0)), x) if left else x, w if right else g.add(Transpose((1, 0)), w)), "y")
+    g.output(
+        g.add(MatMul(), g.add(Transpose((1, 0)), x) if left else x, w if right else g.add(Transpose((1, 0)), w)), "y"
+    )
     target = resolve_target("cuda -arch=sm_90a")
     name = f"wgmma_f16_64_{('along', 'across')[left]}_{('along', 'across')[right]}"
     choices = {"fragments": name, "warp_tile": "2x1 of 1x2 by 1 ahead"}
@@ -142,10 +152,14 @@ def test_factors_along_and_across_the_sum(left: int, right: int) -> None:
     ContractionRule().apply(s)
     assert f'tensorize="{name}"' in str(s.program)
     codegen = GpuCodegen(CUDA, machine=target.machine)
-    kernel = Kernel.from_bytes(codegen.compile(lower_program(s.program, codegen.functions, extra=target.loop_passes())).object, "kernel")
+    kernel = Kernel.from_bytes(
+        codegen.compile(lower_program(s.program, codegen.functions, extra=target.loop_passes())).object, "kernel"
+    )
     assert all(b"weft_copy_async<16>" in launch.code for launch in kernel.launches)
     rng = np.random.default_rng(left + 2 * right)
-    arrays = [guarded(rng.integers(-4, 5, tuple(b.shape)).astype(np.float16)) for b in [v.type for v in g.build().inputs]]
+    arrays = [
+        guarded(rng.integers(-4, 5, tuple(b.shape)).astype(np.float16)) for b in [v.type for v in g.build().inputs]
+    ]
     y = guarded(np.zeros((rows, columns), np.float16))
     run(kernel, "cuda", [*arrays, y], seed=2)
     a, b = (np.asarray(v, np.float64) for v in arrays)
@@ -155,7 +169,9 @@ def test_factors_along_and_across_the_sum(left: int, right: int) -> None:
 def test_large_products_take_warp_groups_where_they_are() -> None:
     for arch, word in (("sm_90a", "wgmma"), ("sm_90", "mma")):
         target = resolve_target(f"cuda -arch={arch}")
-        s = Schedule(lower_group(product("float16", 4096, 4096, 4096), "kernel"), target.machine, intrinsics=target.intrinsics)
+        s = Schedule(
+            lower_group(product("float16", 4096, 4096, 4096), "kernel"), target.machine, intrinsics=target.intrinsics
+        )
         ContractionRule().apply(s)
         assert f'tensorize="{word}_f16' in str(s.program)
 

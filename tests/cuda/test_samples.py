@@ -1,4 +1,5 @@
-"""Every kernel of every operator's samples is taken by NVRTC. CI: one sample of each operator and some more, for sm_90; `pytest --full`: all, for sm_80 too."""
+"""Every kernel of every operator's samples is taken by NVRTC. CI: one sample of each operator and some more, for sm_90;
+`pytest --full`: all, for sm_80 too."""
 
 from __future__ import annotations
 
@@ -14,10 +15,16 @@ from weft_gpu.image import unpack
 from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case
 
-CASES = {f"{op.__name__}-{s.name or k}": Case(op, s, "", s.name or str(k)) for op in ALL_OPERATORS for k, s in enumerate(op.samples())}
+CASES = {
+    f"{op.__name__}-{s.name or k}": Case(op, s, "", s.name or str(k))
+    for op in ALL_OPERATORS
+    for k, s in enumerate(op.samples())
+}
 
 
-ALWAYS = frozenset({"Add", "Conv", "MatMul", "MaxPool", "Softmax", "LayerNorm", "ReduceSum", "Transpose", "Gelu", "Resize", "CumSum"})
+ALWAYS = frozenset(
+    {"Add", "Conv", "MatMul", "MaxPool", "Softmax", "LayerNorm", "ReduceSum", "Transpose", "Gelu", "Resize", "CumSum"}
+)
 """Never declined."""
 
 

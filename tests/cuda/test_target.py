@@ -59,7 +59,10 @@ def test_machines_come_from_the_table() -> None:
     for number in supported():
         found = resolve_target(f"cuda -arch=sm_{number}").machine
         of, grid = architecture(number), found.grid
-        assert 48 << 10 <= (found.scopes["shared"].size or 0) == of.group_shared - (128 if "tma" in of.features else 0) and of.number <= number
+        assert (
+            48 << 10 <= (found.scopes["shared"].size or 0) == of.group_shared - (128 if "tma" in of.features else 0)
+            and of.number <= number
+        )
         assert grid is not None and of.group_shared <= (grid.shared or 0) + (2048 if number >= 80 else 0) == of.shared
     numbers = [a.number for a in ARCHITECTURES]
     assert numbers == sorted(numbers)
@@ -72,7 +75,14 @@ def test_fingerprints_follow_what_changes_code() -> None:
         found = resolve_target(f"cuda {text}")
         return found.kind.fingerprint(found.target)
 
-    given = ["-arch=sm_90", "-arch=sm_80", "-arch=sm_90a", "-arch=sm_90 -maxrregcount=64", "-arch=sm_90 -lineinfo", "-arch=sm_90 -processors=7"]
+    given = [
+        "-arch=sm_90",
+        "-arch=sm_80",
+        "-arch=sm_90a",
+        "-arch=sm_90 -maxrregcount=64",
+        "-arch=sm_90 -lineinfo",
+        "-arch=sm_90 -processors=7",
+    ]
     assert len({fingerprint(g) for g in given}) == len(given)
     assert fingerprint("-arch=sm_90 -device=1") == fingerprint("-arch=9.0")
 
@@ -84,15 +94,27 @@ def test_a_dialect_is_a_short_table() -> None:
 
 def test_a_text_that_does_not_compile_shows_its_line() -> None:
     text = '// twice\nextern "C" __global__ void twice(float *x) {\n  x[0] = 2 * y;\n}\n'
-    with pytest.raises(CodegenError, match=r"(?s)NVRTC does not take 'twice'.*-arch=sm_90.*kernel.cu\(3\): error: .*\"y\" is undefined.*x\[0\] = 2 \* y;"):
+    with pytest.raises(
+        CodegenError,
+        match=(
+            r"(?s)NVRTC does not take 'twice'.*-arch=sm_90.*kernel.cu\(3\): error: .*\"y\" is undefined.*x\[0\] = 2"
+            r" \* y;"
+        ),
+    ):
         cubin(text, "sm_90", "twice")
-    greedy = '// k\nextern "C" __global__ void k(float *x) {\n  __shared__ float y[20000];\n  y[threadIdx.x] = *x;\n  __syncthreads();\n  *x = y[1];\n}\n'
+    greedy = (
+        '// k\nextern "C" __global__ void k(float *x) {\n  __shared__ float y[20000];\n  y[threadIdx.x] = *x;\n '
+        " __syncthreads();\n  *x = y[1];\n}\n"
+    )
     with pytest.raises(CodegenError, match="too much shared data"):
         cubin(greedy, "sm_90", "k")
 
 
 def test_code_is_the_same_every_time_on_any_thread() -> None:
-    text = '#include "weft_cuda.h"\nextern "C" __global__ void k(unsigned short *x) { x[0] = weft_f16_narrow(weft_f16_widen(x[1]) * 3); }\n'
+    text = (
+        '#include "weft_cuda.h"\nextern "C" __global__ void k(unsigned short *x) { x[0] ='
+        " weft_f16_narrow(weft_f16_widen(x[1]) * 3); }\n"
+    )
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: cubin(text, "sm_90", "k"), range(6)))
     assert made[0][:4] == ELF
@@ -113,7 +135,9 @@ NARROW = """program k(x: {d}[64], y: {d}[64]) -> (z: {d}[64]) {{
 }}"""
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int64", "complex64", "float64", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int64", "complex64", "float64", "bool"]
+)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_every_dtype_compiles(dtype: str, arch: str) -> None:
     from weft_gpu.image import Kernel
@@ -133,7 +157,10 @@ def test_every_function_compiles(dtype: str) -> None:
             continue
         result = "bool" if function.result == "bool" else dtype
         arguments = ", ".join(["x[t]"] * function.arity)
-        program = parse_program(f"program k(x: {dtype}[64]) -> (z: {result}[64]) {{ for t in 64 threadIdx.x {{ z[t] = {name}({arguments}) }} }}")
+        program = parse_program(
+            f"program k(x: {dtype}[64]) -> (z: {result}[64]) {{ for t in 64 threadIdx.x {{ z[t] = {name}({arguments})"
+            " } }"
+        )
         assert codegen.check(program) == []
         codegen.compile(program)
 
@@ -150,7 +177,15 @@ def test_atomic_updates_compile(dtype: str) -> None:
 
 def test_a_device_needs_no_compiler() -> None:
     """A saved model runs without it."""
-    compiler = ("weft.loop", "weft.graph", "weft.codegen", "weft.scheduling", "weft.expr", "weft_gpu.schedules", "weft_gpu.codegen")
+    compiler = (
+        "weft.loop",
+        "weft.graph",
+        "weft.codegen",
+        "weft.scheduling",
+        "weft.expr",
+        "weft_gpu.schedules",
+        "weft_gpu.codegen",
+    )
     code = f"import sys, weft_cuda.device; print([m for m in sys.modules if m.startswith({compiler})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,5 @@
-"""architecture.md is true: it names every hook, stage, pass, primitive and module, and its walk is what the compiler prints."""
+"""architecture.md is true: it names every hook, stage, pass, primitive and module, and its walk is what the compiler
+prints."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ def test_the_context_has_these_fields_in_this_order() -> None:
     found: dict[str, int] = {}
     for number, name in re.findall(r"(\d+)(?: … \d+)? +([a-z_]+)\*{0,2}(?=\s)", text):
         found.setdefault(name, int(number))
-    assert {n: found.get(n) for n, *_ in Context._fields_} == {n: getattr(Context, n).offset // 8 for n, *_ in Context._fields_}
+    assert {n: found.get(n) for n, *_ in Context._fields_} == {
+        n: getattr(Context, n).offset // 8 for n, *_ in Context._fields_
+    }
 
 
 def test_every_node_is_in_a_grammar() -> None:
@@ -88,7 +91,11 @@ def test_every_node_is_in_a_grammar() -> None:
     import weft.loop.nodes as loop
 
     binary = [c.__name__ for c in expr.Binary.__subclasses__()]
-    others = [c.__name__ for c in expr.Expr.__subclasses__() if c.__module__ in (expr.__name__, loop.__name__) and c is not expr.Binary]
+    others = [
+        c.__name__
+        for c in expr.Expr.__subclasses__()
+        if c.__module__ in (expr.__name__, loop.__name__) and c is not expr.Binary
+    ]
     statements = [c.__name__ for c in loop.Stmt.__subclasses__()]
     assert lacking(binary + others + statements, page()) == []
 
@@ -108,7 +115,9 @@ def test_the_walk_is_what_the_compiler_prints(pieces: dict[str, str], request: p
         walk().PAGE.write_text(walk().update(page(), pieces))
     shown = walk().shown(page())
     for name in pieces.keys() - {"assembly"}:  # LLVM's part depends on its version
-        assert shown[name] == pieces[name], f"the piece '{name}' has changed: python docs/walk.py --update, and read what the page says around it"
+        assert shown[name] == pieces[name], (
+            f"the piece '{name}' has changed: python docs/walk.py --update, and read what the page says around it"
+        )
 
 
 def test_the_inner_loop_holds_the_tile_in_registers(pieces: dict[str, str]) -> None:

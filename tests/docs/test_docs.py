@@ -1,11 +1,13 @@
-"""Every python block of docs/*.md runs, in order, in one namespace per file; a block of text behind one is what it prints.
+"""Every python block of docs/*.md runs, in order, in one namespace per file; a block of text behind one is what it
+prints.
 
-"console": lines that begin with `$` are what a reader types, in an empty folder; `weft …` and `pip install -e …` are done (the latter for this process),
-and what they print is compared with the lines below, if there are any. "python FILE" is written into that file of the package that has been installed,
-which then is loaded anew; "python in FILE" must stand there word for word.
+"console": lines that begin with `$` are what a reader types, in an empty folder; `weft …` and `pip install -e …` are
+done (the latter for this process), and what they print is compared with the lines below, if there are any. "python
+FILE" is written into that file of the package that has been installed, which then is loaded anew; "python in FILE" must
+stand there word for word.
 
-In an expected text, a line that is only `…` stands for any number of lines. "text avx2" is compared where vectors have 256 bits and there are 16
-registers. `--update-golden` rewrites texts that do not match and have no `…`.
+In an expected text, a line that is only `…` stands for any number of lines. "text avx2" is compared where vectors have
+256 bits and there are 16 registers. `--update-golden` rewrites texts that do not match and have no `…`.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ FENCE = re.compile(r"^```(\w*)[ ]?([^\n]*)\n(.*?)^```$", re.M | re.S)
 
 @dataclass(frozen=True)
 class Snippet:
-    """A block and the text that stands behind it, if any; `line` in the file; `at` is where the text stands in it. `kind`: "python", "console", or what
-    stands behind "python"."""
+    """A block and the text that stands behind it, if any; `line` in the file; `at` is where the text stands in it.
+    `kind`: "python", "console", or what stands behind "python"."""
 
     code: str
     line: int
@@ -62,7 +64,9 @@ def snippets(text: str) -> Iterator[Snippet]:
 
 def matches(expected: str, printed: str) -> bool:
     parts = ["(?:.*\n)*?" if line == "…" else re.escape(line) + "\n" for line in expected.splitlines()]
-    return re.fullmatch("".join(parts), printed if printed.endswith("\n") or not printed else printed + "\n") is not None
+    return (
+        re.fullmatch("".join(parts), printed if printed.endswith("\n") or not printed else printed + "\n") is not None
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +126,9 @@ class Reader:
     def install(self, package: Path) -> None:
         self.folder = package
         self.monkeypatch.syspath_prepend(str(package))
-        self.entries = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]["weft.plugins"]
+        self.entries = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"][
+            "weft.plugins"
+        ]
         self.load()
 
     def load(self) -> None:
@@ -168,7 +174,9 @@ def run(path: Path, target: str | None, avx2: bool, update: bool, monkeypatch: p
         if update and "…" not in s.expected.splitlines():
             edits.append((s.at, printed))
             continue
-        assert matches(s.expected, printed), f"{path.name}:{s.line}: the block prints\n{printed}\nthe page says\n{s.expected}"
+        assert matches(s.expected, printed), (
+            f"{path.name}:{s.line}: the block prints\n{printed}\nthe page says\n{s.expected}"
+        )
     for (start, end), printed in reversed(edits):
         text = text[:start] + printed + text[end:]
     if edits:
@@ -191,7 +199,9 @@ def pages() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda p: p.stem)
-def test_blocks_run_and_print_what_the_page_says(path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_run_and_print_what_the_page_says(
+    path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(path, None, is_avx2("llvm"), request.config.getoption("--update-golden"), monkeypatch)
 
 
@@ -210,11 +220,16 @@ def test_links_lead_somewhere(path: Path) -> None:
         if not link.startswith(("http:", "https:")):
             page = path.parent / link if link else path
             assert page.exists(), f"{path.name} links to {link}"
-            assert not heading or heading in headings(page), f"{path.name} links to {link}#{heading}, which is no heading"
+            assert not heading or heading in headings(page), (
+                f"{path.name} links to {link}#{heading}, which is no heading"
+            )
 
 
 def headings(page: Path) -> set[str]:
-    return {slug(title) for title in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)}
+    return {
+        slug(title)
+        for title in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.M)
+    }
 
 
 def slug(title: str) -> str:

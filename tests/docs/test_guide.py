@@ -18,7 +18,9 @@ FENCED = re.compile(r"(?<=^```text hooks\n)(.*?)(?=^```$)", re.M | re.S)
 
 def signatures() -> str:
     members = public.signature("weft.hooks", "Specifications")
-    return "".join(f"{m.strip().replace('self, ', '').replace('self', '')}\n" for m in members if m.startswith("  def "))
+    return "".join(
+        f"{m.strip().replace('self, ', '').replace('self', '')}\n" for m in members if m.startswith("  def ")
+    )
 
 
 def test_every_hook_has_its_signature(request: pytest.FixtureRequest) -> None:
@@ -26,7 +28,9 @@ def test_every_hook_has_its_signature(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden"):
         GUIDE.write_text(FENCED.sub(lambda m: signatures(), text))
     shown = FENCED.search(GUIDE.read_text())
-    assert shown is not None and shown[0] == signatures(), "the guide's list of hooks is not that of weft/hooks.py: --update-golden, and read around it"
+    assert shown is not None and shown[0] == signatures(), (
+        "the guide's list of hooks is not that of weft/hooks.py: --update-golden, and read around it"
+    )
     assert re.findall(r"^def (\w+)", shown[0], re.M) == list(HOOKS)
 
 
@@ -63,7 +67,17 @@ def test_its_blocks_import_public_names_only(tmp_path: Path) -> None:
 def test_every_fact_of_an_operator_has_a_row() -> None:
     from weft.graph.operator import Operator
 
-    others = {"kind", "infer", "reference", "samples", "tolerance", "infer_checked", "algorithms", "applies", "attributes"}
+    others = {
+        "kind",
+        "infer",
+        "reference",
+        "samples",
+        "tolerance",
+        "infer_checked",
+        "algorithms",
+        "applies",
+        "attributes",
+    }
     facts = {n for n in {**vars(Operator), **Operator.__annotations__} if not n.startswith("_")} - others
     section = GUIDE.read_text().split("### Facts\n")[1].split("\n### ")[0]
     assert set(re.findall(r"^\| `(\w+)[^`]*` \|", section, re.M)) == facts

@@ -23,7 +23,12 @@ def test_every_error_has_its_row() -> None:
 
 
 def test_every_environment_variable_has_its_row() -> None:
-    variables = {s.name for module in (settings, runtime_settings) for s in vars(module).values() if isinstance(s, runtime_settings.Setting)}
+    variables = {
+        s.name
+        for module in (settings, runtime_settings)
+        for s in vars(module).values()
+        if isinstance(s, runtime_settings.Setting)
+    }
     rows = set(re.findall(r"^\| `(WEFT_\w+)` \|", TROUBLE, re.M))
     assert rows == variables
 

@@ -20,11 +20,15 @@ RANGES = {"i": Range(0, 63), "j": Range(-3, 15), "n": Range(0, None)}
 @pytest.mark.parametrize(
     ("text", "lo", "hi"),
     [
-        ("i*16 + 15", 15, 1023), ("i//16", 0, 3), ("j//4", -1, 3), ("i%16", 0, 15), ("(i%8 + 16)%32", 16, 23), ("min(i, n)", 0, 63), ("max(i, j)", 0, 63),
-        ("n + 1", 1, None), ("i - n", None, 63), ("n*n", 0, None), ("n%16", 0, 15), ("i%n", 0, 63), ("select(i < 70, j, n)", -3, 15),
+        ("i*16 + 15", 15, 1023), ("i//16", 0, 3), ("j//4", -1, 3), ("i%16", 0, 15), ("(i%8 + 16)%32", 16, 23),
+        ("min(i, n)", 0, 63), ("max(i, j)", 0, 63),
+        ("n + 1", 1, None), ("i - n", None, 63), ("n*n", 0, None), ("n%16", 0, 15), ("i%n", 0, 63),
+        ("select(i < 70, j, n)", -3, 15),
         ("select(i < 7, j, n)", -3, None),
-        ("j*j", -45, 225), ("truncdiv(j, 2)", -1, 7), ("i & 7", 0, 7), ("i | 64", 0, 127), ("i >> 2", 0, 15), ("i << 1", 0, 126), ("not i < 70", 0, 0),
-        ("x", None, None), ("uint8(x)", 0, 255), ("int32(i)", 0, 63), ("abs(j)", 0, 15), ("ramp(i, 2, 4)", 0, 69), ("i == 64", 0, 0),
+        ("j*j", -45, 225), ("truncdiv(j, 2)", -1, 7), ("i & 7", 0, 7), ("i | 64", 0, 127), ("i >> 2", 0, 15), ("i << 1",
+            0, 126), ("not i < 70", 0, 0),
+        ("x", None, None), ("uint8(x)", 0, 255), ("int32(i)", 0, 63), ("abs(j)", 0, 15), ("ramp(i, 2, 4)", 0, 69),
+        ("i == 64", 0, 0),
         ("i != 64", 1, 1),
     ],
 )  # fmt: skip
@@ -34,11 +38,19 @@ def test_range_of(text: str, lo: int | None, hi: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("combine", "compute"),
-    [(multiply_ranges, operator.mul), (min_ranges, min), (max_ranges, max), (floordiv_ranges, operator.floordiv), (floormod_ranges, operator.mod)],
+    [
+        (multiply_ranges, operator.mul),
+        (min_ranges, min),
+        (max_ranges, max),
+        (floordiv_ranges, operator.floordiv),
+        (floormod_ranges, operator.mod),
+    ],
 )
 def test_intervals_hold_every_value(combine: object, compute: object) -> None:
     ends = (-3, -1, 0, 2, None)
-    intervals = [Range(a, b) for a, b in itertools.product((None, -3, -1, 0, 2), ends) if a is None or b is None or a <= b]
+    intervals = [
+        Range(a, b) for a, b in itertools.product((None, -3, -1, 0, 2), ends) if a is None or b is None or a <= b
+    ]
     divides = combine in (floordiv_ranges, floormod_ranges)
     for a, b in itertools.product(intervals, intervals):
         result = combine(a, b)  # type: ignore[operator]

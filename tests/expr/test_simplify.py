@@ -22,7 +22,14 @@ from weft.expr.ranges import Range, range_of
 from weft.expr.rules import RULES, RewriteRule, build
 from weft.expr.simplify import prove, simplify
 
-RANGES = {"i": Range(0, 63), "j": Range(0, 15), "k": Range(0, 7), "n": Range(0, None), "m": Range(0, None), "p": Range(0, None)}
+RANGES = {
+    "i": Range(0, 63),
+    "j": Range(0, 15),
+    "k": Range(0, 7),
+    "n": Range(0, None),
+    "m": Range(0, None),
+    "p": Range(0, None),
+}
 A_ROW = ("p < n", "0 <= q", "q < m")
 
 CASES = [
@@ -124,7 +131,12 @@ FLOATS = np.array([0.0, -0.0, 1.0, -1.0, 1.5, -2.5, 3e38, 1e-40, np.inf, -np.inf
 def test_rule_holds_bit_for_bit(rule: RewriteRule) -> None:
     pattern, result = rule.parse()
     names = list(n.free_vars(pattern))
-    values = {"float": FLOATS, "int": np.array([-(2**31), -3, -1, 0, 1, 2, 7, 2**31 - 1], np.int32), "bool": np.array([False, True]), "any": FLOATS[:4]}
+    values = {
+        "float": FLOATS,
+        "int": np.array([-(2**31), -3, -1, 0, 1, 2, 7, 2**31 - 1], np.int32),
+        "bool": np.array([False, True]),
+        "any": FLOATS[:4],
+    }
     grids = np.meshgrid(*(values["bool"] if x in "cd" else values[rule.domain] for x in names), indexing="ij")
     env = dict(zip(names, grids))
     a, b = np.broadcast_arrays(evaluate(pattern, env), evaluate(result, env))
@@ -156,7 +168,12 @@ def test_float_rules(text: str, expected: str) -> None:
 
 def test_casts_that_lose_nothing() -> None:
     variables = {"h": Var("h", dt.float16), "f": Var("f", dt.float32), "a": Var("a", dt.int32), "i": Var("i")}
-    for text, expected in [("float16(float32(h))", "h"), ("float32(float16(f))", "float32(float16(f))"), ("int32(int64(a))", "a"), ("int64(int32(i))", "i")]:
+    for text, expected in [
+        ("float16(float32(h))", "h"),
+        ("float32(float16(f))", "float32(float16(f))"),
+        ("int32(int64(a))", "a"),
+        ("int64(int32(i))", "i"),
+    ]:
         assert print_expr(simplify(parse_expr(text, variables), {"i": Range(0, 9)})) == expected
     assert print_expr(simplify(parse_expr("int64(int32(i))", variables))) == "int64(int32(i))"
 
@@ -170,11 +187,15 @@ def test_wrapping_integers_are_not_index_formulas() -> None:
 # -- fuzz -------------------------------------------------------------------------------------------------------------
 
 FUZZ = {"x": Range(-5, 6), "y": Range(0, 3), "z": Range(0, 7), "n": Range(1, 4)}
-POINTS = {v: g.ravel() for v, g in zip(FUZZ, np.meshgrid(*(np.arange(r.lo, r.hi + 1) for r in FUZZ.values()), indexing="ij"))}  # type: ignore[operator]
+POINTS = {
+    v: g.ravel() for v, g in zip(FUZZ, np.meshgrid(*(np.arange(r.lo, r.hi + 1) for r in FUZZ.values()), indexing="ij"))
+}  # type: ignore[operator]
 FACTS = (parse_expr("y < n"),)
 
 
-DIVISORS = [parse_expr(t) for t in ("-4", "-1", "1", "2", "3", "4", "6", "8", "16", "n", "n*4", "n*n", "n + 1", "z + 1")]
+DIVISORS = [
+    parse_expr(t) for t in ("-4", "-1", "1", "2", "3", "4", "6", "8", "16", "n", "n*4", "n*n", "n + 1", "z + 1")
+]
 
 
 def _formula(random: Random, leaves: int) -> Expr:
@@ -183,11 +204,15 @@ def _formula(random: Random, leaves: int) -> Expr:
         return Var(random.choice(list(FUZZ))) if random.random() < 0.65 else Const(random.randint(-9, 16), dt.int64)
     left, kind = random.randint(1, leaves - 1), random.random()
     if kind < 0.45:
-        return random.choice([n.Add, n.Add, n.Sub, n.Mul, n.Min, n.Max])(_formula(random, left), _formula(random, leaves - left))
+        return random.choice([n.Add, n.Add, n.Sub, n.Mul, n.Min, n.Max])(
+            _formula(random, left), _formula(random, leaves - left)
+        )
     if kind < 0.9 or leaves < 3:
         divide = random.choice([n.FloorDiv, n.FloorMod, n.FloorDiv, n.FloorMod, n.TruncDiv, n.TruncMod])
         return divide(_formula(random, leaves - 1), random.choice(DIVISORS))
-    return n.select(_condition(random, max(2, left)), _formula(random, leaves - left), _formula(random, max(1, leaves - left - 1)))
+    return n.select(
+        _condition(random, max(2, left)), _formula(random, leaves - left), _formula(random, max(1, leaves - left - 1))
+    )
 
 
 def _condition(random: Random, leaves: int) -> Expr:
@@ -237,7 +262,8 @@ def test_products_of_many_sums_do_not_explode() -> None:
 
 
 def test_a_product_of_many_sums_stays_one() -> None:
-    """A shape of a hundred open sizes: each factor that is multiplied out would stand beside each part of what comes before, and double it."""
+    """A shape of a hundred open sizes: each factor that is multiplied out would stand beside each part of what comes
+    before, and double it."""
     whole: Expr = n.const(1, dt.int64)
     values = {}
     for k in range(120):

@@ -18,16 +18,27 @@ from weft.loop.nodes import IntrinsicCall, Load, buffer
 from weft.tensor.language import placeholder, reduce_axis
 from weft.tensor.language import sum as tensor_sum
 
-F = {"x": Var("x", dt.float32), "h": Var("h", dt.float16), "c": Var("c", dt.bool_), "d": Var("d", dt.bool_), "a": Var("a", dt.int32)}
+F = {
+    "x": Var("x", dt.float32),
+    "h": Var("h", dt.float16),
+    "c": Var("c", dt.bool_),
+    "d": Var("d", dt.bool_),
+    "a": Var("a", dt.int32),
+}
 
 TEXTS = [
-    "(i*16 + j)//4", "i - (j - k)", "i - j - k", "i*(j*k)", "i%4*2", "i//(4*k)", "-3", "i*-3 + -1", "3i32", "7u8", "-1i4", "a + 1i32",
-    "select(i < 3, j, k)", "min(i, max(j, 2))", "truncdiv(i, 3) + truncmod(i, 3)", "i < 3 and (j < 2 or not k == 1)", "not (c and d)", "not not c",
-    "(i < j) == (k <= 2)", "i & 3 | j ^ 1 << 2", "(i | j) & 3", "i >> 2 << 1", "1.5f32", "0.0f16", "-0.0f32", "1.0bf16", "0.1f32", "0.1f64",
+    "(i*16 + j)//4", "i - (j - k)", "i - j - k", "i*(j*k)", "i%4*2", "i//(4*k)", "-3", "i*-3 + -1", "3i32", "7u8",
+    "-1i4", "a + 1i32",
+    "select(i < 3, j, k)", "min(i, max(j, 2))", "truncdiv(i, 3) + truncmod(i, 3)", "i < 3 and (j < 2 or not k == 1)",
+    "not (c and d)", "not not c",
+    "(i < j) == (k <= 2)", "i & 3 | j ^ 1 << 2", "(i | j) & 3", "i >> 2 << 1", "1.5f32", "0.0f16", "-0.0f32", "1.0bf16",
+    "0.1f32", "0.1f64",
     "1e-05f32", "3e+38f32",
-    "inff32", "-inff16", "nanf64", "1.0f8_e4m3fn", "x*0.1f32/x", "float32(h)*x", "float32x8(broadcast(h, 8))", "bitcast(int32, x)", "exp(x)",
+    "inff32", "-inff16", "nanf64", "1.0f8_e4m3fn", "x*0.1f32/x", "float32(h)*x", "float32x8(broadcast(h, 8))",
+    "bitcast(int32, x)", "exp(x)",
     "fma(x, x, x)", "isnan(x) or c",
-    "ramp(i, 1, 8)", "broadcast(i + 1, 4)", "true", "false", "complex64(1.0, -2.5)", "complex64(x)", "`batch size` + `min`*0 + n.0", "pow(x, 2.0f32)",
+    "ramp(i, 1, 8)", "broadcast(i + 1, 4)", "true", "false", "complex64(1.0, -2.5)", "complex64(x)",
+    "`batch size` + `min`*0 + n.0", "pow(x, 2.0f32)",
 ]  # fmt: skip
 
 
@@ -49,7 +60,9 @@ def test_elements_and_intrinsics() -> None:
     b = buffer("A", (4, 8), dt.float32)
     e = parse_expr("A[i, j + 1]*@dot(A[0, 0], i) -> float32", None, {"A": b}, IntrinsicCall)
     assert print_expr(e) == "A[i, j + 1]*@dot(A[0, 0], i) -> float32"
-    masked = parse_expr("A[i, ramp(0, 1, 4); ramp(0, 1, 4) < broadcast(n, 4)]", None, lambda name: b if name == "A" else None)
+    masked = parse_expr(
+        "A[i, ramp(0, 1, 4); ramp(0, 1, 4) < broadcast(n, 4)]", None, lambda name: b if name == "A" else None
+    )
     assert isinstance(masked, Load) and masked.predicate is not None and masked.dtype.lanes == 4
     assert print_expr(masked) == "A[i, ramp(0, 1, 4); ramp(0, 1, 4) < broadcast(n, 4)]"
     t, k = placeholder((4, 8), name="T"), reduce_axis(8, "k")
@@ -104,7 +117,10 @@ def test_parse_errors(text: str, message: str) -> None:
 def test_parse_error_shows_the_place() -> None:
     with pytest.raises(ParseError) as error:
         parse_expr("i +\n  indx*2", {"i": Var("i"), "index": Var("index")})
-    assert str(error.value) == "unknown variable 'indx'\n  line 2, column 3\n    indx*2\n    ^\n  hint: did you mean 'index'?"
+    assert (
+        str(error.value)
+        == "unknown variable 'indx'\n  line 2, column 3\n    indx*2\n    ^\n  hint: did you mean 'index'?"
+    )
 
 
 def test_what_has_no_text() -> None:
@@ -126,8 +142,23 @@ def test_float_literals(value: float, dtype: str) -> None:
 
 
 _LEAF = st.one_of(st.sampled_from([Var("i"), Var("j")]), st.integers(-5, 5).map(lambda v: Const(v, dt.int64)))
-_INT = [n.Add, n.Sub, n.Mul, n.FloorDiv, n.FloorMod, n.BitAnd, n.BitOr, n.BitXor, n.ShiftLeft, n.ShiftRight, n.Min, n.TruncDiv]
-_TREES = st.recursive(_LEAF, lambda x: st.tuples(st.sampled_from(_INT), x, x).map(lambda t: t[0](t[1], t[2])), max_leaves=8)
+_INT = [
+    n.Add,
+    n.Sub,
+    n.Mul,
+    n.FloorDiv,
+    n.FloorMod,
+    n.BitAnd,
+    n.BitOr,
+    n.BitXor,
+    n.ShiftLeft,
+    n.ShiftRight,
+    n.Min,
+    n.TruncDiv,
+]
+_TREES = st.recursive(
+    _LEAF, lambda x: st.tuples(st.sampled_from(_INT), x, x).map(lambda t: t[0](t[1], t[2])), max_leaves=8
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,4 +1,5 @@
-"""Saved models whose code ends the process wherever it is entered, signed for whatever their manifests say: to load, show and save them runs none of it.
+"""Saved models whose code ends the process wherever it is entered, signed for whatever their manifests say: to load,
+show and save them runs none of it.
 
 python -m tests.fuzz.fuzz_archive_loads --seconds 600
 """

@@ -1,9 +1,11 @@
-"""Saved models whose manifests or weights are others, with right hashes: they are refused, or load, run and give what they gave before.
+"""Saved models whose manifests or weights are others, with right hashes: they are refused, or load, run and give what
+they gave before.
 
 python -m tests.fuzz.fuzz_archive_runs --seconds 600
 
-Code that was made for another manifest would read and write memory that is not its own. Beside crashes a finding is an answer that is not that of the model as
-it was saved, of an archive with code. Models of steps on the host alone have none; there a changed manifest is another model.
+Code that was made for another manifest would read and write memory that is not its own. Beside crashes a finding is an
+answer that is not that of the model as it was saved, of an archive with code. Models of steps on the host alone have
+none; there a changed manifest is another model.
 """
 
 from __future__ import annotations

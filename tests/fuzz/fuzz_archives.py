@@ -1,4 +1,5 @@
-"""Saved models that are not what was saved: reading them, showing them, and that no code is taken whose bytes are others.
+"""Saved models that are not what was saved: reading them, showing them, and that no code is taken whose bytes are
+others.
 
 python -m tests.fuzz.fuzz_archives --seconds 600
 """
@@ -26,7 +27,8 @@ MEMORY = next((folder for folder in (Path("/dev/shm"),) if os.access(folder, os.
 
 
 def seeds(folder: Path) -> None:
-    """Saved models: one step, several with copies to a device and back, sizes that data say, checks, weights of many types."""
+    """Saved models: one step, several with copies to a device and back, sizes that data say, checks, weights of many
+    types."""
     import numpy as np
     from tests.mixed import board
 
@@ -74,7 +76,11 @@ def known_code() -> frozenset[str]:
         found = set()
         for path in Path(name).iterdir():
             with zipfile.ZipFile(path) as archive:
-                found |= {hashlib.sha256(archive.read(n)[:-SIGNATURE]).hexdigest() for n in archive.namelist() if n.startswith(CODE)}
+                found |= {
+                    hashlib.sha256(archive.read(n)[:-SIGNATURE]).hexdigest()
+                    for n in archive.namelist()
+                    if n.startswith(CODE)
+                }
     return frozenset(found)
 
 
@@ -105,9 +111,11 @@ def target() -> Target:
 
 
 def change(data: bytes, chance: random.Random) -> bytes | None:
-    """Another manifest, other weights, other code, members that are renamed, missing or there twice; the zip itself is sound.
+    """Another manifest, other weights, other code, members that are renamed, missing or there twice; the zip itself is
+    sound.
 
-    Where the manifest and weights alone are changed, the code is mostly signed for it, so that what is behind the signature is reached.
+    Where the manifest and weights alone are changed, the code is mostly signed for it, so that what is behind the
+    signature is reached.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -154,7 +162,8 @@ def _changed_manifest(members: list[tuple[str, bytes]], at: int, chance: random.
 
 
 def _agree(members: list[tuple[str, bytes]], name: str, chance: random.Random) -> None:
-    """Mostly the manifest has the size and the hash of changed weights, so that what is behind the hash is reached; never that of code."""
+    """Mostly the manifest has the size and the hash of changed weights, so that what is behind the hash is reached;
+    never that of code."""
     at = next((k for k, (n, _) in enumerate(members) if n == MANIFEST), None)
     if name != WEIGHTS or at is None or chance.random() < 0.1:
         return

@@ -1,13 +1,16 @@
-"""Integers that only a run knows, hostile ones: sizes, axes, steps, positions, counts and scales of every ONNX operator that takes any.
+"""Integers that only a run knows, hostile ones: sizes, axes, steps, positions, counts and scales of every ONNX operator
+that takes any.
 
 python -m tests.fuzz.fuzz_integers --seconds 600 [--only REGEX] [--again CASE:NUMBER …]
 
-The models are ONNX's own conformance cases of single operators, whose inputs are all given at run time. Each is compiled once; then operands that ONNX's
-schema has for integers alone, and those that are sizes of another dtype (`SIZES`), are replaced by values from around 0, ±2³¹, ±2⁴⁷, ±2⁶² and the ends of their
-dtypes, infinity and NaN. Each run is in a child of its own (tests/fuzz/isolated.py) with 1 GiB of memory to spare: what asks for more has to be refused.
+The models are ONNX's own conformance cases of single operators, whose inputs are all given at run time. Each is
+compiled once; then operands that ONNX's schema has for integers alone, and those that are sizes of another dtype
+(`SIZES`), are replaced by values from around 0, ±2³¹, ±2⁴⁷, ±2⁶² and the ends of their dtypes, infinity and NaN. Each
+run is in a child of its own (tests/fuzz/isolated.py) with 1 GiB of memory to spare: what asks for more has to be
+refused.
 
-A finding is what it is there (but of a loop, which takes as many trips as it is told, no time), and a result that is not that of ONNX's reference evaluator,
-where that has one. CASE:NUMBER names a run, whatever the seed.
+A finding is what it is there (but of a loop, which takes as many trips as it is told, no time), and a result that is
+not that of ONNX's reference evaluator, where that has one. CASE:NUMBER names a run, whatever the seed.
 """
 
 from __future__ import annotations
@@ -45,17 +48,48 @@ _COMPARED = 128 << 20
 """Bytes of results beyond which the reference, whose memory would count as the run's, is not asked."""
 NEAR = (0, 1, -1, 2, 3, 4, 5, 7, -2, -3, 8, 16, 100)
 FAR = (1 << 31, 1 << 32, 1 << 40, 1 << 47, 1 << 53, 1 << 61, 1 << 62, 1 << 63)
-REALS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e-30, 1e9, 2.0**31, 2.0**62, 2.0**63, 1e30, float("inf"), float("-inf"), float("nan"))
+REALS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    2.0,
+    1e-30,
+    1e9,
+    2.0**31,
+    2.0**62,
+    2.0**63,
+    1e30,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 # Whose results ONNX's reference gets wrong, or leaves open, beyond what its own cases ask.
 REFERENCE: dict[str, tuple[str, Callable[[Sequence[Array]], bool]]] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), ("it takes no notice of lengths", lambda given: True)),
-    "OneHot": ("it does not cast depths and indices to int64, as is specified", lambda given: any((a != np.trunc(a)).any() for a in given[:2])),
-    "Resize": (
-        "it computes places in float64; of a region that ends at the border rounding decides whether its last place is within",
-        lambda given: any(a.dtype.kind == "f" and ((np.abs(a) > 1e6).any() or (a.size % 2 == 0 and (a[a.size // 2 :] == 1).any())) for a in given[1:]),
+    "OneHot": (
+        "it does not cast depths and indices to int64, as is specified",
+        lambda given: any((a != np.trunc(a)).any() for a in given[:2]),
     ),
-    "Trilu": ("numpy negates the diagonal's number", lambda given: any((np.abs(a.astype(np.float64)) > 2.0**31).any() for a in given[1:])),
-    "Range": ("numpy's range by an infinite step has an element, the specified one has none", lambda given: not np.isfinite(given[2].astype(np.float64)).all()),
+    "Resize": (
+        (
+            "it computes places in float64; of a region that ends at the border rounding decides whether its last place"
+            " is within"
+        ),
+        lambda given: any(
+            a.dtype.kind == "f" and ((np.abs(a) > 1e6).any() or (a.size % 2 == 0 and (a[a.size // 2 :] == 1).any()))
+            for a in given[1:]
+        ),
+    ),
+    "Trilu": (
+        "numpy negates the diagonal's number",
+        lambda given: any((np.abs(a.astype(np.float64)) > 2.0**31).any() for a in given[1:]),
+    ),
+    "Range": (
+        "numpy's range by an infinite step has an element, the specified one has none",
+        lambda given: not np.isfinite(given[2].astype(np.float64)).all(),
+    ),
 }
 
 Array = np.ndarray[Any, Any]
@@ -80,19 +114,29 @@ def subjects(only: str = "") -> dict[str, list[Subject]]:
     """By operator, all cases that have hostile inputs."""
     found: dict[str, list[Subject]] = {}
     for name, case in sorted({**cases(), **own()}.items()):
-        if not case.data_sets or not re.search(only, name) or any(op in RANDOM for op in (n.op_type for n in case.model.graph.node)):
+        if (
+            not case.data_sets
+            or not re.search(only, name)
+            or any(op in RANDOM for op in (n.op_type for n in case.model.graph.node))
+        ):
             continue
         inputs = case.data_sets[0][0]
         if not all(isinstance(x, (np.ndarray, np.generic)) and np.asarray(x).dtype.kind in "biuf" for x in inputs):
             continue
         arrays = tuple(np.asarray(x) for x in inputs)
         says = _says(case.model)
-        hostile = tuple(k for k, (x, info) in enumerate(zip(arrays, case.model.graph.input)) if 0 < x.size <= ELEMENTS and info.name in says)
+        hostile = tuple(
+            k
+            for k, (x, info) in enumerate(zip(arrays, case.model.graph.input))
+            if 0 < x.size <= ELEMENTS and info.name in says
+        )
         if not hostile:
             continue
         op = operator(name, case.model)
         loops = any(n.op_type in LOOPS for n in case.model.graph.node)
-        subject = Subject(name, op, case.model, arrays, hostile, (case.rtol, case.atol), loops, tuple(case.data_sets[0][1]))
+        subject = Subject(
+            name, op, case.model, arrays, hostile, (case.rtol, case.atol), loops, tuple(case.data_sets[0][1])
+        )
         found.setdefault(f"{op} {name.split('_')[1]}" if op == "expanded" else op, []).append(subject)
     return found
 
@@ -113,35 +157,44 @@ def own() -> dict[str, Own]:
     x, one = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones(1, np.int64)
     w = np.linspace(-1, 1, 36, dtype=np.float32).reshape(1, 3, 12)
     found: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
-        "rnn_lengths": ([node("RNN", ["x", "w", "r", "", "n"], ["", "y"], hidden_size=3)], {"x": x.reshape(3, 1, 4), "w": w[:, :, :4], "r": w[:, :, :3]}),
+        "rnn_lengths": ([node("RNN", ["x", "w", "r", "", "n"], ["", "y"], hidden_size=3)], {"x": x.reshape(3, 1, 4),
+            "w": w[:, :, :4], "r": w[:, :, :3]}),
         "gru_lengths": (
             [node("GRU", ["x", "w", "r", "", "n"], ["", "y"], hidden_size=1)],
             {"x": x.reshape(3, 1, 4), "w": w[:, :, :4], "r": w[:, :, :1]},
         ),
-        "sequence_at": ([node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "n"], ["y"])], {"x": x, "n": whole(1)}),
+        "sequence_at": ([node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceAt", ["s", "n"], ["y"])], {"x": x,
+            "n": whole(1)}),
         "sequence_erase": (
-            [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceErase", ["s", "n"], ["t"]), node("ConcatFromSequence", ["t"], ["y"], axis=0)],
+            [node("SequenceConstruct", ["x", "x"], ["s"]), node("SequenceErase", ["s", "n"], ["t"]),
+                node("ConcatFromSequence", ["t"], ["y"], axis=0)],
             {"x": x, "n": whole(1)},
         ),
         "sequence_insert": (
-            [node("SequenceConstruct", ["x"], ["s"]), node("SequenceInsert", ["s", "x", "n"], ["t"]), node("ConcatFromSequence", ["t"], ["y"], axis=0)],
+            [node("SequenceConstruct", ["x"], ["s"]), node("SequenceInsert", ["s", "x", "n"], ["t"]),
+                node("ConcatFromSequence", ["t"], ["y"], axis=0)],
             {"x": x, "n": whole(1)},
         ),
         "computed_fill": (
-            [node("Mul", ["n", "m"], ["p"]), node("Concat", ["p", "m"], ["s"], axis=0), node("ConstantOfShape", ["s"], ["f"]), node("Tile", ["f", "s"], ["y"])],
+            [node("Mul", ["n", "m"], ["p"]), node("Concat", ["p", "m"], ["s"], axis=0), node("ConstantOfShape", ["s"],
+                ["f"]), node("Tile", ["f", "s"], ["y"])],
             {"n": one, "m": one * 2},
         ),
         "padded_and_sliced": (
-            [node("Pad", ["x", "s"], ["p"]), node("Slice", ["p", "n", "m", "a", "t"], ["q"]), node("Shape", ["q"], ["d"]), node("Expand", ["one", "d"], ["e"]),
+            [node("Pad", ["x", "s"], ["p"]), node("Slice", ["p", "n", "m", "a", "t"], ["q"]), node("Shape", ["q"],
+            ["d"]), node("Expand", ["one", "d"], ["e"]),
              node("Add", ["q", "e"], ["y"])],
-            {"x": x, "s": np.array([0, 1, 1, 0]), "n": one, "m": one * 3, "a": one * 0, "t": one, "one": np.ones((1, 1), np.float32)},
+            {"x": x, "s": np.array([0, 1, 1, 0]), "n": one, "m": one * 3, "a": one * 0, "t": one, "one": np.ones((1, 1),
+                np.float32)},
         ),
         "split_and_gathered": (
-            [node("Split", ["x", "s"], ["u", "v"], axis=1), node("Gather", ["u", "n"], ["g"], axis=1), node("Concat", ["g", "v"], ["y"], axis=1)],
+            [node("Split", ["x", "s"], ["u", "v"], axis=1), node("Gather", ["u", "n"], ["g"], axis=1), node("Concat",
+                ["g", "v"], ["y"], axis=1)],
             {"x": x, "s": np.array([2, 2]), "n": np.array([0, -1])},
         ),
         "reshaped_product": (
-            [node("Reshape", ["x", "s"], ["r"]), node("Unsqueeze", ["r", "a"], ["q"]), node("CumSum", ["q", "n"], ["y"])],
+            [node("Reshape", ["x", "s"], ["r"]), node("Unsqueeze", ["r", "a"], ["q"]), node("CumSum", ["q", "n"],
+                ["y"])],
             {"x": x, "s": np.array([4, -1]), "a": one, "n": whole(0)},
         ),
     }  # fmt: skip
@@ -149,7 +202,9 @@ def own() -> dict[str, Own]:
     for name, (nodes, data) in found.items():
         if name.endswith("lengths"):
             data["n"] = np.array([2], np.int32)
-        infos = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in data.items()]
+        infos = [
+            helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in data.items()
+        ]
         graph = helper.make_graph(nodes, name, infos, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
         made[f"own_{name}"] = Own(proto, [([np.asarray(v) for v in data.values()], [])])
@@ -189,7 +244,11 @@ def changed(subject: Subject, number: int) -> list[Array]:
     arrays = [a.copy() for a in subject.inputs]
     for k in chance.sample(subject.hostile, chance.randint(1, len(subject.hostile))):
         flat = arrays[k].reshape(-1)
-        places = range(flat.size) if chance.random() < 0.3 else chance.sample(range(flat.size), chance.randint(1, min(2, flat.size)))
+        places = (
+            range(flat.size)
+            if chance.random() < 0.3
+            else chance.sample(range(flat.size), chance.randint(1, min(2, flat.size)))
+        )
         for at in places:
             flat[at] = _hostile(flat.dtype, chance)
     return arrays
@@ -232,8 +291,8 @@ def run(subject: Subject, executable: Any, arrays: Sequence[Array]) -> str:
 
 
 def reference(subject: Subject, arrays: Sequence[Array]) -> list[Any] | None:
-    """What ONNX's reference says; None if it is known to be wrong, or is not what ONNX expects of the case. It does not check what it is given, and may raise
-    anything.
+    """What ONNX's reference says; None if it is known to be wrong, or is not what ONNX expects of the case. It does not
+    check what it is given, and may raise anything.
     """
     if subject.operator in REFERENCE and REFERENCE[subject.operator][1](arrays):
         return None
@@ -269,8 +328,16 @@ def _differs(got: Array, want: Array, relative: float, absolute: float) -> str |
     with np.errstate(all="ignore"):
         wide, right = (a.astype(np.float64) if a.dtype.kind in "fV" else a for a in (got, want))
         # What it divides by 0 is left open.
-        absolute = max(absolute, relative * 1e-2 * float(np.nanmax(np.abs(right), initial=0.0, where=np.isfinite(right)))) if right.dtype.kind == "f" else 0.0
-        wrong = ~(np.isclose(wide, right, relative, absolute) | np.isnan(right)) if wide.dtype.kind == "f" else wide != right
+        absolute = (
+            max(absolute, relative * 1e-2 * float(np.nanmax(np.abs(right), initial=0.0, where=np.isfinite(right))))
+            if right.dtype.kind == "f"
+            else 0.0
+        )
+        wrong = (
+            ~(np.isclose(wide, right, relative, absolute) | np.isnan(right))
+            if wide.dtype.kind == "f"
+            else wide != right
+        )
     if not wrong.any():
         return None
     return f"{int(wrong.sum())} of {wrong.size} elements differ, {wide[wrong][0]} for {right[wrong][0]}"
@@ -281,9 +348,13 @@ def shown(arrays: Sequence[Array], which: Sequence[int]) -> str:
 
 
 def explore(
-    entries: Iterable[tuple[Subject, Iterable[int]]], target: str, found: Callable[[str, str], None], until: Callable[[], bool] = bool
+    entries: Iterable[tuple[Subject, Iterable[int]]],
+    target: str,
+    found: Callable[[str, str], None],
+    until: Callable[[], bool] = bool,
 ) -> Counter[str]:
-    """Runs of subjects, by their numbers, until the time is over; what came of them, by word. `found` gets the kind of each finding, and its text."""
+    """Runs of subjects, by their numbers, until the time is over; what came of them, by word. `found` gets the kind of
+    each finding, and its text."""
     words: Counter[str] = Counter()
     made: dict[str, Any] = {}
     for subject, numbers in entries:
@@ -311,7 +382,10 @@ def explore(
             if outcome.finding:
                 what = f"{outcome.finding} {outcome.text.strip().splitlines()[-1]}"
                 kind = re.sub(r"-?[0-9][0-9.e+-]*", "N", what)[:100]
-                found(f"{subject.operator}: {kind}", f"{subject.name}:{number}  {what}\n    {shown(arrays, subject.hostile)[:400]}")
+                found(
+                    f"{subject.operator}: {kind}",
+                    f"{subject.name}:{number}  {what}\n    {shown(arrays, subject.hostile)[:400]}",
+                )
     return words
 
 

@@ -1,4 +1,5 @@
-"""Model files that are not what they should be: ONNX's and Darknet's frontends and the graph passes on what they let through.
+"""Model files that are not what they should be: ONNX's and Darknet's frontends and the graph passes on what they let
+through.
 
 python -m tests.fuzz.fuzz_models --seconds 600
 """
@@ -18,7 +19,8 @@ CFG = b"[net"
 
 
 def seeds(folder: Path) -> None:
-    """The smallest model of each of ONNX's operators, with inputs and with constants; models of many parts; Darknet's layers."""
+    """The smallest model of each of ONNX's operators, with inputs and with constants; models of many parts; Darknet's
+    layers."""
     import numpy as np
     import onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -61,17 +63,35 @@ def seeds(folder: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [w, numpy_helper.from_array(np.array([0]), "zero"), numpy_helper.from_array(np.array([-1]), "rest")],
     )
-    own = helper.make_function("own", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 20)])
+    own = helper.make_function(
+        "own", "Twice", ["a"], ["b"], [node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 20)]
+    )
     imports = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
     whole = helper.make_model(many, opset_imports=imports, functions=[own], ir_version=10)
     (folder / "many.onnx").write_bytes(whole.SerializeToString())
     whole.graph.initializer.append(elsewhere)
     whole.graph.node[0].input.append("b")
     (folder / "external.onnx").write_bytes(whole.SerializeToString())
-    layers = ["convolutional", "maxpool", "avgpool", "connected", "shortcut", "route", "upsample", "softmax", "yolo", "dropout", "local", "reorg", "region"]
+    layers = [
+        "convolutional",
+        "maxpool",
+        "avgpool",
+        "connected",
+        "shortcut",
+        "route",
+        "upsample",
+        "softmax",
+        "yolo",
+        "dropout",
+        "local",
+        "reorg",
+        "region",
+    ]
     for layer in layers:
-        values = {"convolutional": "filters=2\nsize=3\nstride=1\npad=1\nactivation=leaky\nbatch_normalize=1", "maxpool": "size=2\nstride=2",
-                  "connected": "output=4\nactivation=linear", "shortcut": "from=-2\nactivation=linear", "route": "layers=-1,-2", "upsample": "stride=2",
+        values = {"convolutional": "filters=2\nsize=3\nstride=1\npad=1\nactivation=leaky\nbatch_normalize=1",
+        "maxpool": "size=2\nstride=2",
+                  "connected": "output=4\nactivation=linear", "shortcut": "from=-2\nactivation=linear",
+                  "route": "layers=-1,-2", "upsample": "stride=2",
                   "yolo": "mask=0\nanchors=1,2\nclasses=1\nnum=1", "reorg": "stride=2"}.get(layer, "")  # fmt: skip
         conv = "[convolutional]\nfilters=3\nsize=1\nstride=1\nactivation=linear\n"
         text = f"[net]\nwidth=8\nheight=8\nchannels=3\n{conv}{conv}[{layer}]\n{values}\n"

@@ -1,10 +1,12 @@
-"""Coverage-guided fuzz runs: one process feeds a target with inputs, another starts it again after whatever ends it, until the time is over.
+"""Coverage-guided fuzz runs: one process feeds a target with inputs, another starts it again after whatever ends it,
+until the time is over.
 
-A finding is an exception that is no WeftError, a WeftError without a text, a crash, a hang of more than ten seconds, or more than 1 GiB of memory. Each is
-kept in a folder, the input beside what happened; exceptions that were raised at one place are one finding.
+A finding is an exception that is no WeftError, a WeftError without a text, a crash, a hang of more than ten seconds, or
+more than 1 GiB of memory. Each is kept in a folder, the input beside what happened; exceptions that were raised at one
+place are one finding.
 
-Needs `atheris` (the extra `fuzz`), which instruments the sources as they are imported. Inputs are made by libFuzzer's mutations and by those of the target,
-which know the format.
+Needs `atheris` (the extra `fuzz`), which instruments the sources as they are imported. Inputs are made by libFuzzer's
+mutations and by those of the target, which know the format.
 """
 
 from __future__ import annotations
@@ -74,7 +76,10 @@ def main(target: Callable[[], Target], arguments: Sequence[str] | None = None) -
     made.seeds(corpus)
     print(f"corpus and findings: {folder}", flush=True)
     found, runs = _watch(made.module, folder, findings, options.seconds, options.seed)
-    print(f"{runs} inputs in {options.seconds} s, {len(found)} finding(s), {len(list(corpus.iterdir()))} inputs of new coverage")
+    print(
+        f"{runs} inputs in {options.seconds} s, {len(found)} finding(s), {len(list(corpus.iterdir()))} inputs of new"
+        " coverage"
+    )
     for path in found:
         print(f"  {path}")
     raise SystemExit(1 if found else 0)
@@ -86,9 +91,27 @@ def _watch(module: str, folder: Path, findings: Path, seconds: int, seed: int) -
     end = time.monotonic() + seconds
     runs = 0
     while (left := round(end - time.monotonic())) > 0:
-        words = [sys.executable, "-m", module, "--child", "--folder", str(folder), "--seconds", str(left), "--seed", str(seed)]
+        words = [
+            sys.executable,
+            "-m",
+            module,
+            "--child",
+            "--folder",
+            str(folder),
+            "--seconds",
+            str(left),
+            "--seed",
+            str(seed),
+        ]
         ended = subprocess.run(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, errors="replace")
-        runs += max((int(line[1:].split()[0]) for line in ended.stderr.splitlines() if line[:1] == "#" and line[1:].split()[0].isdigit()), default=0)
+        runs += max(
+            (
+                int(line[1:].split()[0])
+                for line in ended.stderr.splitlines()
+                if line[:1] == "#" and line[1:].split()[0].isdigit()
+            ),
+            default=0,
+        )
         seed += 1
         fresh = [p for p in findings.iterdir() if p.name.startswith(ENDS) and not p.with_suffix(".txt").exists()]
         for path in fresh:
@@ -96,7 +119,12 @@ def _watch(module: str, folder: Path, findings: Path, seconds: int, seed: int) -
             print(f"{path.name}: it ended the process", flush=True)
         if ended.returncode and not fresh and "Done" not in ended.stderr:
             raise SystemExit(f"the fuzzer ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
-    return sorted(p for p in set(findings.iterdir()) - before if p.suffix != ".txt" and not p.name.startswith("slow-unit-")), runs
+    return (
+        sorted(
+            p for p in set(findings.iterdir()) - before if p.suffix != ".txt" and not p.name.startswith("slow-unit-")
+        ),
+        runs,
+    )
 
 
 def _fuzz(target: Callable[[], Target], corpus: Path, findings: Path, seconds: int, seed: int) -> None:
@@ -116,7 +144,14 @@ def _fuzz(target: Callable[[], Target], corpus: Path, findings: Path, seconds: i
         changed = made.change(data, chance) if chance.random() < 0.8 else None
         return atheris.Mutate(data, most) if changed is None or len(changed) > most else changed  # type: ignore[no-any-return]
 
-    limits = [f"-max_total_time={seconds}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEGABYTES}", "-max_len=65536", "-len_control=0", f"-seed={seed}"]
+    limits = [
+        f"-max_total_time={seconds}",
+        f"-timeout={SECONDS}",
+        f"-rss_limit_mb={MEGABYTES}",
+        "-max_len=65536",
+        "-len_control=0",
+        f"-seed={seed}",
+    ]
     atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={findings}/", str(corpus)], one, custom_mutator=change)
     atheris.Fuzz()
 

@@ -1,9 +1,12 @@
-"""Fuzz runs whose inputs may end the process: each is tried in a child of its own, which has limits, until the time is over.
+"""Fuzz runs whose inputs may end the process: each is tried in a child of its own, which has limits, until the time is
+over.
 
-A finding is a signal, more than ten seconds of its own processor time (sixty by the clock), more than 1 GiB of memory, or an exception that is no WeftError
-with a text. Each is kept in a folder, the input beside what happened; exceptions that were raised at one place are one finding.
+A finding is a signal, more than ten seconds of its own processor time (sixty by the clock), more than 1 GiB of memory,
+or an exception that is no WeftError with a text. Each is kept in a folder, the input beside what happened; exceptions
+that were raised at one place are one finding.
 
-Needs nothing but fork. Inputs are changes of those to begin with, by a fixed seed: the same numbers give the same inputs.
+Needs nothing but fork. Inputs are changes of those to begin with, by a fixed seed: the same numbers give the same
+inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class Target:
     Args:
         seeds: inputs to begin with, by name.
         change: another input made of one.
-        one: takes an input, and the name of the one that it was made of; gives a word for what came of it, and raises what is a finding.
+        one: takes an input, and the name of the one that it was made of; gives a word for what came of it, and raises
+        what is a finding.
     """
 
     seeds: dict[str, bytes]
@@ -91,7 +95,10 @@ def _child(one: Callable[[], str], pipe: int, seconds: int, memory: int, room: i
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # A busy machine takes its time; what waits for ever uses none of the processor's.
-        for number, timer, limit in ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, _CLOCK * seconds)):
+        for number, timer, limit in (
+            (signal.SIGPROF, signal.ITIMER_PROF, seconds),
+            (signal.SIGALRM, signal.ITIMER_REAL, _CLOCK * seconds),
+        ):
             signal.signal(number, signal.SIG_DFL)
             signal.setitimer(timer, limit)
         said = one()
@@ -106,8 +113,11 @@ def _child(one: Callable[[], str], pipe: int, seconds: int, memory: int, room: i
     os._exit(0)
 
 
-def fuzz(target: Target, seed: int, until: Callable[[int], bool], found: Callable[[bytes, Outcome], None]) -> Counter[str]:
-    """Tries inputs until the time is over, by how many there were; what came of them, by word. `found` gets the findings."""
+def fuzz(
+    target: Target, seed: int, until: Callable[[int], bool], found: Callable[[bytes, Outcome], None]
+) -> Counter[str]:
+    """Tries inputs until the time is over, by how many there were; what came of them, by word. `found` gets the
+    findings."""
     words: Counter[str] = Counter()
     names = sorted(target.seeds)
     number = 0
@@ -133,7 +143,12 @@ def main(target: Callable[[], Target], arguments: Sequence[str] | None = None) -
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="of the findings")
-    parser.add_argument("--again", nargs=2, metavar=("SEED-INPUT", "FILE"), help="an input that was made of one to begin with: runs it once, in this process")
+    parser.add_argument(
+        "--again",
+        nargs=2,
+        metavar=("SEED-INPUT", "FILE"),
+        help="an input that was made of one to begin with: runs it once, in this process",
+    )
     options = parser.parse_args(arguments)
     made = target()
     if options.again is not None:
@@ -155,7 +170,10 @@ def main(target: Callable[[], Target], arguments: Sequence[str] | None = None) -
 
     end = time.monotonic() + options.seconds
     words = fuzz(made, options.seed, lambda number: time.monotonic() > end, found)
-    print(f"{sum(words.values())} inputs in {options.seconds} s ({', '.join(f'{n} {w}' for w, n in sorted(words.items()))}), {len(kinds)} finding(s)")
+    print(
+        f"{sum(words.values())} inputs in {options.seconds} s"
+        f" ({', '.join(f'{n} {w}' for w, n in sorted(words.items()))}), {len(kinds)} finding(s)"
+    )
     if kinds:
         print(f"findings: {folder}")
     raise SystemExit(1 if kinds else 0)

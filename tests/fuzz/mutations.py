@@ -6,7 +6,28 @@ import json
 import random
 from typing import Any
 
-INTEGERS = (0, 1, -1, 2, 3, 4, 7, 8, 16, 255, 1000, 65536, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**62, 2**63 - 1, -(2**63))
+INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    16,
+    255,
+    1000,
+    65536,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**32,
+    2**40,
+    2**62,
+    2**63 - 1,
+    -(2**63),
+)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, 3e38, -3e38, float("inf"), float("-inf"), float("nan"))
 TEXTS = ("", " ", "x", "..", "/", "\0", "é", "NOTSET", "SAME_UPPER", "linear", "none", "x" * 300)
 
@@ -97,7 +118,13 @@ def _scalar(field: Any, old: Any, near: list[Any], chance: random.Random) -> Any
     """Another value of a field: one that breaks things, one beside the old, or one of the same kind from elsewhere."""
     if field.type == field.TYPE_STRING:
         others = [v for m in near for f, v in m.ListFields() if f.type == f.TYPE_STRING and isinstance(v, str)]
-        others += [v for m in near for f, vs in m.ListFields() if f.type == f.TYPE_STRING and not isinstance(vs, str) for v in vs]
+        others += [
+            v
+            for m in near
+            for f, vs in m.ListFields()
+            if f.type == f.TYPE_STRING and not isinstance(vs, str)
+            for v in vs
+        ]
         return chance.choice(others) if others and chance.random() < 0.8 else chance.choice(TEXTS)
     if field.type == field.TYPE_BYTES:
         return change_bytes(old or b"", chance)
@@ -153,7 +180,13 @@ def change_json(tree: Any, chance: random.Random) -> None:
         container[chance.choice((*TEXTS, key + "x"))] = container.pop(key)
     else:
         old = container[key]
-        near = (old + 1, old - 1, -old) if isinstance(old, int) else (old + "x", old[:-1], f"({old})", f"{old} // 0", f"-{old}") if isinstance(old, str) else ()
+        near = (
+            (old + 1, old - 1, -old)
+            if isinstance(old, int)
+            else (old + "x", old[:-1], f"({old})", f"{old} // 0", f"-{old}")
+            if isinstance(old, str)
+            else ()
+        )
         container[key] = chance.choice((*near, *INTEGERS, *TEXTS, None, True, [], {}, 1.5, 1e300))
 
 

@@ -1,8 +1,10 @@
-"""Random valid ONNX models of many operators: any rank to five, sizes of zero and one, broadcasting, all dtypes, sizes that are open.
+"""Random valid ONNX models of many operators: any rank to five, sizes of zero and one, broadcasting, all dtypes, sizes
+that are open.
 
-A model grows node by node. Each is evaluated by ONNX's reference as it is added, for every assignment of the open sizes, and once more with noise of the last
-digits on all results that are rounded: what the reference refuses, overflows or makes NaN is left out, and the noise tells how far two right results may be
-apart. Operators that jump (comparisons, roundings, positions of maxima) take what is exact only.
+A model grows node by node. Each is evaluated by ONNX's reference as it is added, for every assignment of the open
+sizes, and once more with noise of the last digits on all results that are rounded: what the reference refuses,
+overflows or makes NaN is left out, and the noise tells how far two right results may be apart. Operators that jump
+(comparisons, roundings, positions of maxima) take what is exact only.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ class Refused(Exception):
 
 @dataclass
 class Model:
-    """A random model with inputs and expected outputs of its runs, by name; `slack` is how far results may be apart by noise."""
+    """A random model with inputs and expected outputs of its runs, by name; `slack` is how far results may be apart by
+    noise."""
 
     seed: int
     proto: onnx.ModelProto
@@ -113,11 +116,20 @@ class Growing:
         self.constants.append(numpy_helper.from_array(data, name))
         return Value(name, [data] * len(self.assignments), [data] * len(self.assignments), True)
 
-    def pick(self, *dtypes: str, ranks: tuple[int, int] = (0, 5), exact: bool = False, where: Callable[[Value], bool] = lambda v: True) -> Value:
+    def pick(
+        self,
+        *dtypes: str,
+        ranks: tuple[int, int] = (0, 5),
+        exact: bool = False,
+        where: Callable[[Value], bool] = lambda v: True,
+    ) -> Value:
         """A value of these dtypes (any if none is given), rather one of the last."""
         fit = [
             v for v in self.values
-            if (not dtypes or v.dtype in dtypes) and ranks[0] <= v.rank <= ranks[1] and (v.exact or not exact or not v.dtype.startswith("float")) and where(v)
+            if (not dtypes or v.dtype in dtypes)
+            and ranks[0] <= v.rank <= ranks[1]
+            and (v.exact or not exact or not v.dtype.startswith("float"))
+            and where(v)
         ]  # fmt: skip
         if not fit:
             raise Refused
@@ -133,14 +145,18 @@ class Growing:
         return self.constant(self.data(shape, x.dtype))
 
     # -- nodes
-    def add(self, op: str, inputs: list[Value | None], outputs: int = 1, exact: bool = False, **attributes: Any) -> None:
+    def add(
+        self, op: str, inputs: list[Value | None], outputs: int = 1, exact: bool = False, **attributes: Any
+    ) -> None:
         """A node, if the reference takes it in every run.
 
         Raises:
             Refused: it does not, or results are too large, not finite, or too many.
         """
         names = [self.fresh() for _ in range(outputs)]
-        node = helper.make_node(op, ["" if v is None else v.name for v in inputs], names, name=f"{op}_{self.count}", **attributes)
+        node = helper.make_node(
+            op, ["" if v is None else v.name for v in inputs], names, name=f"{op}_{self.count}", **attributes
+        )
         given = [v for v in inputs if v is not None]
         runs = [evaluate(node, [v.runs[k] for v in given]) for k in range(len(self.assignments))]
         noisy = [evaluate(node, [v.noisy[k] for v in given]) for k in range(len(self.assignments))]
@@ -158,7 +174,8 @@ class Growing:
         self.nodes.append(node)
 
     def disturbed(self, a: Array, sums: bool) -> Array:
-        """`a` with noise in its last digits: those of the largest element where elements are sums, since terms that cancel leave their roundings."""
+        """`a` with noise in its last digits: those of the largest element where elements are sums, since terms that
+        cancel leave their roundings."""
         if a.dtype.kind != "f" or not a.size:
             return a
         rng = np.random.default_rng(self.chance.getrandbits(32))
@@ -177,7 +194,9 @@ def _broadcast(a: Value, b: Value) -> bool:
 def _tame(a: Array) -> bool:
     if a.size > MOST_ELEMENTS:
         return False
-    return a.dtype.kind != "f" or (bool(np.isfinite(a).all()) and (not a.size or float(np.abs(a).max()) <= LARGEST[str(a.dtype)]))
+    return a.dtype.kind != "f" or (
+        bool(np.isfinite(a).all()) and (not a.size or float(np.abs(a).max()) <= LARGEST[str(a.dtype)])
+    )
 
 
 def evaluate(node: onnx.NodeProto, arrays: list[Array]) -> list[Array]:
@@ -188,9 +207,13 @@ def evaluate(node: onnx.NodeProto, arrays: list[Array]) -> list[Array]:
     """
     names = [n for n in node.input if n]
     distinct = dict(zip(names, arrays))
-    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in distinct.items()]
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in distinct.items()
+    ]
     outputs = [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in node.output]
-    model = helper.make_model(helper.make_graph([node], "one", inputs, outputs), opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    model = helper.make_model(
+        helper.make_graph([node], "one", inputs, outputs), opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
+    )
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -200,10 +223,13 @@ def evaluate(node: onnx.NodeProto, arrays: list[Array]) -> list[Array]:
     if not all(isinstance(r, (np.ndarray, np.generic)) for r in results):
         raise Refused
     made = [np.asarray(r) for r in results]
-    # The reference is wrong where it departs from the types that ONNX's own inference gives (sums of squares of int32, global pools of three dimensions).
+    # The reference is wrong where it departs from the types that ONNX's own inference gives (sums of squares of int32,
+    # global pools of three dimensions).
     for info, array in zip(onnx.shape_inference.infer_shapes(model).graph.output, made):
         known = info.type.tensor_type
-        if known.elem_type != helper.np_dtype_to_tensor_dtype(array.dtype) or (known.HasField("shape") and len(known.shape.dim) != array.ndim):
+        if known.elem_type != helper.np_dtype_to_tensor_dtype(array.dtype) or (
+            known.HasField("shape") and len(known.shape.dim) != array.ndim
+        ):
             raise Refused
     return made
 
@@ -212,11 +238,13 @@ def evaluate(node: onnx.NodeProto, arrays: list[Array]) -> list[Array]:
 
 Maker = Callable[[Growing], None]
 SMOOTH = (
-    "Abs", "Neg", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu", "Log",
-    "Mish", "Reciprocal", "Relu", "Selu", "Celu", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "Gelu", "Identity",
+    "Abs", "Neg", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Elu", "Erf", "Exp", "HardSigmoid",
+    "HardSwish", "LeakyRelu", "Log",
+    "Mish", "Reciprocal", "Relu", "Selu", "Celu", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan",
+    "Tanh", "Gelu", "Identity",
 )  # fmt: skip
 JUMPING = "Ceil Floor Round Sign ThresholdedRelu Shrink IsNaN IsInf".split()  # noqa: SIM905
-REDUCING = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare".split()  # noqa: SIM905
+REDUCING = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare".split()  # noqa: E501, SIM905
 
 
 def _unary(op: str) -> Maker:
@@ -224,7 +252,9 @@ def _unary(op: str) -> Maker:
 
 
 def _jumping(op: str) -> Maker:
-    return lambda g: g.add(op, [g.pick(*(("float32", "float64") if op.startswith("Is") else FLOATS), exact=True)], exact=True)
+    return lambda g: g.add(
+        op, [g.pick(*(("float32", "float64") if op.startswith("Is") else FLOATS), exact=True)], exact=True
+    )
 
 
 def _binary(op: str, dtypes: tuple[str, ...], jumps: bool = False, exact: bool = False) -> Maker:
@@ -236,18 +266,38 @@ def _binary(op: str, dtypes: tuple[str, ...], jumps: bool = False, exact: bool =
         pair: list[Value | None] = [x, y] if g.chance.random() < 0.5 else [y, x]
         if op in ("Div", "Mod") and x.dtype[0] in "iu":
             pair = [x, g.constant(g.chance.choice((1, 2, 3, 5)), x.dtype)]
-        g.add(op, pair, exact=exact or x.dtype[0] in "iub", **({"direction": g.chance.choice(("LEFT", "RIGHT"))} if op == "BitShift" else {}))
+        g.add(
+            op,
+            pair,
+            exact=exact or x.dtype[0] in "iub",
+            **({"direction": g.chance.choice(("LEFT", "RIGHT"))} if op == "BitShift" else {}),
+        )
 
     return make
 
 
 def _reduce(op: str) -> Maker:
     def make(g: Growing) -> None:
-        x = g.pick(*FLOATS, "int32", "int64", ranks=(1, 5)) if op not in ("ReduceLogSum", "ReduceLogSumExp") else g.pick(*FLOATS, ranks=(1, 5))
-        if any(0 in r.shape for r in x.runs) and op in ("ReduceMax", "ReduceMin", "ReduceMean", "ReduceLogSumExp", "ReduceLogSum"):
+        x = (
+            g.pick(*FLOATS, "int32", "int64", ranks=(1, 5))
+            if op not in ("ReduceLogSum", "ReduceLogSumExp")
+            else g.pick(*FLOATS, ranks=(1, 5))
+        )
+        if any(0 in r.shape for r in x.runs) and op in (
+            "ReduceMax",
+            "ReduceMin",
+            "ReduceMean",
+            "ReduceLogSumExp",
+            "ReduceLogSum",
+        ):
             raise Refused
         axes = g.chance.sample(range(-x.rank, 0), g.chance.randint(1, x.rank))
-        g.add(op, [x, g.constant(axes, "int64")], exact=op in ("ReduceMax", "ReduceMin") or x.dtype[0] == "i", keepdims=g.chance.randint(0, 1))
+        g.add(
+            op,
+            [x, g.constant(axes, "int64")],
+            exact=op in ("ReduceMax", "ReduceMin") or x.dtype[0] == "i",
+            keepdims=g.chance.randint(0, 1),
+        )
 
     return make
 
@@ -255,7 +305,14 @@ def _reduce(op: str) -> Maker:
 def _arg(op: str) -> Maker:
     def make(g: Growing) -> None:
         x = g.pick("float32", "int32", "float64", ranks=(1, 4), exact=True, where=lambda v: all(r.size for r in v.runs))
-        g.add(op, [x], exact=True, axis=g.chance.randrange(-x.rank, x.rank), keepdims=g.chance.randint(0, 1), select_last_index=g.chance.randint(0, 1))
+        g.add(
+            op,
+            [x],
+            exact=True,
+            axis=g.chance.randrange(-x.rank, x.rank),
+            keepdims=g.chance.randint(0, 1),
+            select_last_index=g.chance.randint(0, 1),
+        )
 
     return make
 
@@ -316,7 +373,11 @@ def flatten(g: Growing) -> None:
 
 def squeeze(g: Growing) -> None:
     x = g.pick(ranks=(1, 5), where=lambda v: any(all(r.shape[a] == 1 for r in v.runs) for a in range(v.rank)))
-    g.add("Squeeze", [x, g.constant([a for a in range(x.rank) if all(r.shape[a] == 1 for r in x.runs)], "int64")], exact=True)
+    g.add(
+        "Squeeze",
+        [x, g.constant([a for a in range(x.rank) if all(r.shape[a] == 1 for r in x.runs)], "int64")],
+        exact=True,
+    )
 
 
 def unsqueeze(g: Growing) -> None:
@@ -332,7 +393,10 @@ def concat(g: Growing) -> None:
         return (
             v.dtype == x.dtype
             and v.rank == x.rank
-            and all(a.shape[:axis] + a.shape[axis + 1 :] == b.shape[:axis] + b.shape[axis + 1 :] for a, b in zip(v.runs, x.runs))
+            and all(
+                a.shape[:axis] + a.shape[axis + 1 :] == b.shape[:axis] + b.shape[axis + 1 :]
+                for a, b in zip(v.runs, x.runs)
+            )
         )
 
     others = [g.pick(x.dtype, where=fits) for _ in range(g.chance.randint(1, 3))]
@@ -349,7 +413,10 @@ def slice_(g: Growing) -> None:
 
 
 def split(g: Growing) -> None:
-    x = g.pick(ranks=(1, 5), where=lambda v: any(len({r.shape[a] for r in v.runs}) == 1 and v.shape[a] > 1 for a in range(v.rank)))
+    x = g.pick(
+        ranks=(1, 5),
+        where=lambda v: any(len({r.shape[a] for r in v.runs}) == 1 and v.shape[a] > 1 for a in range(v.rank)),
+    )
     axis = g.chance.choice([a for a in range(x.rank) if len({r.shape[a] for r in x.runs}) == 1 and x.shape[a] > 1])
     first = g.chance.randint(0, x.shape[axis])
     g.add("Split", [x, g.constant([first, x.shape[axis] - first], "int64")], 2, exact=True, axis=axis)
@@ -357,11 +424,18 @@ def split(g: Growing) -> None:
 
 def expand(g: Growing) -> None:
     x = g.pick()
-    wanted = [d if g.chance.random() < 0.5 and len({r.shape[k] for r in x.runs}) == 1 and d != 1 else 1 for k, d in enumerate(x.shape)]
+    wanted = [
+        d if g.chance.random() < 0.5 and len({r.shape[k] for r in x.runs}) == 1 and d != 1 else 1
+        for k, d in enumerate(x.shape)
+    ]
     for k, d in enumerate(x.shape):
         if d == 1 and g.chance.random() < 0.7 and len({r.shape[k] for r in x.runs}) == 1:
             wanted[k] = g.chance.choice((0, 2, 3))
-    g.add("Expand", [x, g.constant([*([2] * g.chance.randint(0, max(0, min(1, 5 - x.rank)))), *wanted], "int64")], exact=True)
+    g.add(
+        "Expand",
+        [x, g.constant([*([2] * g.chance.randint(0, max(0, min(1, 5 - x.rank)))), *wanted], "int64")],
+        exact=True,
+    )
 
 
 def tile(g: Growing) -> None:
@@ -389,7 +463,12 @@ def gather(g: Growing) -> None:
     x = g.pick(ranks=(1, 4), where=lambda v: all(r.size for r in v.runs))
     axis = g.chance.randrange(x.rank)
     size = min(r.shape[axis] for r in x.runs)
-    g.add("Gather", [x, _indices(g, g.chance.choice(((), (2,), (2, 2), (0,))), size)], exact=True, axis=axis - g.chance.choice((0, x.rank)))
+    g.add(
+        "Gather",
+        [x, _indices(g, g.chance.choice(((), (2,), (2, 2), (0,))), size)],
+        exact=True,
+        axis=axis - g.chance.choice((0, x.rank)),
+    )
 
 
 def gather_by_data(g: Growing) -> None:
@@ -404,7 +483,12 @@ def gather_by_data(g: Growing) -> None:
 def gather_elements(g: Growing) -> None:
     x = g.pick(ranks=(1, 4), where=lambda v: all(r.size for r in v.runs) and len({r.shape for r in v.runs}) == 1)
     axis = g.chance.randrange(x.rank)
-    g.add("GatherElements", [x, _indices(g, x.shape[:axis] + (2,) + x.shape[axis + 1 :], x.shape[axis])], exact=True, axis=axis)
+    g.add(
+        "GatherElements",
+        [x, _indices(g, x.shape[:axis] + (2,) + x.shape[axis + 1 :], x.shape[axis])],
+        exact=True,
+        axis=axis,
+    )
 
 
 def gather_nd(g: Growing) -> None:
@@ -413,24 +497,50 @@ def gather_nd(g: Growing) -> None:
 
 
 def scatter_elements(g: Growing) -> None:
-    x = g.pick("float32", "int32", "float64", ranks=(1, 3), where=lambda v: all(r.size for r in v.runs) and len({r.shape for r in v.runs}) == 1)
+    x = g.pick(
+        "float32",
+        "int32",
+        "float64",
+        ranks=(1, 3),
+        where=lambda v: all(r.size for r in v.runs) and len({r.shape for r in v.runs}) == 1,
+    )
     axis = g.chance.randrange(x.rank)
     shape = x.shape[:axis] + (1,) + x.shape[axis + 1 :]
     reduction = g.chance.choice(("none", "add", "max", "min"))
     g.add(
-        "ScatterElements", [x, _indices(g, shape, x.shape[axis]), g.constant(g.data(shape, x.dtype))], exact=reduction != "add", axis=axis, reduction=reduction
+        "ScatterElements",
+        [x, _indices(g, shape, x.shape[axis]), g.constant(g.data(shape, x.dtype))],
+        exact=reduction != "add",
+        axis=axis,
+        reduction=reduction,
     )
 
 
 def scatter_nd(g: Growing) -> None:
-    x = g.pick("float32", "int64", "float64", ranks=(1, 3), where=lambda v: all(r.size for r in v.runs) and len({r.shape for r in v.runs}) == 1)
+    x = g.pick(
+        "float32",
+        "int64",
+        "float64",
+        ranks=(1, 3),
+        where=lambda v: all(r.size for r in v.runs) and len({r.shape for r in v.runs}) == 1,
+    )
     reduction = g.chance.choice(("none", "add", "mul"))
-    g.add("ScatterND", [x, _indices(g, (2, 1), x.shape[0]), g.constant(g.data((2, *x.shape[1:]), x.dtype))], exact=reduction == "none", reduction=reduction)
+    g.add(
+        "ScatterND",
+        [x, _indices(g, (2, 1), x.shape[0]), g.constant(g.data((2, *x.shape[1:]), x.dtype))],
+        exact=reduction == "none",
+        reduction=reduction,
+    )
 
 
 def one_hot(g: Growing) -> None:
     x = g.pick("int64", "int32", ranks=(0, 3))
-    g.add("OneHot", [x, g.constant(4, "int64"), g.constant([0.5, 2], "float32")], exact=True, axis=g.chance.choice((-1, 0)))
+    g.add(
+        "OneHot",
+        [x, g.constant(4, "int64"), g.constant([0.5, 2], "float32")],
+        exact=True,
+        axis=g.chance.choice((-1, 0)),
+    )
 
 
 def trilu(g: Growing) -> None:
@@ -462,13 +572,26 @@ def constant_of_shape(g: Growing) -> None:
 def range_(g: Growing) -> None:
     x = g.pick(ranks=(1, 5))
     g.add("Size", [x], exact=True)
-    g.add("Range", [g.constant(g.chance.choice((0, 2, -3)), "int64"), g.values[-1], g.constant(g.chance.choice((1, 2, 5)), "int64")], exact=True)
+    g.add(
+        "Range",
+        [
+            g.constant(g.chance.choice((0, 2, -3)), "int64"),
+            g.values[-1],
+            g.constant(g.chance.choice((1, 2, 5)), "int64"),
+        ],
+        exact=True,
+    )
 
 
 def compress(g: Growing) -> None:
     x = g.pick(ranks=(1, 3), where=lambda v: all(r.size for r in v.runs))
     axis = g.chance.randrange(x.rank)
-    g.add("Compress", [x, g.constant([g.chance.random() < 0.6 for _ in range(min(r.shape[axis] for r in x.runs))])], exact=True, axis=axis)
+    g.add(
+        "Compress",
+        [x, g.constant([g.chance.random() < 0.6 for _ in range(min(r.shape[axis] for r in x.runs))])],
+        exact=True,
+        axis=axis,
+    )
 
 
 def non_zero(g: Growing) -> None:
@@ -485,13 +608,19 @@ def top_k(g: Growing) -> None:
 def cum_sum(g: Growing) -> None:
     x = g.pick("float32", "float64", "int32", "int64", ranks=(1, 4))
     axis = g.constant(g.chance.randrange(-x.rank, x.rank), "int64")
-    g.add("CumSum", [x, axis], exact=x.dtype[0] == "i", exclusive=g.chance.randint(0, 1), reverse=g.chance.randint(0, 1))
+    g.add(
+        "CumSum", [x, axis], exact=x.dtype[0] == "i", exclusive=g.chance.randint(0, 1), reverse=g.chance.randint(0, 1)
+    )
 
 
 def mat_mul(g: Growing) -> None:
     x = g.pick("float32", "float64", "float16", ranks=(1, 4), where=lambda v: len({r.shape[-1] for r in v.runs}) == 1)
     fit = [v for v in g.values if v.dtype == x.dtype and v.rank >= 2 and v is not x]
-    y = g.chance.choice(fit) if fit and g.chance.random() < 0.4 else g.constant(g.data((x.shape[-1], g.chance.choice(SIZES)), x.dtype))
+    y = (
+        g.chance.choice(fit)
+        if fit and g.chance.random() < 0.4
+        else g.constant(g.data((x.shape[-1], g.chance.choice(SIZES)), x.dtype))
+    )
     g.add("MatMul", [x, y])
 
 
@@ -501,7 +630,13 @@ def gemm(g: Growing) -> None:
     if turned or len({r.shape[1] for r in x.runs}) > 1:
         raise Refused
     n = g.chance.choice(SIZES)
-    g.add("Gemm", [x, g.constant(g.data((n, x.shape[1]), x.dtype)), g.constant(g.data((n,), x.dtype))], transB=1, alpha=0.5, beta=2.0)
+    g.add(
+        "Gemm",
+        [x, g.constant(g.data((n, x.shape[1]), x.dtype)), g.constant(g.data((n,), x.dtype))],
+        transB=1,
+        alpha=0.5,
+        beta=2.0,
+    )
 
 
 def einsum(g: Growing) -> None:
@@ -510,7 +645,13 @@ def einsum(g: Growing) -> None:
 
 
 def _picture(g: Growing) -> Value:
-    x = g.pick("float32", "float32", "float64", ranks=(3, 5), where=lambda v: all(min(r.shape[2:]) >= 2 and r.shape[0] for r in v.runs) and v.rank in (3, 4, 5))
+    x = g.pick(
+        "float32",
+        "float32",
+        "float64",
+        ranks=(3, 5),
+        where=lambda v: all(min(r.shape[2:]) >= 2 and r.shape[0] for r in v.runs) and v.rank in (3, 4, 5),
+    )
     if len({r.shape[1] for r in x.runs}) > 1 or not x.shape[1]:
         raise Refused
     return x
@@ -520,13 +661,26 @@ def conv(g: Growing) -> None:
     x = _picture(g)
     channels, n = x.shape[1], x.rank - 2
     group = g.chance.choice([k for k in (1, 1, 2, channels) if channels % k == 0])
-    w = g.constant(g.data((group * g.chance.choice((1, 2, 3)), channels // group, *(g.chance.choice((1, 2, 3)) for _ in range(n))), x.dtype) / 2)
+    w = g.constant(
+        g.data(
+            (group * g.chance.choice((1, 2, 3)), channels // group, *(g.chance.choice((1, 2, 3)) for _ in range(n))),
+            x.dtype,
+        )
+        / 2
+    )
     more: list[Value | None] = [g.constant(g.data((w.shape[0],), x.dtype))] if g.chance.random() < 0.5 else []
     if g.chance.random() < 0.3:
         g.add("Conv", [x, w, *more], group=group, auto_pad="SAME_UPPER")
     else:
         pads, strides = [g.chance.choice((0, 1)) for _ in range(2 * n)], [g.chance.choice((1, 1, 2)) for _ in range(n)]
-        g.add("Conv", [x, w, *more], group=group, pads=pads, strides=strides, dilations=[g.chance.choice((1, 1, 2)) for _ in range(n)])
+        g.add(
+            "Conv",
+            [x, w, *more],
+            group=group,
+            pads=pads,
+            strides=strides,
+            dilations=[g.chance.choice((1, 1, 2)) for _ in range(n)],
+        )
 
 
 def conv_transpose(g: Growing) -> None:
@@ -576,7 +730,11 @@ def hardmax(g: Growing) -> None:
 
 def layer_norm(g: Growing) -> None:
     x = g.pick("float32", ranks=(2, 4), where=lambda v: len({r.shape[-1] for r in v.runs}) == 1 and v.shape[-1] > 1)
-    g.add("LayerNormalization", [x, g.constant(g.data((x.shape[-1],), x.dtype)), g.constant(g.data((x.shape[-1],), x.dtype))], epsilon=0.01)
+    g.add(
+        "LayerNormalization",
+        [x, g.constant(g.data((x.shape[-1],), x.dtype)), g.constant(g.data((x.shape[-1],), x.dtype))],
+        epsilon=0.01,
+    )
 
 
 def batch_norm(g: Growing) -> None:
@@ -592,13 +750,22 @@ def instance_norm(g: Growing) -> None:
 
 def lp_norm(g: Growing) -> None:
     x = g.pick("float32", "float64", ranks=(1, 4), where=lambda v: all(r.size for r in v.runs))
-    g.add("LpNormalization", [x], axis=g.chance.randrange(x.rank), p=2)  # with 1 the reference leaves out the absolute value
+    g.add(
+        "LpNormalization", [x], axis=g.chance.randrange(x.rank), p=2
+    )  # with 1 the reference leaves out the absolute value
 
 
 def resize(g: Growing) -> None:
     x = g.pick("float32", ranks=(4, 4), where=lambda v: all(r.size for r in v.runs))
     scales = g.constant([1, 1, g.chance.choice((1, 2)), g.chance.choice((1, 2, 3))], "float32")
-    g.add("Resize", [x, None, scales], exact=True, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    g.add(
+        "Resize",
+        [x, None, scales],
+        exact=True,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
 
 
 def depth(g: Growing) -> None:
@@ -639,8 +806,13 @@ def makers() -> dict[str, Maker]:
     found: dict[str, Maker] = {op: _unary(op) for op in SMOOTH}
     found |= {op: _jumping(op) for op in JUMPING}
     found |= {op: _binary(op, numbers) for op in ("Add", "Sub", "Mul", "Div")}
-    found |= {op: _binary(op, ("int32", "int64", "int8", "uint8")) for op in ("Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor")}
-    found |= {op: _binary(op, compared, jumps=True, exact=True) for op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")}
+    found |= {
+        op: _binary(op, ("int32", "int64", "int8", "uint8")) for op in ("Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+    }
+    found |= {
+        op: _binary(op, compared, jumps=True, exact=True)
+        for op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+    }
     found |= {op: _binary(op, ("bool",)) for op in ("And", "Or", "Xor")}
     found["BitShift"] = _binary("BitShift", ("uint8", "uint32"))
     found["Not"] = lambda g: g.add("Not", [g.pick("bool")], exact=True)
@@ -648,9 +820,12 @@ def makers() -> dict[str, Maker]:
     found |= {op: _reduce(op) for op in REDUCING}
     found |= {op: _arg(op) for op in ("ArgMax", "ArgMin")}
     others = (
-        where, cast, clip, reshape, reshape_like, transpose, flatten, squeeze, unsqueeze, concat, slice_, split, expand, tile, pad, gather, gather_by_data,
-        gather_elements, gather_nd, scatter_elements, scatter_nd, one_hot, trilu, eye_like, reverse_sequence, shape_of, constant_of_shape, range_, compress,
-        non_zero, top_k, cum_sum, mat_mul, gemm, einsum, conv, conv_transpose, pool, global_pool, softmax, hardmax, layer_norm, batch_norm, instance_norm,
+        where, cast, clip, reshape, reshape_like, transpose, flatten, squeeze, unsqueeze, concat, slice_, split, expand,
+        tile, pad, gather, gather_by_data,
+        gather_elements, gather_nd, scatter_elements, scatter_nd, one_hot, trilu, eye_like, reverse_sequence, shape_of,
+        constant_of_shape, range_, compress,
+        non_zero, top_k, cum_sum, mat_mul, gemm, einsum, conv, conv_transpose, pool, global_pool, softmax, hardmax,
+        layer_norm, batch_norm, instance_norm,
         lp_norm, resize, depth, quantize, power, variadic, prelu,
     )  # fmt: skip
     return found | {f.__name__: f for f in others}
@@ -679,7 +854,10 @@ def random_model(seed: int) -> Model:
     used = {n for node in g.nodes for n in node.input}
     made = {n for node in g.nodes for n in node.output}
     last = [v for v in g.values if v.name in made and v.name not in used] or [v for v in g.values if v.name in made]
-    outputs = [helper.make_tensor_value_info(v.name, helper.np_dtype_to_tensor_dtype(v.runs[0].dtype), [None] * v.rank) for v in last]
+    outputs = [
+        helper.make_tensor_value_info(v.name, helper.np_dtype_to_tensor_dtype(v.runs[0].dtype), [None] * v.rank)
+        for v in last
+    ]
     graph = helper.make_graph(g.nodes, f"random_{seed}", g.inputs, outputs, [c for c in g.constants if c.name in used])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     given = {i.name for i in g.inputs}
@@ -694,7 +872,8 @@ def random_model(seed: int) -> Model:
 
 
 def _slack(a: Array, b: Array) -> Array:
-    """How far noise in the last digits moved each element; of the largest of all, since elements that noise happened to spare are no more certain."""
+    """How far noise in the last digits moved each element; of the largest of all, since elements that noise happened to
+    spare are no more certain."""
     if a.dtype.kind != "f" or not a.size:
         return np.zeros(a.shape)
     return np.full(a.shape, np.abs(a.astype(np.float64) - b.astype(np.float64)).max())

@@ -2,10 +2,12 @@
 
 python -m tests.fuzz.random_models --count 2000 --seed 0 [--source own|nnsmith] [--folder F] [--target T]
 
-A seed names a model. Each has a line in the folder's results.jsonl, so a run that was cut off goes on where it was; of a model that does not agree its seed is
-printed, and it lies in the folder with its inputs. Where the reference differs and ONNX Runtime agrees with us, that is told apart ("reference").
+A seed names a model. Each has a line in the folder's results.jsonl, so a run that was cut off goes on where it was; of
+a model that does not agree its seed is printed, and it lies in the folder with its inputs. Where the reference differs
+and ONNX Runtime agrees with us, that is told apart ("reference").
 
-Sources: `own` is tests.fuzz.random_graphs. `nnsmith` is NNSmith (Liu et al., ASPLOS 2023), whose PyTorch models are exported by the exporter's older form.
+Sources: `own` is tests.fuzz.random_graphs. `nnsmith` is NNSmith (Liu et al., ASPLOS 2023), whose PyTorch models are
+exported by the exporter's older form.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ import weft
 from weft.errors import UnsupportedError, WeftError
 
 # Relative to the greatest element of a result, and to what noise in the last digits of every step does to it.
-# Of float64 it is that of float32 nearly: attributes and constants of functions' bodies are float32 (Gelu's √2, LeakyRelu's 0.01), which the reference computes
-# with as they are rounded, and we with what they are meant to be.
+# Of float64 it is that of float32 nearly: attributes and constants of functions' bodies are float32 (Gelu's √2,
+# LeakyRelu's 0.01), which the reference computes with as they are rounded, and we with what they are meant to be.
 TOLERANCE = {"float16": 1e-2, "float32": 3e-5, "float64": 2e-7}
 TIMES_NOISE = 30.0
 
@@ -46,20 +48,29 @@ def differs(got: Array, want: Array, slack: Array) -> str | None:
         return f"got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
     if want.dtype.kind != "f":
         wrong = got != want
-        return f"{int(wrong.sum())} of {wrong.size} elements differ, such as {got[wrong][0]} for {want[wrong][0]}" if wrong.any() else None
+        return (
+            f"{int(wrong.sum())} of {wrong.size} elements differ, such as {got[wrong][0]} for {want[wrong][0]}"
+            if wrong.any()
+            else None
+        )
     if not want.size:
         return None
     wide, right = got.astype(np.float64), want.astype(np.float64)
-    allowed = TOLERANCE[str(want.dtype)] * np.maximum(1.0, np.abs(right).max()) + TIMES_NOISE * float(slack.max(initial=0.0))
+    allowed = TOLERANCE[str(want.dtype)] * np.maximum(1.0, np.abs(right).max()) + TIMES_NOISE * float(
+        slack.max(initial=0.0)
+    )
     wrong = ~(np.abs(wide - right) <= allowed)
     if not wrong.any():
         return None
-    at = np.unravel_index(int(np.argmax(np.where(wrong, np.nan_to_num(np.abs(wide - right), nan=np.inf), -1))), wrong.shape)
+    at = np.unravel_index(
+        int(np.argmax(np.where(wrong, np.nan_to_num(np.abs(wide - right), nan=np.inf), -1))), wrong.shape
+    )
     return f"{int(wrong.sum())} of {wrong.size} elements differ, {wide[at]} for {right[at]}, allowed {allowed:.2g}"
 
 
 def check(model: Model, target: str) -> tuple[str, str]:
-    """(outcome, what happened): agrees, differs, reference (it alone differs), refused (a WeftError), crash (another exception)."""
+    """(outcome, what happened): agrees, differs, reference (it alone differs), refused (a WeftError), crash (another
+    exception)."""
     try:
         executable = weft.compile(model.proto.SerializeToString(), target, cache=False)
         for inputs, wanted, slack in zip(model.inputs, model.outputs, model.slack):
@@ -96,7 +107,8 @@ def peer_agrees(proto: onnx.ModelProto, inputs: dict[str, Array], name: str, got
 
 
 def nnsmith_model(seed: int) -> Model:
-    """A model of NNSmith's, exported, with what the reference makes of random inputs, and of inputs with noise in their last digits.
+    """A model of NNSmith's, exported, with what the reference makes of random inputs, and of inputs with noise in their
+    last digits.
 
     Raises:
         Vague: see there.
@@ -119,11 +131,20 @@ def nnsmith_model(seed: int) -> Model:
         file = io.BytesIO()
         arguments = ({k: torch.from_numpy(np.array(v)) for k, v in given.items()},)
         with torch.no_grad():
-            torch.onnx.export(net.eval(), tuple(arguments[0].values()), file, input_names=list(given), dynamo=False, opset_version=17)
+            torch.onnx.export(
+                net.eval(), tuple(arguments[0].values()), file, input_names=list(given), dynamo=False, opset_version=17
+            )
     proto = onnx.ModelProto.FromString(file.getvalue())
     kept = {i.name for i in proto.graph.input}
     inputs = {k: v for k, v in given.items() if k in kept}
-    near = {k: (v * (1 + NOISE.get(str(v.dtype), 0) * rng.uniform(-1, 1, v.shape))).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in inputs.items()}
+    near = {
+        k: (
+            (v * (1 + NOISE.get(str(v.dtype), 0) * rng.uniform(-1, 1, v.shape))).astype(v.dtype)
+            if v.dtype.kind == "f"
+            else v
+        )
+        for k, v in inputs.items()
+    }
     names = [o.name for o in proto.graph.output]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -148,7 +169,11 @@ def nnsmith_model(seed: int) -> Model:
 def _random(rng: np.random.Generator, like: Array) -> Any:
     if like.dtype.kind == "f":
         return np.asarray(rng.uniform(-1, 1, like.shape)).astype(like.dtype)
-    return rng.random(like.shape) < 0.5 if like.dtype == bool else np.asarray(rng.integers(-5, 6, like.shape)).astype(like.dtype)
+    return (
+        rng.random(like.shape) < 0.5
+        if like.dtype == bool
+        else np.asarray(rng.integers(-5, 6, like.shape)).astype(like.dtype)
+    )
 
 
 SOURCES = {"own": random_model, "nnsmith": nnsmith_model}
@@ -189,9 +214,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if outcome != "agrees":
                 stem = options.folder / f"{options.source}-{seed}"
                 stem.with_suffix(".onnx").write_bytes(model.proto.SerializeToString())
-                np.savez(stem.with_suffix(".npz"), **{f"{k}/{n}": a for k, run in enumerate(model.inputs) for n, a in run.items()})  # type: ignore[arg-type]
+                np.savez(
+                    stem.with_suffix(".npz"),
+                    **{f"{k}/{n}": a for k, run in enumerate(model.inputs) for n, a in run.items()},
+                )  # type: ignore[arg-type]
                 print(f"seed {seed}: {outcome}: {what.strip()[-600:]}\n  {stem}.onnx", flush=True)
-        done[seed] = {"seed": seed, "outcome": outcome, "what": what[-2000:], "seconds": round(time.perf_counter() - started, 2)}
+        done[seed] = {
+            "seed": seed,
+            "outcome": outcome,
+            "what": what[-2000:],
+            "seconds": round(time.perf_counter() - started, 2),
+        }
         with log.open("a") as file:
             file.write(json.dumps(done[seed]) + "\n")
     wanted = [done[s]["outcome"] for s in range(options.seed, options.seed + options.count)]

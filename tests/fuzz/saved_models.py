@@ -21,7 +21,22 @@ from weft.graph.nodes import GraphBuilder, TensorType, tensor_type
 from weft_runtime.archive import MANIFEST, WEIGHTS, hash_pieces
 from weft_runtime.plan import ObjectInfo, TensorInfo
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "uint64", "bool", "int4", "complex64", "string", "float8_e4m3fn")
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+    "uint64",
+    "bool",
+    "int4",
+    "complex64",
+    "string",
+    "float8_e4m3fn",
+)
 SIZE = 3
 """Of every open size of random inputs."""
 
@@ -73,7 +88,8 @@ def seeds() -> dict[str, bytes]:
 
 
 def changed(data: bytes, chance: random.Random) -> bytes:
-    """Another manifest, of right form or not, or other weights with their hash; the hashes of code are right, as the code is what it was."""
+    """Another manifest, of right form or not, or other weights with their hash; the hashes of code are right, as the
+    code is what it was."""
     members = members_of(data)
     tree = json.loads(members[MANIFEST])
     way = chance.random()
@@ -96,14 +112,23 @@ def _same(tree: dict[str, Any], chance: random.Random) -> bytes:
     keys = list(tree)
     chance.shuffle(keys)
     more = {f"x{chance.randrange(99)}": chance.choice((1, None, "text", [], {"y": 2}))}
-    return json.dumps({**more, **{k: tree[k] for k in keys}}, indent=chance.choice((None, 0, 3)), ensure_ascii=chance.random() < 0.5).encode()
+    return json.dumps(
+        {**more, **{k: tree[k] for k in keys}}, indent=chance.choice((None, 0, 3)), ensure_ascii=chance.random() < 0.5
+    ).encode()
 
 
 def _change_plan(tree: dict[str, Any], chance: random.Random) -> None:
-    """A change that leaves a manifest of right form, and makes it one for other code: counts, types, sizes, inputs, constants, steps."""
+    """A change that leaves a manifest of right form, and makes it one for other code: counts, types, sizes, inputs,
+    constants, steps."""
     way = chance.randrange(7)
     try:
-        values = [v for p in (tree, *tree.get("plans", ())) for k in ("inputs", "outputs", "values") for v in p.get(k, ()) if isinstance(v, dict)]
+        values = [
+            v
+            for p in (tree, *tree.get("plans", ()))
+            for k in ("inputs", "outputs", "values")
+            for v in p.get(k, ())
+            if isinstance(v, dict)
+        ]
         values += [c for c in tree.get("constants", ()) if isinstance(c, dict)]
         steps = [s for p in (tree, *tree.get("plans", ())) for s in p.get("steps", ()) if isinstance(s, dict)]
         if way == 0:
@@ -111,7 +136,9 @@ def _change_plan(tree: dict[str, Any], chance: random.Random) -> None:
         elif way == 1:
             shape = chance.choice(values)["shape"]
             at = chance.randrange(len(shape))
-            shape[at] = chance.choice((0, 1, 2, 7, 100, 1 << 20, "$0", "$0 2 *", "$0 0 //", "$0 neg", "$0 2 min", "$1", "$0 +", {"text": "n"}))
+            shape[at] = chance.choice(
+                (0, 1, 2, 7, 100, 1 << 20, "$0", "$0 2 *", "$0 0 //", "$0 neg", "$0 2 min", "$1", "$0 +", {"text": "n"})
+            )
         elif way == 2:
             shape = chance.choice(values)["shape"]
             shape.append(1) if chance.random() < 0.5 else shape.pop()
@@ -120,13 +147,21 @@ def _change_plan(tree: dict[str, Any], chance: random.Random) -> None:
             a["name"], b["name"] = b["name"], a["name"]
         elif way == 4:
             names = chance.choice(steps)[chance.choice(("inputs", "outputs", "constants"))]
-            chance.shuffle(names) if chance.random() < 0.5 else names.pop() if chance.random() < 0.5 else names.append(chance.choice(values)["name"])
+            (
+                chance.shuffle(names)
+                if chance.random() < 0.5
+                else names.pop()
+                if chance.random() < 0.5
+                else names.append(chance.choice(values)["name"])
+            )
         elif way == 5:
             entries = chance.choice(list(tree["sections"].values()))["entries"]
             key = chance.choice(list(entries))
             entries[key] = max(0, entries[key] + chance.choice((-16, -1, 1, 7, 64)))
         else:
-            key = chance.choice(("carried", "then", "orelse", "body", "arena", "parallel", "tests", "loops", "features", "machine"))
+            key = chance.choice(
+                ("carried", "then", "orelse", "body", "arena", "parallel", "tests", "loops", "features", "machine")
+            )
             where = chance.choice([t for t in (tree, *steps) if key in t])
             where[key] = chance.choice((0, 1, 2, True, False, "n", None, [], "any"))
     except (IndexError, KeyError, TypeError, AttributeError, ValueError):

@@ -1,4 +1,5 @@
-"""A small part of the fuzz runs and of the random models, always the same; the runs themselves are commands: docs/reliability.md."""
+"""A small part of the fuzz runs and of the random models, always the same; the runs themselves are commands:
+docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ def test_random_models_are_what_they_are_said_to_be() -> None:
     assert [random_model(3).proto == models[3].proto, models[3].proto == models[4].proto] == [True, False]
     assert len(makers()) >= 80
     arrays = [a for m in models for run in m.inputs for a in run.values()]
-    assert {a.ndim for a in arrays} >= {0, 1, 2, 3, 4, 5} and len({a.dtype for a in arrays}) >= 5 and any(not a.size for a in arrays)
+    assert (
+        {a.ndim for a in arrays} >= {0, 1, 2, 3, 4, 5}
+        and len({a.dtype for a in arrays}) >= 5
+        and any(not a.size for a in arrays)
+    )
     assert any(len(m.inputs) == 2 for m in models), "sizes left open"
 
 
@@ -46,13 +51,17 @@ def test_a_wrong_result_is_seen() -> None:
     none = np.zeros(3)
     assert differs(right, right, none) is None
     assert "expected float32[3]" in (differs(right.astype(np.float64), right, none) or "")
-    assert "1 of 3 elements differ, 301.0 for 300.0" in (differs(right + np.array([0, 0, 1], np.float32), right, none) or "")
+    assert "1 of 3 elements differ, 301.0 for 300.0" in (
+        differs(right + np.array([0, 0, 1], np.float32), right, none) or ""
+    )
     assert "1 of 3 elements differ, nan" in (differs(np.array([1, np.nan, 300], np.float32), right, none) or "")
     assert differs(right + np.array([0, 0, 1], np.float32), right, none + 0.1) is None, "what noise does is allowed"
 
 
 @pytest.mark.parametrize("target", [fuzz_models.target, fuzz_archives.target], ids=["models", "archives"])
-def test_what_is_changed_is_read_or_refused_with_a_text(target: Callable[[], Target], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_what_is_changed_is_read_or_refused_with_a_text(
+    target: Callable[[], Target], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     made = target()
     made.seeds(tmp_path)
     seeds = sorted(tmp_path.iterdir())
@@ -69,7 +78,12 @@ def test_what_is_changed_is_read_or_refused_with_a_text(target: Callable[[], Tar
 def test_changed_archives_do_no_harm(make: Callable[[], isolated.Target], request: pytest.FixtureRequest) -> None:
     count = ISOLATED_FULL if request.config.getoption("--full") else ISOLATED
     findings: list[str] = []
-    words = isolated.fuzz(make(), 0, lambda number: number == count, lambda data, outcome: findings.append(f"{outcome.finding}\n{outcome.text}"))
+    words = isolated.fuzz(
+        make(),
+        0,
+        lambda number: number == count,
+        lambda data, outcome: findings.append(f"{outcome.finding}\n{outcome.text}"),
+    )
     assert not findings, findings[0]
     assert words["refused"] and (words["ran"] or words["loaded"]), "some are refused, some are not"
 
@@ -89,10 +103,19 @@ def test_what_ends_a_process_is_seen() -> None:
 
     found = [
         isolated.attempt(one, seconds=1 if one is slow else 60, memory=200 << 20)
-        for one in (lambda: "well", lambda: os.kill(os.getpid(), signal.SIGSEGV) or "", lambda: os._exit(3), raises, large, slow)
+        for one in (
+            lambda: "well",
+            lambda: os.kill(os.getpid(), signal.SIGSEGV) or "",
+            lambda: os._exit(3),
+            raises,
+            large,
+            slow,
+        )
     ]
     assert [f.word for f in found] == ["well", *["finding"] * 5]
-    assert [f.finding for f in found[1:3]] == ["SIGSEGV", "exit"] and found[3].finding.startswith("ValueError-test_fuzz-")
+    assert [f.finding for f in found[1:3]] == ["SIGSEGV", "exit"] and found[3].finding.startswith(
+        "ValueError-test_fuzz-"
+    )
     assert [f.finding for f in found[4:]] == ["memory", "hang"] and "no WeftError" in found[3].text
 
 
@@ -128,11 +151,30 @@ def test_code_whose_bytes_are_others_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_integers_of_a_run_are_computed_with_or_refused(request: pytest.FixtureRequest) -> None:
     found = fuzz_integers.subjects()
-    assert {"Tile", "Expand", "ConstantOfShape", "Range", "Resize", "Pad", "OneHot", "AffineGrid", "HannWindow", "STFT", "Slice", "CumSum"} <= set(found)
+    assert {
+        "Tile",
+        "Expand",
+        "ConstantOfShape",
+        "Range",
+        "Resize",
+        "Pad",
+        "OneHot",
+        "AffineGrid",
+        "HannWindow",
+        "STFT",
+        "Slice",
+        "CumSum",
+    } <= set(found)
     names = sorted(set(found) - {"Loop"})  # which takes as long as it is told
-    names = names if request.config.getoption("--full") else sorted(names, key=lambda name: zlib.crc32(name.encode()))[:OPERATORS]
+    names = (
+        names
+        if request.config.getoption("--full")
+        else sorted(names, key=lambda name: zlib.crc32(name.encode()))[:OPERATORS]
+    )
     findings: list[str] = []
-    words = fuzz_integers.explore([(found[name][0], range(RUNS)) for name in names], "llvm -threads=1", lambda what, text: findings.append(text))
+    words = fuzz_integers.explore(
+        [(found[name][0], range(RUNS)) for name in names], "llvm -threads=1", lambda what, text: findings.append(text)
+    )
     assert not findings, findings[0]
     assert words.total() == len(names) * RUNS and words["refused"] and words["answered as the reference"]
 

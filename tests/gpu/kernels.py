@@ -1,4 +1,5 @@
-"""Programs that schedules of grids are tried on, machines to try them for, and the comparison with what they meant before."""
+"""Programs that schedules of grids are tried on, machines to try them for, and the comparison with what they meant
+before."""
 
 from __future__ import annotations
 
@@ -36,9 +37,13 @@ from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case
 
 MACHINES: dict[str, Machine] = {
-    "small": grid_machine("gpu", cores=2, shared=16 << 10, threads=64, threads_per_axis=(64, 64, 64), warp=1, resident=256),
+    "small": grid_machine(
+        "gpu", cores=2, shared=16 << 10, threads=64, threads_per_axis=(64, 64, 64), warp=1, resident=256
+    ),
     "wide": grid_machine("gpu", cores=4, shared=48 << 10, threads=1024, warp=32, features=("shuffle",)),
-    "middle": grid_machine("gpu", cores=3, shared=32 << 10, threads=256, threads_per_axis=(256, 256, 64), warp=64, resident=512),
+    "middle": grid_machine(
+        "gpu", cores=3, shared=32 << 10, threads=256, threads_per_axis=(256, 256, 64), warp=64, resident=512
+    ),
 }
 """By name: few threads and no warps, many and warps of 32 that shuffle, warps of 64."""
 MOST_STEPS = 4000
@@ -46,7 +51,11 @@ MOST_STEPS = 4000
 
 
 def cases() -> dict[str, Case]:
-    return {f"{op.__name__}-{sample.name or k}": Case(op, sample, "", sample.name or str(k)) for op in ALL_OPERATORS for k, sample in enumerate(op.samples())}
+    return {
+        f"{op.__name__}-{sample.name or k}": Case(op, sample, "", sample.name or str(k))
+        for op in ALL_OPERATORS
+        for k, sample in enumerate(op.samples())
+    }
 
 
 def stratified(names: Sequence[str], every: int) -> list[str]:
@@ -79,7 +88,8 @@ def scheduled(program: Program, machine: Machine, rules: Sequence[Rule] = RULES)
 
 
 def within_limits(program: Program, machine: Machine) -> None:
-    """No launch is wider than the machine, no memory larger; threads have constant extents, and each axis is there once on a path."""
+    """No launch is wider than the machine, no memory larger; threads have constant extents, and each axis is there once
+    on a path."""
     assert machine.grid is not None
     assert overflow(program, machine) is None
     assert exceeds_grid(program, machine) is None
@@ -96,7 +106,9 @@ def _nests(stmt: Any, around: Mapping[str, Any]) -> list[dict[str, Any]]:
     here = dict(around)
     if isinstance(stmt, For) and "Idx" in stmt.kind:
         assert stmt.kind not in here, f"{stmt.kind} twice on a path"
-        assert not (stmt.kind.startswith("blockIdx") and any(k.startswith("threadIdx") for k in here)), "a group inside a thread"
+        assert not (stmt.kind.startswith("blockIdx") and any(k.startswith("threadIdx") for k in here)), (
+            "a group inside a thread"
+        )
         here[stmt.kind] = int_const(stmt.extent)
     if isinstance(stmt, Allocate) and stmt.buffer.scope == "global":
         assert not here, f"'{stmt.buffer.name}' is in global memory and allocated by a group"
@@ -126,7 +138,9 @@ def _values(rng: Any, shape: list[int], dtype: DType) -> Any:
     return rng.uniform(0.5, 1.5, shape).astype(dtype.numpy)
 
 
-def meaning(program: Program, inputs: Sequence[Any], dims: Mapping[str, int] | None = None, seed: int | None = None) -> list[Any]:
+def meaning(
+    program: Program, inputs: Sequence[Any], dims: Mapping[str, int] | None = None, seed: int | None = None
+) -> list[Any]:
     with np.errstate(all="ignore"):
         found = interpret(program, inputs, dims, shuffle_seed=seed)
     return [found[b.name] for b in program.outputs]
@@ -136,7 +150,9 @@ def sample_inputs(program: Program, case: Case) -> list[Any] | None:
     """A sample's arrays if the program takes them as they are, else random ones; None: it is too large to interpret."""
     shapes = [shape_of(b, {}) for b in program.inputs]
     given = list(case.inputs().values())
-    if [a.dtype for a in given] == [b.dtype.numpy for b in program.inputs] and [a.size for a in given] == [math.prod(x) for x in shapes]:
+    if [a.dtype for a in given] == [b.dtype.numpy for b in program.inputs] and [a.size for a in given] == [
+        math.prod(x) for x in shapes
+    ]:
         found = [np.ascontiguousarray(a).reshape(x) for a, x in zip(given, shapes)]
     else:
         found = random_inputs(program)
@@ -156,7 +172,9 @@ def agree(got: Sequence[Any], want: Sequence[Any], units: float, what: str) -> N
         wide, other = w.astype(kind), g.astype(kind)
         finite = wide[np.isfinite(wide)]
         greatest = float(np.abs(finite).max(initial=0.0))
-        np.testing.assert_allclose(other, wide, rtol=0, atol=units * _epsilon(w.dtype) * max(greatest, 1e-30), equal_nan=True, err_msg=what)
+        np.testing.assert_allclose(
+            other, wide, rtol=0, atol=units * _epsilon(w.dtype) * max(greatest, 1e-30), equal_nan=True, err_msg=what
+        )
 
 
 def _epsilon(dtype: Any) -> float:
@@ -169,7 +187,9 @@ def lowered(program: Program) -> Program:
     return lower_program(program, frozenset(FUNCTIONS), extra=grid_passes())
 
 
-def lowered_meaning(program: Program, inputs: Sequence[Any], dims: Mapping[str, int] | None = None, seed: int | None = None) -> list[Any]:
+def lowered_meaning(
+    program: Program, inputs: Sequence[Any], dims: Mapping[str, int] | None = None, seed: int | None = None
+) -> list[Any]:
     """What a scheduled program gives once it is lowered: threads run from barrier to barrier, in random order."""
     return meaning(lowered(program), [np.reshape(a, -1) for a in inputs], dims, seed)
 

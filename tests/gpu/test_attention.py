@@ -1,4 +1,5 @@
-"""Attention in one kernel without its scores in memory: what it means, threads in random order; what it allocates; what it declines."""
+"""Attention in one kernel without its scores in memory: what it means, threads in random order; what it allocates; what
+it declines."""
 
 from __future__ import annotations
 
@@ -31,18 +32,34 @@ UNITS = 256
 """Of the last place: exponentials of a maximum so far are scaled more than once."""
 S, T = Var("s"), Var("t")
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, int], str]] = {
-    "sizes of a run, grouped": ({"heads": 4, "kv_heads": 2, "queries": S, "keys": T, "size": 16, "term": "added"}, {"s": 11, "t": 37}, "wide"),
-    "shorter than a tile": ({"heads": 2, "queries": S, "keys": T, "size": 7, "term": "bias"}, {"s": 1, "t": 3}, "middle"),
+    "sizes of a run, grouped": (
+        {"heads": 4, "kv_heads": 2, "queries": S, "keys": T, "size": 16, "term": "added"},
+        {"s": 11, "t": 37},
+        "wide",
+    ),
+    "shorter than a tile": (
+        {"heads": 2, "queries": S, "keys": T, "size": 7, "term": "bias"},
+        {"s": 1, "t": 3},
+        "middle",
+    ),
     "no keys": ({"heads": 1, "kv_heads": 1, "queries": 4, "keys": T, "size": 4}, {"t": 0}, "small"),
     "one query": ({"heads": 4, "kv_heads": 2, "queries": 1, "keys": 40, "size": 32}, {}, "wide"),
     "one query, many keys": ({"heads": 2, "queries": 1, "keys": T, "size": 8}, {"t": 21}, "small"),
-    "masked rows": ({"queries": 3, "keys": 21, "size": 24, "columns": 5, "side_by_side": False, "term": "allowed", "blank": "zero"}, {}, "middle"),
-    "whole tiles": ({"batch": 2, "queries": 16, "keys": 32, "size": 16, "term": "padding", "blank": "empty"}, {}, "wide"),
+    "masked rows": (
+        {"queries": 3, "keys": 21, "size": 24, "columns": 5, "side_by_side": False, "term": "allowed", "blank": "zero"},
+        {},
+        "middle",
+    ),
+    "whole tiles": (
+        {"batch": 2, "queries": 16, "keys": 32, "size": 16, "term": "padding", "blank": "empty"},
+        {},
+        "wide",
+    ),
 }
 
 
 def program_of(**shape: Any) -> Program:
-    (found,) = [p for p in programs(attention(**shape)) if f"part_of=\"{ATTENTION}\"" in str(p)]
+    (found,) = [p for p in programs(attention(**shape)) if f'part_of="{ATTENTION}"' in str(p)]
     return found
 
 
@@ -56,10 +73,14 @@ def no_scores(program: Program) -> None:
     """Nothing is in global memory but what the caller gave; the rest is of a size that is known."""
     for s in walk_stmts(program.body):
         if isinstance(s, Allocate):
-            assert s.buffer.scope in ("shared", "register") and all(int_const(d) is not None for d in s.buffer.shape), str(s.buffer)
+            assert s.buffer.scope in ("shared", "register") and all(int_const(d) is not None for d in s.buffer.shape), (
+                str(s.buffer)
+            )
 
 
-def check(program: Program, machine: Any, dims: dict[str, int], seed: int = 0, checked: bool = False, **choices: str) -> Schedule:
+def check(
+    program: Program, machine: Any, dims: dict[str, int], seed: int = 0, checked: bool = False, **choices: str
+) -> Schedule:
     rule, _ = select_rule(RULES, program, machine)
     assert rule.name == "attention"
     s = Schedule(program, machine, overrides=choices, checked=checked)
@@ -85,9 +106,12 @@ def any_attention(data: st.DataObject) -> None:
     draw = data.draw
     groups = draw(st.integers(1, 2))
     program = program_of(
-        batch=draw(st.integers(1, 2)), heads=groups * draw(st.integers(1, 2)), kv_heads=groups, queries=draw(st.sampled_from([1, 3, 13, S])),
-        keys=draw(st.sampled_from([2, 9, 24, T])), size=draw(st.sampled_from([2, 7, 16])), columns=draw(st.sampled_from([None, 5, 12])),
-        term=draw(st.sampled_from(["", "added", "bias", "allowed"])), side_by_side=draw(st.booleans()), blank=draw(st.sampled_from(["nan", "zero", "empty"])),
+        batch=draw(st.integers(1, 2)), heads=groups * draw(st.integers(1, 2)), kv_heads=groups,
+        queries=draw(st.sampled_from([1, 3, 13, S])),
+        keys=draw(st.sampled_from([2, 9, 24, T])), size=draw(st.sampled_from([2, 7, 16])),
+        columns=draw(st.sampled_from([None, 5, 12])),
+        term=draw(st.sampled_from(["", "added", "bias", "allowed"])), side_by_side=draw(st.booleans()),
+        blank=draw(st.sampled_from(["nan", "zero", "empty"])),
     )  # fmt: skip
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
     answer = AttentionRule().offer(program, machine)

@@ -1,4 +1,5 @@
-"""Programs of phases as CUDA's and Metal's text, run by threads that wait for each other: as interpreted, and not without any of their barriers."""
+"""Programs of phases as CUDA's and Metal's text, run by threads that wait for each other: as interpreted, and not
+without any of their barriers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ from weft_testing.plugin import resolve_target
 
 SIZE = 3
 """The value of `n`."""
-BARRIERS = {"cuda": "__syncthreads();", "metal": "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);"}
+BARRIERS = {
+    "cuda": "__syncthreads();",
+    "metal": "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
+}
 
 
 def codegen_of(language: str) -> Any:
@@ -67,7 +71,9 @@ def computed(texts: Any, key: tuple[str, int], seed: int) -> bool:
     arrays = arrays_of(program)
     shims.run(kernels[key], language, arrays, [SIZE] if program.dims else [], libraries=library, seed=seed)
     want = run(program, inputs_of(program, SIZE), SIZE)
-    return all(np.array_equal(got.reshape(-1), want[b.name]) for b, got in zip(program.outputs, arrays[len(program.inputs) :]))
+    return all(
+        np.array_equal(got.reshape(-1), want[b.name]) for b, got in zip(program.outputs, arrays[len(program.inputs) :])
+    )
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,4 +1,5 @@
-"""Boxes of tensors that a machine copies to shared memory by itself: which loops become such copies, that they mean the same, and CUDA's text of them."""
+"""Boxes of tensors that a machine copies to shared memory by itself: which loops become such copies, that they mean the
+same, and CUDA's text of them."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ BOXES = """program boxes(x: float32[50, 160], w: float32[160]) -> (y: float32[64
       for t in 16 threadIdx.x { for u in 32 { y[b*16 + t, k*32 + u] = s[k % 2, u // 16, 15 - t, 15 - u % 16]*w[k*32 + t] } }
     }
   }
-}"""
+}"""  # noqa: E501
 """Pieces of 16 columns, of a tensor that ends within the fourth group's rows, a step ahead."""
 
 
@@ -51,20 +52,39 @@ def test_a_box_waits_for_the_barrier() -> None:
     assert text.count("@barrier()") == text.count("@await_copies()") == 2 and "align 128" in text
     assert "@copy_box(s[0], x[0], 0i32, int32(b*16), 0i32, 16, 50, 10, 1, 160, 16, 16, 16, 2)" in text
     calls = [s.call for s in walk_stmts(after.body) if isinstance(s, Evaluate) and s.call.name == "copy_box"]
-    assert len(calls) == 2 and len({BulkCopy.of(c).tensor for c in calls}) == 1 and [BulkCopy.of(c).call().call for c in calls] == calls
+    assert (
+        len(calls) == 2
+        and len({BulkCopy.of(c).tensor for c in calls}) == 1
+        and [BulkCopy.of(c).call().call for c in calls] == calls
+    )
 
 
 def test_a_wait_stands_only_where_something_is_on_its_way() -> None:
     """A step that brings its own tile has two barriers, behind one of which nothing is."""
     after = lowered(PIECES)
     agree(parse_program(PIECES), after)
-    assert (str(after).count("@barrier()"), str(after).count("@await_copies()"), str(after).count("@copy_box(")) == (2, 1, 1), str(after)
+    assert (str(after).count("@barrier()"), str(after).count("@await_copies()"), str(after).count("@copy_box(")) == (
+        2,
+        1,
+        1,
+    ), str(after)
     assert played(PIECES)[1] == [True] * 3
 
 
 def test_large_boxes() -> None:
-    text = PIECES.replace("float16", "int8").replace("0.0f16", "0i8").replace("[1000, 64]", "[1000, 256]").replace("[4, 64, 8]", "[8, 256, 16]")
-    for change in (("b in 16", "b in 4"), ("i in 64", "i in 256"), ("j in 4", "j in 8"), ("l in 8", "l in 16"), ("t in 64", "t in 256")):
+    text = (
+        PIECES.replace("float16", "int8")
+        .replace("0.0f16", "0i8")
+        .replace("[1000, 64]", "[1000, 256]")
+        .replace("[4, 64, 8]", "[8, 256, 16]")
+    )
+    for change in (
+        ("b in 16", "b in 4"),
+        ("i in 64", "i in 256"),
+        ("j in 4", "j in 8"),
+        ("l in 8", "l in 16"),
+        ("t in 64", "t in 256"),
+    ):
         text = text.replace(*change)
     text = text.replace("b*64", "b*256").replace("k*32 + j*8", "k*128 + j*16")
     assert str(lowered(text)).count("@copy_box(") == 1
@@ -100,15 +120,24 @@ def test_cuda_runs_them() -> None:
     assert all(good)
     (launch,) = kernel.launches
     assert launch.tensors == (Tensor(0, 4, (16, 50, 10), (640, 64), (16, 16, 2)),)
-    assert launch.code.decode().count("weft_copy_box(&s[") == 2 and "const __grid_constant__ weft_tensor x_boxes)" in launch.code.decode()
+    assert (
+        launch.code.decode().count("weft_copy_box(&s[") == 2
+        and "const __grid_constant__ weft_tensor x_boxes)" in launch.code.decode()
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (("  weft_await_boxes(weft_arrivals, weft_turn);\n  __sync", "  __sync"), ""),
-        (("x_boxes, weft_arrivals, 2048, 0,", "x_boxes, weft_arrivals, 2032, 0,"), "expects -16 bytes more than copies bring"),
-        (("x_boxes, weft_arrivals, 2048, 0,", "x_boxes, weft_arrivals, 4096, 0,"), "expects 2048 bytes more than copies bring"),
+        (
+            ("x_boxes, weft_arrivals, 2048, 0,", "x_boxes, weft_arrivals, 2032, 0,"),
+            "expects -16 bytes more than copies bring",
+        ),
+        (
+            ("x_boxes, weft_arrivals, 2048, 0,", "x_boxes, weft_arrivals, 4096, 0,"),
+            "expects 2048 bytes more than copies bring",
+        ),
         (("  weft_begin_boxes(weft_arrivals);\n", ""), "there is no mbarrier"),
         (("weft_copy_box(&s[0]", "weft_copy_box(&s[4]"), "multiple of 128 bytes"),
         (("unsigned int weft_turn = 0", "unsigned int weft_turn = 1"), ""),
@@ -135,7 +164,11 @@ def test_nvrtc_takes_them(arch: str) -> None:
 
 def test_where_shared_memory_is_asked_for_at_the_launch() -> None:
     """The mbarrier lies behind the rest of it."""
-    text = BOXES.replace("allocate s", "allocate large: float32[12288] in shared for t2 in 16 threadIdx.x { large[t2] = w[t2] } allocate s", 1)
+    text = BOXES.replace(
+        "allocate s",
+        "allocate large: float32[12288] in shared for t2 in 16 threadIdx.x { large[t2] = w[t2] } allocate s",
+        1,
+    )
     text = text.replace("*w[k*32 + t]", "*w[k*32 + t] + large[15 - t]")
     code = build(GpuCodegen(CUDA).source(lowered(text)), "sm_90", "boxes")
     assert code[:4] == b"WSHM" and int.from_bytes(code[4:8], "little") == 12288 * 4 + 4096 + 8
@@ -157,7 +190,7 @@ PIECES = """program pieces(a: float16[1000, 64]) -> (y: float16[1000]) {
     for i in 64 @box=1 { for j in 4 @box=1 { for l in 8 @box=1 { s[j, i, l] = select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0f16) } } }
     for t in 64 threadIdx.x { if b*64 + t < 1000 { y[b*64 + t] = s[1, t, 3] } }
   } }
-}"""
+}"""  # noqa: E501
 
 
 STORE = "{ s[j, i, l] = select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0f16) }"
@@ -168,17 +201,33 @@ STORE = "{ s[j, i, l] = select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0
     [
         (("", ""), (8, 1000, 8), (1, 64, 8), (8, 64, 4)),  # columns by eights, each with its rows
         (("s: float16[4, 64, 8]", "s: float16[64, 4, 8]"), None, None, None),  # placed below
-        (("select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0f16)", "a[i, k*32 + j*8 + l]"), (8, 1000, 8), (1, 64, 8), (8, 64, 4)),
-        (("b*64 + i < 1000, a[b*64 + i,", "0 <= b*64 + i - 3 and b*64 + i < 1003, a[b*64 + i - 3,"), (8, 1000, 8), (1, 64, 8), (8, 64, 4)),
+        (
+            ("select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0f16)", "a[i, k*32 + j*8 + l]"),
+            (8, 1000, 8),
+            (1, 64, 8),
+            (8, 64, 4),
+        ),
+        (
+            ("b*64 + i < 1000, a[b*64 + i,", "0 <= b*64 + i - 3 and b*64 + i < 1003, a[b*64 + i - 3,"),
+            (8, 1000, 8),
+            (1, 64, 8),
+            (8, 64, 4),
+        ),
         (("b*64 + i < 1000,", "i < 1000 - b*64 and k*4 + j < 8,"), (8, 1000, 8), (1, 64, 8), (8, 64, 4)),
         (("a[b*64 + i,", "a[(b*64 + i)*2 - b*64 - i,"), (8, 1000, 8), (1, 64, 8), (8, 64, 4)),
     ],
 )
 def test_boxes_as_tensors(change: tuple[str, str], extents: object, strides: object, sizes: object) -> None:
-    found = nest_of(PIECES, change) if extents is not None else nest_of(PIECES.replace(*change).replace("s[j, i, l]", "s[i, j, l]").replace("s[1, t", "s[t, 1"))
+    found = (
+        nest_of(PIECES, change)
+        if extents is not None
+        else nest_of(PIECES.replace(*change).replace("s[j, i, l]", "s[i, j, l]").replace("s[1, t", "s[t, 1"))
+    )
     assert not isinstance(found, str), found
     t = found.box.tensor
-    assert (t.extents, t.strides, t.sizes) == ((extents, strides, sizes) if extents is not None else ((64, 1000), (1, 64), (32, 64)))
+    assert (t.extents, t.strides, t.sizes) == (
+        (extents, strides, sizes) if extents is not None else ((64, 1000), (1, 64), (32, 64))
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,8 +246,14 @@ def test_boxes_as_tensors(change: tuple[str, str], extents: object, strides: obj
         (("k*32 + j*8 + l]", "k*32 + j*4 + l]"), "its pieces along a dimension of 'a' overlap"),
         (("a: float16[1000, 64]", "a: float16[1000, 68]"), "within a piece of 8"),
         (("a[b*64 + i, k*32 + j*8 + l]", "a[b*64 + i, (k*32 + j*8 + l) % 64]"), "the indices of 'a' are no sums"),
-        (("select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0f16)", "a[b*60, k*32 + j*8 + l]"), "does not move forwards along one dimension of 'a'"),
-        (("s: float16[4, 64, 8]", "s: float16[4, 64, 16]"), "moves 16 elements in shared memory, where the faster ones fill 8"),
+        (
+            ("select(b*64 + i < 1000, a[b*64 + i, k*32 + j*8 + l], 0.0f16)", "a[b*60, k*32 + j*8 + l]"),
+            "does not move forwards along one dimension of 'a'",
+        ),
+        (
+            ("s: float16[4, 64, 8]", "s: float16[4, 64, 16]"),
+            "moves 16 elements in shared memory, where the faster ones fill 8",
+        ),
         ((STORE, f"{{ if i < 5 {STORE} }}"), "a part of it is not copied"),
         (("for i in 64 @box=1 {", "for i in 64 vectorized @box=1 {"), "a For is in its loops"),
     ],
@@ -217,13 +272,15 @@ def test_what_is_zero_as_a_whole() -> None:
 
 def test_one_row_may_be_outside_too() -> None:
     text = """program one(x: float32[1, 4]) -> (y: float32[3, 4]) { for g in 3 blockIdx.x { allocate s: float32[4] in shared
-      for l in 4 @box=1 { s[l] = select(0 <= g - 1 and g - 1 < 1, x[g - 1, l], 0.0f32) } for t in 4 threadIdx.x { y[g, t] = s[t] } } }"""
+      for l in 4 @box=1 { s[l] = select(0 <= g - 1 and g - 1 < 1, x[g - 1, l], 0.0f32) } for t in 4 threadIdx.x { y[g, t] = s[t] } } }"""  # noqa: E501
     assert "@copy_box" in str(lowered(text))
     agree(parse_program(text), lowered(text))
 
 
 def test_rows_that_begin_anywhere() -> None:
-    text = PIECES.replace("a: float16[1000, 64]", "a: float16[1000, 60]").replace("for j in 4 @box=1", "for j in 1 @box=1")
+    text = PIECES.replace("a: float16[1000, 64]", "a: float16[1000, 60]").replace(
+        "for j in 4 @box=1", "for j in 1 @box=1"
+    )
     found = nest_of(text.replace("k*32 + j*8 + l]", "k*32 + l]"))
     assert isinstance(found, str) and "60 elements of 'a' are no multiple of 16 bytes" in found
 
@@ -232,7 +289,10 @@ def test_rows_that_begin_anywhere() -> None:
     ("change", "kept"),
     [
         (("s[0, r, i, l] =", "s[1, r, i, l] ="), 2),
-        (("*w[k*32 + t] } }", "*w[k*32 + t] } } for t3 in 16 threadIdx.x { s[k % 2, 0, t3, 0] = 1.0f32 }"), 2),  # who stores there, too, is behind a barrier
+        (
+            ("*w[k*32 + t] } }", "*w[k*32 + t] } } for t3 in 16 threadIdx.x { s[k % 2, 0, t3, 0] = 1.0f32 }"),
+            2,
+        ),  # who stores there, too, is behind a barrier
         (("s[k % 2, u // 16,", "s[(k + 1) % 2, u // 16,"), 0),  # read without a wait: both are done at once
         (("@box=1 { s[0", "{ s[0"), 2),  # one mark is enough
         (("[2, 2, 16, 16] in shared", "[2, 2, 16, 16] in global"), 0),
@@ -269,7 +329,10 @@ def programs(draw: st.DrawFn) -> str:
     top, left = draw(st.integers(-3, 14)), draw(st.integers(-2, 3)) * piece
     place = f"g*{rows} + i + {top}", f"g*{piece} + j*{piece} + l + {left}"
     exact = draw(st.sampled_from([0, 0, 0, 1]))
-    cond = f"0 <= {place[0]} and {place[0]} < {height - (exact if height > 1 else 0)} and 0 <= {place[1]} and {place[1]} < {width}"
+    cond = (
+        f"0 <= {place[0]} and {place[0]} < {height - (exact if height > 1 else 0)} and 0 <= {place[1]} and {place[1]} <"
+        f" {width}"
+    )
     shape, at = ((columns // piece, rows, piece), "j, i, l") if outer else ((rows, columns // piece, piece), "i, j, l")
     loops = [("i", rows), ("j", columns // piece), ("l", piece)]
     order = draw(st.permutations(loops))
@@ -296,7 +359,9 @@ def test_random_boxes_are_some() -> None:
     """Of the random ones that end where their tensor does, most are boxes."""
     from hypothesis import find
 
-    text = find(programs(), lambda t: "@copy_box" in str(lowered(t)), settings=settings(max_examples=200, deadline=None))
+    text = find(
+        programs(), lambda t: "@copy_box" in str(lowered(t)), settings=settings(max_examples=200, deadline=None)
+    )
     assert played(text)[1] == [True] * 3
 
 
@@ -315,7 +380,9 @@ class Boxer(Writer):
 @st.composite
 def groups(draw: st.DrawFn) -> str:
     text = group(Boxer(draw), "x[t]", "x[11 - t]")
-    return text.replace("s: int64[12]", "s: int64[16]").replace("d: int64[2, 12]", "d: int64[2, 16]")  # halves at multiples of 128 bytes
+    return text.replace("s: int64[12]", "s: int64[16]").replace(
+        "d: int64[2, 12]", "d: int64[2, 16]"
+    )  # halves at multiples of 128 bytes
 
 
 @settings(max_examples=40, deadline=None)

@@ -34,7 +34,7 @@ TWO = """program two(x: float32[n, 8], s: float32[8]) -> (y: float32[n, 8], m: f
   m[0] = 0.0f32
   for k in n { m[0] = m[0] + t[k, 0] }
   for b2 in n blockIdx.x { for j2 in 8 threadIdx.x { y[b2, j2] = t[b2, j2] + m[0] } }
-}"""
+}"""  # noqa: E501
 
 
 def lowered(text: str) -> Program:
@@ -45,7 +45,9 @@ def run_parts(program: Program, arrays: list[Any], dims: dict[str, int]) -> list
     """The launches one after another, each interpreted on its own; the outputs."""
     parts = cut(program)
     buffers = [a.reshape(-1) for a in arrays]
-    buffers += [np.full([int(evaluate(d, dims)) for d in b.shape], sentinel(b.dtype), b.dtype.numpy) for b in program.outputs]
+    buffers += [
+        np.full([int(evaluate(d, dims)) for d in b.shape], sentinel(b.dtype), b.dtype.numpy) for b in program.outputs
+    ]
     by_name: dict[int, Any] = dict(enumerate([*buffers, *(np.empty(0, np.float32) for _ in parts.scratch)]))
     for part in parts.parts:
         verify(part.program)
@@ -94,7 +96,11 @@ def test_kernels_of_launches() -> None:
     code = codegen.compile(program)
     kernel = Kernel.from_bytes(code.object, code.name)
     assert [x.symbol for x in kernel.launches] == ["two_0", "two_1", "two_2"]
-    assert [x.grid for x in kernel.launches] == [("select(1 <= d0, (d0 + 3)//4, 0)", "2", "1"), ("1", "1", "1"), ("d0", "1", "1")]
+    assert [x.grid for x in kernel.launches] == [
+        ("select(1 <= d0, (d0 + 3)//4, 0)", "2", "1"),
+        ("1", "1", "1"),
+        ("d0", "1", "1"),
+    ]
     assert "\n".join(x.code.decode() for x in kernel.launches) == codegen.source(program)
     assert "two_1(const float *__restrict__ t, float *__restrict__ m, long long n)" in kernel.launches[1].code.decode()
     built = GpuCodegen(CUDA, build=lambda text: text[:4].encode()).compile(program)
@@ -105,9 +111,21 @@ def test_kernels_of_launches() -> None:
     ("body", "error", "what"),
     [
         ("for i in 2 { for b in n blockIdx.x { y[b] = x[b] } }", LoopError, "has loops over groups in another loop"),
-        ("for b in n blockIdx.x { for t in n threadIdx.x { y[t] = x[b] } }", CodegenError, "the extent of loop 't' over threads is no constant"),
-        ("for b in n blockIdx.x { allocate g: float32[4] y[b] = x[b] }", CodegenError, "buffer 'g' of scope global is allocated in loop 'b', blockIdx.x"),
-        ("for i in n { allocate g: float32[i] y[i] = x[i] }", CodegenError, "the size of buffer 'g' is not known before kernel 'p' starts"),
+        (
+            "for b in n blockIdx.x { for t in n threadIdx.x { y[t] = x[b] } }",
+            CodegenError,
+            "the extent of loop 't' over threads is no constant",
+        ),
+        (
+            "for b in n blockIdx.x { allocate g: float32[4] y[b] = x[b] }",
+            CodegenError,
+            "buffer 'g' of scope global is allocated in loop 'b', blockIdx.x",
+        ),
+        (
+            "for i in n { allocate g: float32[i] y[i] = x[i] }",
+            CodegenError,
+            "the size of buffer 'g' is not known before kernel 'p' starts",
+        ),
     ],
 )
 def test_what_cannot_be_launched_is_said(body: str, error: type[Exception], what: str) -> None:

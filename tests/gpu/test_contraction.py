@@ -1,4 +1,5 @@
-"""Matrix products and convolutions in tiles: what they mean, for shapes of all kinds, and what their schedules are made of."""
+"""Matrix products and convolutions in tiles: what they mean, for shapes of all kinds, and what their schedules are made
+of."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def product(left: tuple[Any, ...], right: tuple[Any, ...], dtype: str = "float32
     return g.build()
 
 
-def convolution(x: tuple[Any, ...], w: tuple[int, ...], op: Any = Conv, dtype: str = "float32", **attributes: Any) -> Graph:
+def convolution(
+    x: tuple[Any, ...], w: tuple[int, ...], op: Any = Conv, dtype: str = "float32", **attributes: Any
+) -> Graph:
     g = GraphBuilder("convolution")
     y = g.add(op(**attributes), g.input("x", tensor_type(dtype, x)), g.input("w", tensor_type(dtype, w)))
     channels = y.shape[1]
@@ -125,23 +128,35 @@ def test_any_tile_of_any_convolution(data: st.DataObject) -> None:
     groups, kernel = draw(st.integers(1, 3)), draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     c, oc = (draw(st.integers(1, 4)) * groups for _ in range(2))
     attributes = {
-        "strides": draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), "dilations": draw(st.tuples(st.integers(1, 2), st.integers(1, 2))),
+        "strides": draw(st.tuples(st.integers(1, 2), st.integers(1, 2))), "dilations": draw(st.tuples(st.integers(1, 2),
+            st.integers(1, 2))),
         "pads": tuple(draw(st.integers(0, 2)) for _ in range(4)), "groups": groups,
     }  # fmt: skip
-    graph = convolution((draw(st.integers(1, 2)), c, draw(st.integers(5, 8)), draw(st.integers(5, 8))), (oc, c // groups, *kernel), **attributes)
+    graph = convolution(
+        (draw(st.integers(1, 2)), c, draw(st.integers(5, 8)), draw(st.integers(5, 8))),
+        (oc, c // groups, *kernel),
+        **attributes,
+    )
     check(graph, draw(st.sampled_from(list(MACHINES.values()))))
 
 
 def test_what_a_group_does() -> None:
-    """Operands lie in shared memory, results and what a thread works on in registers; copies and loads of registers go in vectors."""
+    """Operands lie in shared memory, results and what a thread works on in registers; copies and loads of registers go
+    in vectors."""
     s = check(product((64, 64), (64, 64), after="bias"), H100, tile="16x16 of 4x4 by 16")
     text = str(s.program)
     scopes = [x.buffer.scope for x in walk_stmts(s.program.body) if isinstance(x, Allocate)]
     assert sorted(scopes) == ["register"] * 3 + ["shared"] * 2
-    assert text.count("vectorized") == 5 and "where" not in text and "select(matmul" not in text.partition("matmul_copy")[0]
+    assert (
+        text.count("vectorized") == 5
+        and "where" not in text
+        and "select(matmul" not in text.partition("matmul_copy")[0]
+    )
     kinds = [x.kind for x in walk_stmts(s.program.body) if isinstance(x, For)]
     assert {"blockIdx.x", "blockIdx.y", "threadIdx.x", "threadIdx.y"} <= set(kinds)
-    assert s.blocks()[-1] == "matmul_copy" and "in2[" in text.partition("matmul_copy")[2]  # the bias is added on the tile
+    assert (
+        s.blocks()[-1] == "matmul_copy" and "in2[" in text.partition("matmul_copy")[2]
+    )  # the bias is added on the tile
 
 
 @pytest.mark.parametrize(
@@ -157,21 +172,30 @@ def test_long_sums_of_few_elements_are_cut_into_parts(graph: Graph, dims: dict[s
     s = check(graph, H100, dims)
     grids = [x for x in walk_stmts(s.program.body) if isinstance(x, For) and x.kind == "blockIdx.x"]
     assert len(grids) == 2 and any(b.endswith("_rf") for b in s.blocks())
-    (partial,) = [x.buffer for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.scope == "global"]
+    (partial,) = [
+        x.buffer for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.scope == "global"
+    ]
     assert (int_const(partial.shape[0]) or 0) >= 2
 
 
 def test_conditions_of_tails_and_borders_are_not_in_the_inner_loop() -> None:
     s = check(convolution((2, 5, 7, 7), (10, 5, 3, 3), pads=(1, 1, 1, 1)), MACHINES["wide"])
     (inner,) = [b for b in s.blocks() if b == "conv"]
-    assert "select" not in str(s.block(inner)) and "where" not in str(s.block(inner)) and "if" not in str(s.block(inner)).split()
+    assert (
+        "select" not in str(s.block(inner))
+        and "where" not in str(s.block(inner))
+        and "if" not in str(s.block(inner)).split()
+    )
 
 
 def test_what_it_declines() -> None:
     rule = ContractionRule()
     machine = MACHINES["wide"]
     dot = rule.offer(lower_group(product((7,), (7,)), "kernel"), machine)
-    assert isinstance(dot, Decline) and (dot.code, dot.reason) == ("one_element", "the result is one number, which no tile shares out")
+    assert isinstance(dot, Decline) and (dot.code, dot.reason) == (
+        "one_element",
+        "the result is one number, which no tile shares out",
+    )
     g = GraphBuilder("other")
     g.output(g.add(ReduceMax((1,)), g.add(Exp(), g.input("x", tensor_type("float32", (3, 4))))), "y")
     other = rule.offer(lower_group(g.build(), "kernel"), machine)
@@ -211,7 +235,9 @@ def test_operands_come_a_step_ahead(graph: Graph, dims: dict[str, int], tile: st
     got = list(interpret(low, [x.reshape(-1) for x in inputs], dims, shuffle_seed=3).values())
     agree(got, list(interpret(program, inputs, dims).values()), 64.0, str(low))
     if not dims:
-        steps = next(x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x))
+        steps = next(
+            x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x)
+        )
         assert str(steps).count("@barrier()") == 1, str(low)
         assert ("@copy_async" in str(steps)) == ("cp.async" in features), str(steps)
 
@@ -224,9 +250,18 @@ def test_tiles_fit_the_machine_and_grow_with_the_product() -> None:
 
     for machine in (H100, *MACHINES.values()):
         assert machine.grid is not None
-        for p in (problem(1, 1, 1), problem(4096, 4096, 4096), problem(1, 1000, 512), problem(3, 5, 7), problem(49, 512, 4608), problem(128, 64, 64, 12)):
+        for p in (
+            problem(1, 1, 1),
+            problem(4096, 4096, 4096),
+            problem(1, 1000, 512),
+            problem(3, 5, 7),
+            problem(49, 512, 4608),
+            problem(128, 64, 64, 12),
+        ):
             for t in candidates(p, machine):
-                assert t.threads[0] * t.threads[1] <= machine.grid.threads and room(p, t) <= (machine.scopes["shared"].size or 0)
+                assert t.threads[0] * t.threads[1] <= machine.grid.threads and room(p, t) <= (
+                    machine.scopes["shared"].size or 0
+                )
     large, small = choose_tile(problem(4096, 4096, 4096), H100), choose_tile(problem(256, 256, 256), H100)
     assert large.rows * large.columns >= 64 * 64 > small.rows * small.columns and large.each[0] * large.each[1] >= 32
     groups = -(-256 // small.rows) * -(-256 // small.columns)
@@ -237,4 +272,8 @@ def test_tiles_fit_the_machine_and_grow_with_the_product() -> None:
 
 def test_sizes_are_constants_where_threads_are() -> None:
     s = check(product((Var("m"), 16), (16, 16)), MACHINES["small"], {"m": 5})
-    assert all(int_const(x.extent) is not None for x in walk_stmts(s.program.body) if isinstance(x, For) and x.kind.startswith("threadIdx"))
+    assert all(
+        int_const(x.extent) is not None
+        for x in walk_stmts(s.program.body)
+        if isinstance(x, For) and x.kind.startswith("threadIdx")
+    )

@@ -1,4 +1,5 @@
-"""Copies to shared memory that threads do not wait for: which stores become such, that each wait is needed, and CUDA's text of them."""
+"""Copies to shared memory that threads do not wait for: which stores become such, that each wait is needed, and CUDA's
+text of them."""
 
 from __future__ import annotations
 
@@ -30,11 +31,13 @@ TURNS = """program turns(x: float32[n, 160], w: float32[160]) -> (y: float32[n, 
       for t1 in 8 threadIdx.x { for u in 4 { y[b, k*32 + t1*4 + u] = s[k % 2, 31 - t1*4 - u]*w[k*32 + t1] } }
     }
   }
-}"""
+}"""  # noqa: E501
 
 
 def lowered(text: str, extra: bool = True) -> Program:
-    return lower_program(parse_program(text), GpuCodegen(CUDA).functions, extra=grid_passes(["cp.async"] if extra else []))
+    return lower_program(
+        parse_program(text), GpuCodegen(CUDA).functions, extra=grid_passes(["cp.async"] if extra else [])
+    )
 
 
 def test_what_is_copied_waits_for_the_barrier() -> None:
@@ -42,7 +45,9 @@ def test_what_is_copied_waits_for_the_barrier() -> None:
     agree(program, after)
     text = str(after)
     assert text.count("@barrier()") == text.count("@await_copies()") == 2 and text.count("@copy_async(") == 2
-    assert "@copy_async(s[t*4], x[b*160 + t*4], 16i32)" in text and "s[ramp(" in text  # the zeros beyond the border are stored
+    assert (
+        "@copy_async(s[t*4], x[b*160 + t*4], 16i32)" in text and "s[ramp(" in text
+    )  # the zeros beyond the border are stored
 
 
 @pytest.mark.parametrize("k", [0, 1])
@@ -63,7 +68,9 @@ def test_cuda_runs_them(gone: int) -> None:
     pieces = launch.code.decode().split("weft_await_copies();")
     assert len(pieces) == 3 and launch.code.decode().count("weft_copy_async<16>(&s[") == 2
     if gone >= 0:
-        text = ";".join(["weft_await_copies();".join(pieces[: gone + 1]), "weft_await_copies();".join(pieces[gone + 1 :])])
+        text = ";".join(
+            ["weft_await_copies();".join(pieces[: gone + 1]), "weft_await_copies();".join(pieces[gone + 1 :])]
+        )
         kernel = Kernel(kernel.name, (replace(launch, code=text.encode()),))
     program = parse_program(TURNS)
     arrays = [shims.guarded(a) for a in (*inputs_of(program, 3), np.zeros((3, 160), np.float32))]
@@ -89,8 +96,14 @@ def test_nvrtc_takes_them(arch: str) -> None:
         (("x[b, t*4 + l]", "x[b, t*4 + l + 1]"), 1),  # not at a multiple of 16 bytes
         (("x[b, t*4 + l]", "x[b, t*4 + l]*2.0f32"), 1),  # not as it is
         (("s[0, t*4 + l] = x[b, t*4 + l]", "s[0, t//2*4 + l] = x[b, t//2*4 + l]"), 1),  # two threads copy to one place
-        (("y[b, k*32 + t1*4 + u] = s[k % 2, 31 - t1*4 - u]", "y[b, k*32 + t1*4 + u] = s[k % 2, t1*4 + u]"), 0),  # each thread reads its own, without a barrier
-        (("(y: float32[n, 160])", "(y: float32[n, 160]) dims(n) aliases(0 = 0)"), 0),  # somebody writes where it comes from
+        (
+            ("y[b, k*32 + t1*4 + u] = s[k % 2, 31 - t1*4 - u]", "y[b, k*32 + t1*4 + u] = s[k % 2, t1*4 + u]"),
+            0,
+        ),  # each thread reads its own, without a barrier
+        (
+            ("(y: float32[n, 160])", "(y: float32[n, 160]) dims(n) aliases(0 = 0)"),
+            0,
+        ),  # somebody writes where it comes from
         (("float32", "int8"), 2),  # 4 bytes
         (("for l in 4 vectorized", "for l in 4"), 2),  # one element at a time
     ],
@@ -123,7 +136,9 @@ def test_what_somebody_changes_is_not_copied(what: str) -> None:
     text = CHANGED.replace("y[t] = 1.0f32", what)
     if what.startswith("@"):
         text = text.replace("for t1 in 16 threadIdx.x { atomic y[t1] += x[t1] }", "")
-    assert "@copy_async" not in str(lowered(text)) and "@copy_async" in str(lowered(text.replace("s[t2] = y[", "s[t2] = x[")))
+    assert "@copy_async" not in str(lowered(text)) and "@copy_async" in str(
+        lowered(text.replace("s[t2] = y[", "s[t2] = x["))
+    )
 
 
 class Copier(Writer):
@@ -137,9 +152,15 @@ class Copier(Writer):
         half = f"{draw(st.sampled_from(loops))} % 2" if loops else "1"
         to = draw(st.sampled_from([f"s[{at}]", f"d[{half}, {at}]"]))
         guard = draw(st.sampled_from(["", f"if {t} < 7 "]))
-        source = at if at == f"{t}//2" else draw(st.sampled_from([t, f"11 - {t}"]))  # two threads that store to one place store the same
+        source = (
+            at if at == f"{t}//2" else draw(st.sampled_from([t, f"11 - {t}"]))
+        )  # two threads that store to one place store the same
         store = f"{to} = x[{source}]"
-        return f"for {t} in 12 threadIdx.x {{ {guard}{{ {store} }} }}" if guard else f"for {t} in 12 threadIdx.x {{ {store} }}"
+        return (
+            f"for {t} in 12 threadIdx.x {{ {guard}{{ {store} }} }}"
+            if guard
+            else f"for {t} in 12 threadIdx.x {{ {store} }}"
+        )
 
 
 @st.composite

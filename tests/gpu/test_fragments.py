@@ -1,4 +1,5 @@
-"""Products by instructions of a warp: by whatever sizes and memories a target's intrinsics have, tensorized, interpreted, and lowered."""
+"""Products by instructions of a warp: by whatever sizes and memories a target's intrinsics have, tensorized,
+interpreted, and lowered."""
 
 from __future__ import annotations
 
@@ -27,25 +28,46 @@ from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.fragments import instruction_sets
 from weft_testing.intrinsics import Run, check_intrinsic
 
-MACHINE = grid_machine("gpu", cores=2, shared=24 << 10, threads=32, threads_per_axis=(32, 32, 32), warp=4, resident=64, features={"matrix"})
+MACHINE = grid_machine(
+    "gpu", cores=2, shared=24 << 10, threads=32, threads_per_axis=(32, 32, 32), warp=4, resident=64, features={"matrix"}
+)
 
 
-def instruction_set(m: int, n: int, k: int, factor: dt.DType, result: dt.DType, across: bool, shared: bool) -> list[Intrinsic]:
-    """Instructions for C[i, j] += Σ A[i, k]·B, where B is [k, j] (`across`) or [j, k]; factors in shared memory, or in fragments."""
+def instruction_set(
+    m: int, n: int, k: int, factor: dt.DType, result: dt.DType, across: bool, shared: bool
+) -> list[Intrinsic]:
+    """Instructions for C[i, j] += Σ A[i, k]·B, where B is [k, j] (`across`) or [j, k]; factors in shared memory, or in
+    fragments."""
     name = f"mma_{m}_{n}_{k}_{factor}"
-    a, b, r = placeholder((m, k), factor, "A"), placeholder((k, n) if across else (n, k), factor, "B"), reduce_axis(k, "k")
-    c = compute((m, n), lambda i, j: total(cast_to(a[i, r], result) * cast_to(b[(r, j) if across else (j, r)], result), axis=r), "C")
+    a, b, r = (
+        placeholder((m, k), factor, "A"),
+        placeholder((k, n) if across else (n, k), factor, "B"),
+        reduce_axis(k, "k"),
+    )
+    c = compute(
+        (m, n),
+        lambda i, j: total(cast_to(a[i, r], result) * cast_to(b[(r, j) if across else (j, r)], result), axis=r),
+        "C",
+    )
     places = ("shared", "shared", "fragment") if shared else ("fragment.a", "fragment.b", "fragment.c")
     operands = tuple(Operand(x, place) for x, place in zip("ABC", places))
     found = [Intrinsic(name, c, operands, Call(name), Call(f"{name}_zero"), Call(f"{name}_add"), ("matrix",))]
 
     def copy(label: str, shape: tuple[Any, ...], dtype: dt.DType, source: str, to: str) -> Intrinsic:
         x = placeholder(shape, dtype, "X")
-        return Intrinsic(f"{name}_{label}", compute(shape, lambda i, j: x[i, j], "Y"), (Operand("X", source), Operand("Y", to)), Call(f"{name}_{label}"))
+        return Intrinsic(
+            f"{name}_{label}",
+            compute(shape, lambda i, j: x[i, j], "Y"),
+            (Operand("X", source), Operand("Y", to)),
+            Call(f"{name}_{label}"),
+        )
 
     found.append(copy("store", (m, n), result, places[2], "shared"))
     if not shared:
-        found += [copy("load_a", (m, k), factor, "shared", places[0]), copy("load_b", tuple(b.shape), factor, "shared", places[1])]
+        found += [
+            copy("load_a", (m, k), factor, "shared", places[0]),
+            copy("load_b", tuple(b.shape), factor, "shared", places[1]),
+        ]
     return found
 
 
@@ -75,7 +97,11 @@ def scheduled(graph: Any, intrinsics: list[Intrinsic], **choices: str) -> tuple[
         ("shared", product((20, 24), (24, 17), "float16", after="silu"), {}),
         ("shared", convolution((1, 3, 6, 6), (8, 3, 3, 3), dtype="float16", pads=(1, 1, 1, 1)), {}),
         ("floats", product((20, 24), (24, 17), after="bias"), {}),
-        ("floats", convolution((Var("n"), 4, 5, 5), (8, 2, 3, 3), groups=2, strides=(2, 2), pads=(1, 1, 1, 1)), {"n": 2}),
+        (
+            "floats",
+            convolution((Var("n"), 4, 5, 5), (8, 2, 3, 3), groups=2, strides=(2, 2), pads=(1, 1, 1, 1)),
+            {"n": 2},
+        ),
     ],
 )
 def test_products_in_fragments_mean_what_they_meant(name: str, graph: Any, dims: dict[str, int], lowered: bool) -> None:
@@ -85,7 +111,13 @@ def test_products_in_fragments_mean_what_they_meant(name: str, graph: Any, dims:
     inputs = random_inputs(program, dims)
     want = interpret(program, inputs, dims)
     run = lower_program(s.program, frozenset({"exp"}), extra=grid_passes()) if lowered else s.program
-    got = interpret(run, [x.reshape(-1) for x in inputs] if lowered else inputs, dims, intrinsics=meanings(SETS[name]), shuffle_seed=5)
+    got = interpret(
+        run,
+        [x.reshape(-1) for x in inputs] if lowered else inputs,
+        dims,
+        intrinsics=meanings(SETS[name]),
+        shuffle_seed=5,
+    )
     agree(list(got.values()), list(want.values()), 64.0, str(run))
 
 
@@ -95,7 +127,13 @@ def test_operands_come_a_step_ahead(name: str, features: tuple[str, ...]) -> Non
     graph = product((8, 24), (24, 16), "float32" if features else "float16")
     machine = replace(MACHINE, features=MACHINE.features | set(features))
     program = lower_group(graph, "kernel")
-    s = Schedule(program, machine, overrides={"warp_tile": "1x2 of 1x1 by 1 ahead"}, checked=True, intrinsics={i.name: i for i in SETS[name]})
+    s = Schedule(
+        program,
+        machine,
+        overrides={"warp_tile": "1x2 of 1x1 by 1 ahead"},
+        checked=True,
+        intrinsics={i.name: i for i in SETS[name]},
+    )
     ContractionRule().apply(s)
     within_limits(s.program, MACHINE)
     assert "tensorize" in str(s.program) and "fragments_declined" not in str(s.program), s.program
@@ -107,7 +145,11 @@ def test_operands_come_a_step_ahead(name: str, features: tuple[str, ...]) -> Non
     for p, shapes in ((s.program, inputs), (low, [x.reshape(-1) for x in inputs])):
         got = interpret(p, shapes, intrinsics=meanings(SETS[name]), shuffle_seed=5)
         agree(list(got.values()), list(want.values()), 64.0, str(p))
-    steps = [x for x in walk_stmts(low.body) if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x) and SETS[name][0].name in str(x)]
+    steps = [
+        x
+        for x in walk_stmts(low.body)
+        if isinstance(x, For) and x.kind == "serial" and "@barrier" in str(x) and SETS[name][0].name in str(x)
+    ]
     assert [str(x).count("@barrier()") for x in steps[:1]] == [1], str(low)
 
 
@@ -116,19 +158,34 @@ def test_integer_products() -> None:
     from weft_ops import MatMul
 
     g = GraphBuilder("bytes")
-    g.output(g.add(MatMul(dt.int32), g.input("a", tensor_type("int8", (12, 20))), g.input("b", tensor_type("int8", (20, 24)))), "y")
+    g.output(
+        g.add(
+            MatMul(dt.int32), g.input("a", tensor_type("int8", (12, 20))), g.input("b", tensor_type("int8", (20, 24)))
+        ),
+        "y",
+    )
     program, s = scheduled(g.build(), SETS["bytes"])
     assert "tensorize" in str(s.program)
     inputs = random_inputs(program)
-    agree(list(interpret(s.program, inputs, intrinsics=meanings(SETS["bytes"])).values()), list(interpret(program, inputs).values()), 0.0, str(s.program))
+    agree(
+        list(interpret(s.program, inputs, intrinsics=meanings(SETS["bytes"])).values()),
+        list(interpret(program, inputs).values()),
+        0.0,
+        str(s.program),
+    )
 
 
 def test_kits_are_whole_or_not_there() -> None:
-    assert [k.product.name for k in instruction_sets(SETS["fragments"] + SETS["shared"])] == ["mma_4_4_4_float16", "mma_8_4_8_float16"]
+    assert [k.product.name for k in instruction_sets(SETS["fragments"] + SETS["shared"])] == [
+        "mma_4_4_4_float16",
+        "mma_8_4_8_float16",
+    ]
     (found,) = instruction_sets(SETS["shared"])
     assert (found.rows, found.columns, found.depth, found.loads) == (8, 4, 8, (None, None))
     assert found.orders == ((("row", 0), ("term", 0)), (("column", 0), ("term", 0)))
-    assert instruction_sets(SETS["shared"][:1]) == [] and instruction_sets(SETS["fragments"][:3]) == []  # nothing stores the result, loads the right factor
+    assert (
+        instruction_sets(SETS["shared"][:1]) == [] and instruction_sets(SETS["fragments"][:3]) == []
+    )  # nothing stores the result, loads the right factor
 
 
 def test_products_that_no_instruction_fits_are_tiled() -> None:
@@ -143,7 +200,11 @@ def test_instructions_of_warps_are_reached_by_all_their_threads() -> None:
     low = lower_program(s.program, frozenset(), extra=grid_passes())
     text = str(low)
     assert "@whole_warp(" in text and "@mma_4_4_4_float16_add(" in text
-    assert all(not x.buffer.scope.startswith("fragment") or "threadIdx" in text for x in walk_stmts(low.body) if isinstance(x, Allocate))
+    assert all(
+        not x.buffer.scope.startswith("fragment") or "threadIdx" in text
+        for x in walk_stmts(low.body)
+        if isinstance(x, Allocate)
+    )
 
 
 def test_what_is_no_phase_of_warps() -> None:
@@ -169,7 +230,11 @@ def by_warps(intrinsics: list[Intrinsic], broken: str = "") -> Run:
 
         nothing.addresses = True  # type: ignore[attr-defined]
         functions[broken] = nothing
-    return lambda p: lambda arrays: interpret(lower_program(p, frozenset(), extra=grid_passes()), arrays, intrinsics=functions, shuffle_seed=3)["result"]
+    return lambda p: (
+        lambda arrays: interpret(
+            lower_program(p, frozenset(), extra=grid_passes()), arrays, intrinsics=functions, shuffle_seed=3
+        )["result"]
+    )
 
 
 INSTRUCTIONS = [(which, i.name) for which, found in SETS.items() for i in found]
@@ -185,7 +250,9 @@ def test_instructions_are_tried_on_fragments_that_others_fill(which: str, name: 
     compared = check_intrinsic(i, run=by_warps(SETS[which]), copies=SETS[which], warp=4)
     assert compared == len(calls(i)) * 2 * 4 * 2  # forms, strides, kinds of data, places
     for broken in calls(i):
-        with pytest.raises(ScheduleError, match=f"code of intrinsic '{name}' disagrees with its meaning(.|\n)*run, least strides"):
+        with pytest.raises(
+            ScheduleError, match=f"code of intrinsic '{name}' disagrees with its meaning(.|\n)*run, least strides"
+        ):
             check_intrinsic(i, run=by_warps(SETS[which], broken), copies=SETS[which], warp=4)
 
 

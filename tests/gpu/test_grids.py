@@ -1,4 +1,5 @@
-"""Phases of threads become one body with barriers: same meaning in any order of the threads, and each barrier is needed."""
+"""Phases of threads become one body with barriers: same meaning in any order of the threads, and each barrier is
+needed."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ PRODUCT = """program mm(a: float32[32, 24], b: float32[24, 32]) -> (c: float32[3
       } } } }
     }
   }
-}"""
+}"""  # noqa: E501
 TWO_PLACES = """program turns(x: float32[64]) -> (y: float32[64]) {
   allocate s: float32[2, 8] in shared
   for k in 8 {
@@ -74,7 +75,7 @@ FUSED = """program fused(x: float32[64]) -> (y: float32[64]) {
   allocate acc: float32[8, 8] in register
   for t in 16 threadIdx.x { for i in 2 { for j in 2 { acc[t//4*2 + i, t % 4*2 + j] = x[t*4 + i*2 + j] } } }
   for ty in 4 threadIdx.y { for tx in 4 threadIdx.x { for i2 in 2 { for j2 in 2 { y[ty*16 + tx*4 + i2*2 + j2] = acc[ty*2 + i2, tx*2 + j2] } } } }
-}"""
+}"""  # noqa: E501
 SQUARE = """program square(x: float32[2, 2]) -> (y: float32[2, 2]) {
   for b in 1 blockIdx.x {
     allocate p: float32[2, 2] in register
@@ -93,15 +94,24 @@ SHUFFLED = """program shuffled(x: float32[n, 64]) -> (y: float32[n, 8]) dims(n) 
     for t2 in 32 threadIdx.x { c[0, t2] = a[0, t2] + a[0, t2 ^ 8] c[1, 31 - t2] = a[0, t2 ^ 1]*2.0f32 }
     for t3 in 8 threadIdx.x { y[b, t3] = c[0, t3] + c[1, t3] }
   }
-}"""
-EXAMPLES = {"product": (PRODUCT, 2), "two_places": (TWO_PLACES, 1), "tree": (TREE, 3), "exchange": (EXCHANGE, 1), "fused": (FUSED, 0), "square": (SQUARE, 0),
-            "shuffled": (SHUFFLED, 1)}
+}"""  # noqa: E501
+EXAMPLES = {
+    "product": (PRODUCT, 2),
+    "two_places": (TWO_PLACES, 1),
+    "tree": (TREE, 3),
+    "exchange": (EXCHANGE, 1),
+    "fused": (FUSED, 0),
+    "square": (SQUARE, 0),
+    "shuffled": (SHUFFLED, 1),
+}
 """Text, and how many barriers it needs."""
 
 
 def inputs_of(program: Program, n: int, seed: int = 0) -> list[Any]:
     rng = np.random.default_rng(seed)
-    return [rng.integers(-8, 8, [getattr(d, "value", n) for d in b.shape]).astype(b.dtype.numpy) for b in program.inputs]
+    return [
+        rng.integers(-8, 8, [getattr(d, "value", n) for d in b.shape]).astype(b.dtype.numpy) for b in program.inputs
+    ]
 
 
 def run(program: Program, arrays: list[Any], n: int, seed: int | None = None) -> dict[str, Any]:
@@ -174,7 +184,9 @@ def test_no_barrier_too_few_goes_unseen(name: str, k: int) -> None:
 
 
 def test_what_comes_out() -> None:
-    assert str(joined(parse_program(TREE))[-1]) == """\
+    assert (
+        str(joined(parse_program(TREE))[-1])
+        == """\
 program tree(x: float32[n, 64]) -> (y: float32[n]) dims(n) {
   for b in n blockIdx.x {
     allocate s: float32[16] in shared
@@ -203,12 +215,17 @@ program tree(x: float32[n, 64]) -> (y: float32[n]) dims(n) {
     }
   }
 }"""
+    )
 
 
 def test_threads_have_parts_of_register_buffers() -> None:
     first, second, _ = joined(parse_program(PRODUCT))
-    assert "allocate acc: float32[4, 4, 4, 4] in register" in str(first) and "acc[ty, tx, i, j] = acc[ty, tx, i, j] + " in str(first)
-    assert "allocate acc: float32[4, 4] in register" in str(second) and "acc[i, j] = acc[i, j] + sa[ty0*4 + i, kk]" in str(second)
+    assert "allocate acc: float32[4, 4, 4, 4] in register" in str(
+        first
+    ) and "acc[ty, tx, i, j] = acc[ty, tx, i, j] + " in str(first)
+    assert "allocate acc: float32[4, 4] in register" in str(
+        second
+    ) and "acc[i, j] = acc[i, j] + sa[ty0*4 + i, kk]" in str(second)
 
 
 def test_parts_may_be_gone_through_from_where_the_thread_says() -> None:
@@ -217,7 +234,7 @@ def test_parts_may_be_gone_through_from_where_the_thread_says() -> None:
       allocate r: float32[8, 3] in register
       for t in 8 threadIdx.x { let b = min(t, 2) { for i in 3 - b { r[t, i + b] = x[t] } for j in b { r[t, j] = 0.0f32 } } }
       for t1 in 8 threadIdx.x { y[t1] = r[t1, 0] + r[t1, 1]*2.0f32 + r[t1, 2]*4.0f32 }
-    }"""
+    }"""  # noqa: E501
     agree(parse_program(text), joined(parse_program(text))[-1])
     with pytest.raises(LoopError, match="accesses give its elements to different threads"):
         joined(parse_program(text.replace("r[t, j] = 0.0f32", "r[(t + 1) % 8, j] = 0.0f32")))
@@ -240,7 +257,7 @@ def test_shared_buffers_that_do_not_live_at_once_are_one() -> None:
       allocate u: float32[8] in shared
       for t2 in 8 threadIdx.x { u[t2] = x[t2] + 1.0f32 }
       for t3 in 8 threadIdx.x { z[t3] = u[7 - t3] }
-    }""")
+    }""")  # noqa: E501
     after = joined(program)[-1]
     agree(program, after)
     assert str(after).count("allocate") == 1 and str(after).count("@barrier()") == 3
@@ -262,7 +279,9 @@ def test_instructions_may_say_where_they_stay() -> None:
         assert str(parse_program(str(program))) == str(program)
         after = joined(program)[-1]
         assert str(after).partition("for k in 8")[2].count("@barrier()") == count, str(after)
-        assert ("within" in str(after)) == bool(within) and "within" not in str(lower_program(program, frozenset(), extra=grid_passes()))
+        assert ("within" in str(after)) == bool(within) and "within" not in str(
+            lower_program(program, frozenset(), extra=grid_passes())
+        )
 
 
 def test_programs_without_threads_are_left_alone() -> None:
@@ -273,13 +292,13 @@ def test_programs_without_threads_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("body", "what", "why"),
     [
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[7 - u] }",
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[7 - u] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "the part u of index 7 - u is no formula"),
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[(u + 1) % 8] }",
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[(u + 1) % 8] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "accesses give its elements to different threads"),
-        ("allocate r: float32[1] in register for t in 8 threadIdx.x { r[0] = x[t] } for u in 8 threadIdx.x { y[u] = r[0] }",
+        ("allocate r: float32[1] in register for t in 8 threadIdx.x { r[0] = x[t] } for u in 8 threadIdx.x { y[u] = r[0] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "no thread is among its indices"),
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t//2] = x[t] } for u in 8 threadIdx.x { y[u] = r[u//2] }",
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t//2] = x[t] } for u in 8 threadIdx.x { y[u] = r[u//2] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "its indices tell 4 of 8 threads apart"),
         ("allocate r: float32[8] in register for i in 8 { r[i] = x[i] } for u in 8 threadIdx.x { y[u] = r[u] }",
          "threads share buffer 'r' of scope register", "code outside the loops over threads uses it"),
@@ -287,17 +306,19 @@ def test_programs_without_threads_are_left_alone() -> None:
          "a condition around loops over threads may differ from thread to thread", "it depends on buffer 'y'"),
         ("for t in 8 threadIdx.x { for i in 2 { for u in 2 threadIdx.y { y[t] = x[t] } } }",
          "the loops over threads of program 'p' are no nest", "a For stands between loop 't' and another over threads"),
-        ("for t in n threadIdx.x { y[t] = x[t] }", "the loops over threads of program 'p' are no nest", "the extent n of loop 't' is no constant"),
+        ("for t in n threadIdx.x { y[t] = x[t] }", "the loops over threads of program 'p' are no nest",
+            "the extent n of loop 't' is no constant"),
         ("for t in 8 threadIdx.x { y[t] = x[t] } for u in 4 threadIdx.x { y[u] = x[u] @barrier() }",
          "a barrier in loop 'u' is not reached by all threads of the group", "the loop has 4 threads, the group 8"),
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[u ^ 3] }",
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { y[u] = r[u ^ 3] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "accesses give its elements to different threads"),
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { r[u ^ 1] = x[u] }",
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { r[u ^ 1] = x[u] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "accesses give its elements to different threads"),
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { r[u] = r[u ^ 1] + 1.0f32 }",
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { r[u] = r[u ^ 1] + 1.0f32 }",  # noqa: E501
          "not all threads of the warp would come to a shuffle", "the phase changes 'r', which others load in it"),
-        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { for i in u { y[u] = r[u ^ 1] } }",
-         "not all threads of the warp would come to a shuffle", "a statement around a shuffle is not the same for all threads"),
+        ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t] = x[t] } for u in 8 threadIdx.x { for i in u { y[u] = r[u ^ 1] } }",  # noqa: E501
+         "not all threads of the warp would come to a shuffle",
+         "a statement around a shuffle is not the same for all threads"),
         ("allocate r: float32[2, 6] in register for v in 2 threadIdx.y { for t in 6 threadIdx.x { r[v, t] = x[t] } } "
          "for w in 2 threadIdx.y { for u in 6 threadIdx.x { y[u] = r[w, u//4*4 + (u % 4 ^ 2)] } }",
          "threads share buffer 'r' of scope register", "accesses give its elements to different threads"),
@@ -322,7 +343,8 @@ SPREAD = (1, 5, 7, 11)  # prime to SIZE: a permutation of it
 
 
 class Writer:
-    """Phases over an output, two shared buffers (one of two places) and two of registers, under loops and conditions."""
+    """Phases over an output, two shared buffers (one of two places) and two of registers, under loops and
+    conditions."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw, self.number = draw, 0
@@ -341,9 +363,19 @@ class Writer:
         def place(writes: bool) -> str:
             kind = draw(st.sampled_from(["s", "d", "r", "q", "y"]))
             other = f"({number}*{draw(st.sampled_from(SPREAD))} + {draw(st.integers(0, 3))}) % {SIZE}"
-            at = draw(st.sampled_from([number, other])) if writes else draw(st.sampled_from([number, other, f"{SIZE - 1} - {number}", "3"]))
+            at = (
+                draw(st.sampled_from([number, other]))
+                if writes
+                else draw(st.sampled_from([number, other, f"{SIZE - 1} - {number}", "3"]))
+            )
             turn = f"{draw(st.sampled_from(loops))} % 2" if loops else str(draw(st.integers(0, 1)))
-            thread = number if writes else draw(st.sampled_from([number, *(f"({number} ^ {bit})" for bit in (1, 2) if count % (2 * bit) == 0)]))
+            thread = (
+                number
+                if writes
+                else draw(
+                    st.sampled_from([number, *(f"({number} ^ {bit})" for bit in (1, 2) if count % (2 * bit) == 0)])
+                )
+            )
             own = f"q[{draw(st.integers(0, 1))}*{SIZE} + {thread}]"
             return {"s": f"s[{at}]", "d": f"d[{turn}, {at}]", "y": f"y[{at}]", "r": f"r[{thread}]", "q": own}[kind]
 
@@ -353,29 +385,47 @@ class Writer:
         store = f"{to} = ({' + '.join(f'{k + 1}*{t}' for k, t in enumerate(terms))}) % 97"
         guard = draw(st.sampled_from(["", f"if {number} < {count - 1}"]))
         inner = f"{guard} {{ {store} }}" if guard else store
-        return f"for {ty} in {y} threadIdx.y {{ for {tx} in {x} threadIdx.x {{ {inner} }} }}" if y > 1 else f"for {tx} in {x} threadIdx.x {{ {inner} }}"
+        return (
+            f"for {ty} in {y} threadIdx.y {{ for {tx} in {x} threadIdx.x {{ {inner} }} }}"
+            if y > 1
+            else f"for {tx} in {x} threadIdx.x {{ {inner} }}"
+        )
 
     def body(self, depth: int, loops: tuple[str, ...]) -> str:
         parts = []
         for _ in range(self.draw(st.integers(1, 3))):
-            kind = self.draw(st.sampled_from(["phase", "phase", "phase", "loop", "if", "alone"])) if depth < 2 else "phase"
+            kind = (
+                self.draw(st.sampled_from(["phase", "phase", "phase", "loop", "if", "alone"])) if depth < 2 else "phase"
+            )
             if kind == "phase":
                 parts.append(self.phase(loops))
             elif kind == "loop":
                 k = self.fresh("k")
-                parts.append(f"for {k} in {self.draw(st.sampled_from(['2', '3', 'n']))} {{ {self.body(depth + 1, (*loops, k))} }}")
+                parts.append(
+                    f"for {k} in {self.draw(st.sampled_from(['2', '3', 'n']))} {{"
+                    f" {self.body(depth + 1, (*loops, k))} }}"
+                )
             elif kind == "if":
                 cond = f"{loops[-1]} < 1" if loops else "x[0] < 2"
                 parts.append(f"if {cond} {{ {self.body(depth + 1, loops)} }}")
             else:
-                parts.append(f"y[{self.draw(st.integers(0, 11))}] = (s[{self.draw(st.integers(0, 11))}] + d[1, 2]*3) % 89")
+                parts.append(
+                    f"y[{self.draw(st.integers(0, 11))}] = (s[{self.draw(st.integers(0, 11))}] + d[1, 2]*3) % 89"
+                )
         return " ".join(parts)
 
 
 def group(writer: Writer, first: str, second: str) -> str:
-    """A program of one group whose phases `writer` makes up; `first` and `second` are what the two halves of its double buffer begin with."""
-    start = f"for t in 12 threadIdx.x {{ s[t] = x[t] d[0, t] = {first} d[1, t] = {second} r[t] = x[t] q[t] = 1 q[t + 12] = 2 y[t] = x[t] }}"
-    allocate = "allocate s: int64[12] in shared allocate d: int64[2, 12] in shared allocate r: int64[12] in register allocate q: int64[24] in register"
+    """A program of one group whose phases `writer` makes up; `first` and `second` are what the two halves of its double
+    buffer begin with."""
+    start = (
+        f"for t in 12 threadIdx.x {{ s[t] = x[t] d[0, t] = {first} d[1, t] = {second} r[t] = x[t] q[t] = 1 q[t + 12] ="
+        " 2 y[t] = x[t] }"
+    )
+    allocate = (
+        "allocate s: int64[12] in shared allocate d: int64[2, 12] in shared allocate r: int64[12] in register allocate"
+        " q: int64[24] in register"
+    )
     return f"program g(x: int64[12]) -> (y: int64[12]) dims(n) {{ {allocate} {start} {writer.body(0, ())} }}"
 
 
@@ -397,7 +447,9 @@ def test_random_groups_mean_the_same_in_any_order(text: str) -> None:
 
 def test_threads_that_nobody_joined_are_no_launch() -> None:
     program = parse_program(PRODUCT)
-    with pytest.raises(CodegenError, match="the threads of a group of kernel 'mm' are not joined to one nest of loops") as caught:
+    with pytest.raises(
+        CodegenError, match="the threads of a group of kernel 'mm' are not joined to one nest of loops"
+    ) as caught:
         cut(lower_program(program, frozenset()))
     assert caught.value.hint is not None and "`weft_gpu.passes.grid_passes`" in caught.value.hint
     assert len(cut(lower_program(program, frozenset(), extra=grid_passes())).parts) == 1

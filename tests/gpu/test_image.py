@@ -1,4 +1,5 @@
-"""Code sections of launches: what is packed comes back, and whatever else they hold is an error that names the kernel."""
+"""Code sections of launches: what is packed comes back, and whatever else they hold is an error that names the
+kernel."""
 
 from __future__ import annotations
 
@@ -27,9 +28,19 @@ def launch_of(draw: st.DrawFn) -> Launch:
         n, each = draw(st.integers(1, 5)), draw(st.sampled_from([1, 2, 4, 8]))
         some = lambda low, high, n=n: tuple(draw(st.lists(st.integers(low, high), min_size=n, max_size=n)))
         strides = tuple(16 * k for k in some(1, 1 << 20, n - 1))
-        tensors.append(Tensor(draw(st.integers(0, len(buffers) - 1)), each, some(1, 1 << 20), strides, (16, *some(1, 4, n - 1))))
+        tensors.append(
+            Tensor(draw(st.integers(0, len(buffers) - 1)), each, some(1, 1 << 20), strides, (16, *some(1, 4, n - 1)))
+        )
     symbol, grid = draw(st.sampled_from(["k", "k_1", "addition"])), draw(st.tuples(formulas, formulas, formulas))
-    return Launch(symbol, draw(st.binary(max_size=40)), grid, draw(st.tuples(threads, threads, threads)), buffers, draw(numbers), tuple(tensors))
+    return Launch(
+        symbol,
+        draw(st.binary(max_size=40)),
+        grid,
+        draw(st.tuples(threads, threads, threads)),
+        buffers,
+        draw(numbers),
+        tuple(tensors),
+    )
 
 
 kernels_of = st.dictionaries(st.text(max_size=6), st.lists(launch_of(), max_size=3).map(tuple), max_size=3)
@@ -91,12 +102,21 @@ def table(text: str, code: bytes = b"") -> bytes:
         (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,3,[8],[],[8]]]]]'), "a tensor of 'k' is"),
         (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8],[],[true]]]]]'), "a tensor of 'k' is"),
         (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[],[8,8]]]]]'), "a tensor of 'k' is"),
-        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[8],[8,8]]]]]'), "no device copies boxes of the tensor"),
+        (
+            table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[8],[8,8]]]]]'),
+            "no device copies boxes of the tensor",
+        ),
         (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8],[],[4]]]]]'), "no device copies boxes of the tensor"),
         (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8],[],[264]]]]]'), "no device copies boxes of the tensor"),
         (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[0],[],[8]]]]]'), "no device copies boxes of the tensor"),
-        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[1099511627776],[8,8]]]]]'), "no device copies boxes of the tensor"),
-        (table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,8,[8,8,8],[16,16],[256,256,2]]]]]'), "no device copies boxes of the tensor"),
+        (
+            table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,2,[8,8],[1099511627776],[8,8]]]]]'),
+            "no device copies boxes of the tensor",
+        ),
+        (
+            table('[["k",["1","1","1"],[1,1,1],[0],[],0,[[0,8,[8,8,8],[16,16],[256,256,2]]]]]'),
+            "no device copies boxes of the tensor",
+        ),
     ],
 )
 def test_each_field_is_checked(data: bytes, why: str) -> None:

@@ -1,9 +1,20 @@
-"""Schedules for machines of groups of threads mean what the program meant: interpreted, over the samples of every operator and random shapes."""
+"""Schedules for machines of groups of threads mean what the program meant: interpreted, over the samples of every
+operator and random shapes."""
 
 from __future__ import annotations
 
 import pytest
-from tests.gpu.kernels import MACHINES, agree, cases, lowered, lowered_meaning, meaning, sample_programs, scheduled, stratified
+from tests.gpu.kernels import (
+    MACHINES,
+    agree,
+    cases,
+    lowered,
+    lowered_meaning,
+    meaning,
+    sample_programs,
+    scheduled,
+    stratified,
+)
 
 CASES = cases()
 

@@ -1,4 +1,5 @@
-"""Reductions, rows and pointwise groups of all kinds of shapes, symbolic ones included: scheduled for machines of groups, they mean what they meant."""
+"""Reductions, rows and pointwise groups of all kinds of shapes, symbolic ones included: scheduled for machines of
+groups, they mean what they meant."""
 
 from __future__ import annotations
 
@@ -29,7 +30,14 @@ UNITS = 40
 
 def graph(op: Operator, dims: tuple[int | str, ...], *more: tuple[int, ...], dtype: str = "float32") -> Graph:
     b = GraphBuilder("g")
-    b.output(b.add(op, b.input("x", tensor_type(dtype, dims)), *(b.input(f"w{k}", tensor_type(dtype, m)) for k, m in enumerate(more))), "y")
+    b.output(
+        b.add(
+            op,
+            b.input("x", tensor_type(dtype, dims)),
+            *(b.input(f"w{k}", tensor_type(dtype, m)) for k, m in enumerate(more)),
+        ),
+        "y",
+    )
     return b.build()
 
 
@@ -40,13 +48,17 @@ def check(program: Program, machine: str, size: int = 37) -> tuple[str, Program]
     rule, s = scheduled(program, MACHINES[machine])
     want = meaning(program, inputs, dims)
     agree(meaning(s.program, inputs, dims, seed=1), want, UNITS, f"{rule} for '{machine}'\n{s.program}")
-    agree(lowered_meaning(s.program, inputs, dims, seed=1), want, UNITS, f"{rule} for '{machine}', lowered\n{s.program}")
+    agree(
+        lowered_meaning(s.program, inputs, dims, seed=1), want, UNITS, f"{rule} for '{machine}', lowered\n{s.program}"
+    )
     return rule, s.program
 
 
 REDUCED: list[tuple[tuple[int | str, ...], tuple[int, ...]]] = [
-    ((1, 5000), (1,)), ((3000,), (0,)), ((7, 600), (1,)), ((600, 7), (0,)), ((600, 40), (0,)), ((3, 600, 5), (1,)), ((256, 40), (1,)), (("n", 300), (1,)),
-    (("n", "m"), (1,)), (("n", "m"), (0,)), (("n", 70), (0,)), ((4, 6, 10, 12), (1, 3)), ((4, 6, 10, 12), (0, 2)), ((5, 6, 70, 3), (0, 2, 3)),
+    ((1, 5000), (1,)), ((3000,), (0,)), ((7, 600), (1,)), ((600, 7), (0,)), ((600, 40), (0,)), ((3, 600, 5), (1,)),
+    ((256, 40), (1,)), (("n", 300), (1,)),
+    (("n", "m"), (1,)), (("n", "m"), (0,)), (("n", 70), (0,)), ((4, 6, 10, 12), (1, 3)), ((4, 6, 10, 12), (0, 2)), ((5,
+        6, 70, 3), (0, 2, 3)),
 ]  # fmt: skip
 
 
@@ -61,10 +73,13 @@ def test_reductions(dims: tuple[int | str, ...], axes: tuple[int, ...], machine:
 
 
 ROWS: list[tuple[Operator, tuple[int | str, ...], tuple[tuple[int, ...], ...], str]] = [
-    (Softmax(-1), (6, 100), (), "rowwise"), (Softmax(-1), (3, 5000), (), "rowwise"), (Softmax(-1), (4, 64, 20), (), "rowwise"),
-    (Softmax(-1), (600, 8), (), "rowwise"), (Softmax(1), (3, 20, 30), (), "reduction"), (Softmax(-1), ("n", 40), (), "rowwise"),
+    (Softmax(-1), (6, 100), (), "rowwise"), (Softmax(-1), (3, 5000), (), "rowwise"), (Softmax(-1), (4, 64, 20), (),
+        "rowwise"),
+    (Softmax(-1), (600, 8), (), "rowwise"), (Softmax(1), (3, 20, 30), (), "reduction"), (Softmax(-1), ("n", 40), (),
+        "rowwise"),
     (Softmax(-1), ("n", "m"), (), "rowwise"), (LayerNorm(axis=-1), (9, 70), ((70,), (70,)), "rowwise"),
-    (LayerNorm(axis=1), (4, 6, 30), ((6, 30), (6, 30)), "rowwise"), (InstanceNorm(), (2, 3, 7, 9), ((3,), (3,)), "rowwise"),
+    (LayerNorm(axis=1), (4, 6, 30), ((6, 30), (6, 30)), "rowwise"), (InstanceNorm(), (2, 3, 7, 9), ((3,), (3,)),
+        "rowwise"),
     (LogSoftmax(-1), (2, 16, 33), (), "rowwise"),
 ]  # fmt: skip
 
@@ -72,14 +87,17 @@ ROWS: list[tuple[Operator, tuple[int | str, ...], tuple[tuple[int, ...], ...], s
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("op,dims,more,wanted", ROWS, ids=str)
-def test_rows(op: Operator, dims: tuple[int | str, ...], more: tuple[tuple[int, ...], ...], wanted: str, machine: str) -> None:
+def test_rows(
+    op: Operator, dims: tuple[int | str, ...], more: tuple[tuple[int, ...], ...], wanted: str, machine: str
+) -> None:
     for program in programs(graph(op, dims, *more)):
         rule, _ = check(program, machine)
         assert rule == wanted
 
 
 TRANSPOSED: list[tuple[tuple[int, ...], tuple[int | str, ...], bool]] = [
-    ((1, 0), (40, 50), True), ((0, 2, 3, 1), (2, 3, 5, 70), False), ((0, 2, 1), (3, 9, 33), True), ((1, 0), ("n", 50), True), ((1, 0), ("n", "m"), True),
+    ((1, 0), (40, 50), True), ((0, 2, 3, 1), (2, 3, 5, 70), False), ((0, 2, 1), (3, 9, 33), True), ((1, 0), ("n", 50),
+        True), ((1, 0), ("n", "m"), True),
     ((2, 1, 0), (20, 6, 17), True), ((0, 2, 1, 3), (2, 12, 6, 64), False),
 ]  # fmt: skip
 
@@ -87,7 +105,8 @@ TRANSPOSED: list[tuple[tuple[int, ...], tuple[int | str, ...], bool]] = [
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("axes,dims,tiled", TRANSPOSED, ids=str)
 def test_transpositions(axes: tuple[int, ...], dims: tuple[int | str, ...], tiled: bool, machine: str) -> None:
-    """By tiles in shared memory, whose rows are one longer than a tile; not where a direction is too short, or what is contiguous stays so."""
+    """By tiles in shared memory, whose rows are one longer than a tile; not where a direction is too short, or what is
+    contiguous stays so."""
     (program,) = programs(graph(Transpose(axes), dims))
     rule, made = check(program, machine)
     shared = [x.buffer for x in walk_stmts(made.body) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
@@ -96,9 +115,12 @@ def test_transpositions(axes: tuple[int, ...], dims: tuple[int | str, ...], tile
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_recurrences(machine: str) -> None:
-    """Each line of the batch is a group's; sums of a step are shared by threads that read along them, and its turns meet in shared memory."""
+    """Each line of the batch is a group's; sums of a step are shared by threads that read along them, and its turns
+    meet in shared memory."""
     b = GraphBuilder("g")
-    x, r, h = (b.input(n, tensor_type("float32", d)) for n, d in (("x", (3, 2, 160)), ("r", (4, 40, 40)), ("h", (2, 40))))
+    x, r, h = (
+        b.input(n, tensor_type("float32", d)) for n, d in (("x", (3, 2, 160)), ("r", (4, 40, 40)), ("h", (2, 40)))
+    )
     found = b.add_all(Recurrence("lstm"), x, r, h, None, None, None, None)
     for k, y in enumerate(found):
         b.output(y, f"y{k}")
@@ -114,13 +136,19 @@ def test_running_sums_are_lines_of_threads(dims: tuple[int | str, ...], axis: in
     (program,) = programs(graph(CumSum(axis), dims))
     rule, made = check(program, machine)
     s = Schedule(made)
-    assert rule == "recurrence" and [s.loop(x).kind for x in s.loops("total")] == ["blockIdx.x", "threadIdx.x", "serial"]
+    assert rule == "recurrence" and [s.loop(x).kind for x in s.loops("total")] == [
+        "blockIdx.x",
+        "threadIdx.x",
+        "serial",
+    ]
 
 
 def test_windows_are_threads() -> None:
-    """Pooling and convolutions of each channel with itself are of outputs; those that use a picture for many channels are products."""
+    """Pooling and convolutions of each channel with itself are of outputs; those that use a picture for many channels
+    are products."""
     for op, more, wanted in (
-        (MaxPool((3, 3)), (), "window"), (AveragePool((2, 2), (2, 2)), (), "window"), (Conv((1, 1), (1, 1, 1, 1), (1, 1), 8), ((8, 1, 3, 3),), "window"),
+        (MaxPool((3, 3)), (), "window"), (AveragePool((2, 2), (2, 2)), (), "window"), (Conv((1, 1), (1, 1, 1, 1), (1,
+            1), 8), ((8, 1, 3, 3),), "window"),
         (Conv((1, 1), (1, 1, 1, 1), (1, 1), 1), ((16, 8, 3, 3),), "contraction"),
     ):  # fmt: skip
         (program,) = programs(graph(op, (2, 8, 12, 10), *more))
@@ -142,7 +170,9 @@ def test_rows_stay_in_shared_memory_while_they_fit() -> None:
     for length, scope in ((1000, "shared"), (9000, "global")):
         (program,) = programs(graph(Softmax(-1), (2, length)))
         _, s = scheduled(program, MACHINES["wide"])
-        assert {x.buffer.name: x.buffer.scope for x in walk_stmts(s.program.body) if isinstance(x, Allocate)}["exp"] == scope
+        assert {x.buffer.name: x.buffer.scope for x in walk_stmts(s.program.body) if isinstance(x, Allocate)}[
+            "exp"
+        ] == scope
 
 
 def test_vectors_where_memory_is_contiguous_and_whole() -> None:
@@ -156,7 +186,13 @@ def test_vectors_where_memory_is_contiguous_and_whole() -> None:
 def test_random_groups(data: Any) -> None:
     """A chain of a few operators over a picture of random size."""
     draw = data.draw
-    dims = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 5, 8, 16, 17, 33, 64)), min_size=2, max_size=4).filter(lambda d: _size(d) <= 3000)))
+    dims = tuple(
+        draw(
+            st.lists(st.sampled_from((1, 2, 3, 5, 8, 16, 17, 33, 64)), min_size=2, max_size=4).filter(
+                lambda d: _size(d) <= 3000
+            )
+        )
+    )
     b = GraphBuilder("g")
     x = b.input("x", tensor_type("float32", dims))
     for k in range(draw(st.integers(1, 3))):

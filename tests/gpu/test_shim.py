@@ -11,7 +11,8 @@ from tests.gpu.shim.shims import Library, ShimError, guarded, run
 from weft_gpu.image import Kernel, Launch
 
 REVERSED = {
-    "cuda": """extern "C" __global__ void __launch_bounds__(64) turn(const float *__restrict__ x, float *__restrict__ y, long long n) {
+    "cuda": (
+        """extern "C" __global__ void __launch_bounds__(64) turn(const float *__restrict__ x, float *__restrict__ y, long long n) {
   __shared__ __align__(64) float tile[64];
   const long long t = threadIdx.x, b = blockIdx.x;
   tile[t] = x[b * 64 + t];
@@ -19,8 +20,10 @@ REVERSED = {
   const float other = tile[63 - t];
   y[b * 64 + t] = other + __shfl_xor_sync(0xffffffffu, other, 1);
 }
-""",
-    "metal": """#include <metal_stdlib>
+"""  # noqa: E501
+    ),
+    "metal": (
+        """#include <metal_stdlib>
 using namespace metal;
 kernel void turn(device const float *x [[buffer(0)]], device float *y [[buffer(1)]], constant long *dims [[buffer(30)]],
                  uint3 group [[threadgroup_position_in_grid]], uint3 index [[thread_position_in_threadgroup]]) {
@@ -31,14 +34,20 @@ kernel void turn(device const float *x [[buffer(0)]], device float *y [[buffer(1
   const float other = tile[63 - t];
   y[b * 64 + t] = other + simd_shuffle_xor(other, 1);
 }
-""",
+"""
+    ),
 }
-BARRIER = {"cuda": "__syncthreads();", "metal": "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);"}
+BARRIER = {
+    "cuda": "__syncthreads();",
+    "metal": "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
+}
 
 
 def launched(language: str, text: str, seed: int = 0, groups: int = 2) -> np.ndarray[Any, Any]:
     x, y = guarded(np.arange(128, dtype=np.float32)), guarded(np.zeros(128, np.float32))
-    Library(language, [("turn", text)]).launch(0, [x.ctypes.data, y.ctypes.data], [128], (groups, 1, 1), (64, 1, 1), seed)
+    Library(language, [("turn", text)]).launch(
+        0, [x.ctypes.data, y.ctypes.data], [128], (groups, 1, 1), (64, 1, 1), seed
+    )
     return y.reshape(2, 64).copy()
 
 
@@ -85,15 +94,23 @@ def test_what_a_kernel_may_not_do_is_said(language: str, old: str, new: str, say
 
 
 def test_a_misaligned_vector_is_said() -> None:
-    text = REVERSED["cuda"].replace("tile[t] = x[b * 64 + t];", "const float4 v = *reinterpret_cast<const float4 *>(&x[b + 1]);\n  tile[t] = v.x;")
-    with pytest.raises(ShimError, match=r"an address is misaligned or null, thread 0 of group \(0, 0, 0\)\n  const float4 v"):
+    text = REVERSED["cuda"].replace(
+        "tile[t] = x[b * 64 + t];", "const float4 v = *reinterpret_cast<const float4 *>(&x[b + 1]);\n  tile[t] = v.x;"
+    )
+    with pytest.raises(
+        ShimError, match=r"an address is misaligned or null, thread 0 of group \(0, 0, 0\)\n  const float4 v"
+    ):
         launched("cuda", text)
 
 
 @pytest.mark.parametrize(
     "old, new, says",
     [
-        ("const float other = tile[63 - t];", "threadgroup const float *p = x;\n  const float other = p[0];", "cannot initialize a variable of type"),
+        (
+            "const float other = tile[63 - t];",
+            "threadgroup const float *p = x;\n  const float other = p[0];",
+            "cannot initialize a variable of type",
+        ),
         ("const float other = tile[63 - t];", "const double other = tile[63 - t];", "double"),
         ("const float other = tile[63 - t];", "const float other = tile[63 - t] + x.y;", "member reference"),
         ("[[buffer(30)]]", "[[buffer]]", "Metal does not know"),
@@ -117,7 +134,7 @@ kernel void product(device const half *a [[buffer(0)]], device const half *b [[b
   }
   simdgroup_store(sum, c, 8);
 }
-"""
+"""  # noqa: E501
 
 
 def test_matrices_of_simd_groups() -> None:
@@ -125,12 +142,17 @@ def test_matrices_of_simd_groups() -> None:
     rng = np.random.default_rng(0)
     a, b = (guarded(rng.integers(-4, 5, (8, 16)).astype(np.float16)) for _ in range(2))
     c = guarded(np.zeros((8, 8), np.float32))
-    Library("metal", [("product", MULTIPLIED)]).launch(0, [x.ctypes.data for x in (a, b, c)], [], (1, 1, 1), (32, 1, 1), 3)
+    Library("metal", [("product", MULTIPLIED)]).launch(
+        0, [x.ctypes.data for x in (a, b, c)], [], (1, 1, 1), (32, 1, 1), 3
+    )
     np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
 def test_launches_of_a_kernel_hand_each_other_scratch() -> None:
-    first = 'extern "C" __global__ void first(const float *x, float *kept, long long n) { if (threadIdx.x < n) kept[threadIdx.x] = x[threadIdx.x] * 2; }'
+    first = (
+        'extern "C" __global__ void first(const float *x, float *kept, long long n) { if (threadIdx.x < n)'
+        " kept[threadIdx.x] = x[threadIdx.x] * 2; }"
+    )
     second = 'extern "C" __global__ void second(const float *kept, float *y) { y[blockIdx.x] = kept[blockIdx.x] + 1; }'
     kernel = Kernel(
         "both",

@@ -1,6 +1,8 @@
-"""Every kernel of every operator's samples, and of small models, as CUDA's and Metal's text on a CPU: the reference's result, by what a GPU may do.
+"""Every kernel of every operator's samples, and of small models, as CUDA's and Metal's text on a CPU: the reference's
+result, by what a GPU may do.
 
-`pytest --full` takes all samples, otherwise a few. Many kernels are compiled at once, which takes a tenth of the time that one by one takes.
+`pytest --full` takes all samples, otherwise a few. Many kernels are compiled at once, which takes a tenth of the time
+that one by one takes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ TARGETS = {"cuda": "cuda -arch=sm_90", "metal": "metal -family=apple7"}
 AT_ONCE = 24
 """Samples whose kernels are compiled together."""
 ALWAYS = (
-    "Conv", "MatMul", "MaxPool", "AveragePool", "Softmax", "LayerNorm", "Pad", "Relu", "Gelu", "Clip", "Concat", "ReduceSum", "Resize", "Gather",
+    "Conv", "MatMul", "MaxPool", "AveragePool", "Softmax", "LayerNorm", "Pad", "Relu", "Gelu", "Clip", "Concat",
+    "ReduceSum", "Resize", "Gather",
     "ScatterND", "CumSum", "TopK", "ScaledDotProductAttention", "LSTM", "Transpose",
 )  # fmt: skip
 """Operators of which a sample is in every run."""
@@ -80,7 +83,12 @@ def device_of(kit: Kit) -> ShimDevice:
 
 def built(kit: Kit, compiled: dict[str, Compiled]) -> None:
     """All kernels in one library; where a text is refused, the samples say which one by themselves."""
-    every = [Kernel.from_bytes(k.code.object, k.name) for c in compiled.values() for k in c.kernels.values() if k.code is not None]
+    every = [
+        Kernel.from_bytes(k.code.object, k.name)
+        for c in compiled.values()
+        for k in c.kernels.values()
+        if k.code is not None
+    ]
     try:
         device_of(kit).build(every)
     except Exception:  # noqa: BLE001 - each is built by itself then
@@ -111,7 +119,18 @@ def test_samples(kits: dict[str, Kit], language: str, names: list[str]) -> None:
     assert not wrong, f"{len(wrong)} of {len(names)}:\n" + "\n".join(wrong)
 
 
-HOST_ONLY = ("[operator]", "[strings]", "[string]", "[control_flow]", "[data]", "[sequence]", "[optional]", "[language]", "[host]", "[no_rule]")
+HOST_ONLY = (
+    "[operator]",
+    "[strings]",
+    "[string]",
+    "[control_flow]",
+    "[data]",
+    "[sequence]",
+    "[optional]",
+    "[language]",
+    "[host]",
+    "[no_rule]",
+)
 
 
 def is_a_reason(text: str, language: str) -> bool:
@@ -162,8 +181,14 @@ def structure(program: Program) -> str:
 TWINS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph]]] = {
     "resnet18": (lambda: models.resnet18(), lambda: models.resnet18(size=64)),
     "mobilenet_v2": (lambda: models.mobilenet_v2(), lambda: models.mobilenet_v2(size=64)),
-    "transformer": (lambda: models.transformer(features=768, heads=12, steps=128), lambda: models.transformer(features=256, heads=4, steps=128)),
-    "mlp": (lambda: models.mlp(features=(2048, 4096, 1024), batch=128), lambda: models.mlp(features=(128, 512, 256), batch=128)),
+    "transformer": (
+        lambda: models.transformer(features=768, heads=12, steps=128),
+        lambda: models.transformer(features=256, heads=4, steps=128),
+    ),
+    "mlp": (
+        lambda: models.mlp(features=(2048, 4096, 1024), batch=128),
+        lambda: models.mlp(features=(128, 512, 256), batch=128),
+    ),
 }
 """Models as they are used, and at extents that a CPU computes thread by thread."""
 
@@ -171,19 +196,30 @@ TWINS: dict[str, tuple[Callable[[], Graph], Callable[[], Graph]]] = {
 @pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::weft.errors.ScheduleWarning")  # of a tile that does not fit
 @pytest.mark.parametrize("language", TARGETS)
-@pytest.mark.parametrize("name", ["mlp", "transformer", *(pytest.param(n, marks=pytest.mark.full) for n in ("resnet18", "mobilenet_v2"))])
+@pytest.mark.parametrize(
+    "name", ["mlp", "transformer", *(pytest.param(n, marks=pytest.mark.full) for n in ("resnet18", "mobilenet_v2"))]
+)
 def test_schedules_of_large_models_at_small_extents(language: str, name: str) -> None:
-    """What is chosen for kernels as large as in use, on small twins: the tiles that GPUs will run, with ragged edges as well, run by the shim."""
+    """What is chosen for kernels as large as in use, on small twins: the tiles that GPUs will run, with ragged edges as
+    well, run by the shim."""
     large, small = TWINS[name]
     with shimmed(TARGETS[language], language, codegen_of(language)) as called:
-        rule = Replayed(Kit.open(called, quick=False).compile_alone(large()).kernels.values(), resolve_target(TARGETS[language]).rules)
+        rule = Replayed(
+            Kit.open(called, quick=False).compile_alone(large()).kernels.values(),
+            resolve_target(TARGETS[language]).rules,
+        )
     with shimmed(TARGETS[language], language, codegen_of(language), [rule]) as called:
         kit, graph = Kit.open(called, quick=False), small()
         compiled = kit.compile_alone(graph)
-        fed = {v.name: np.random.default_rng(0).standard_normal([int(str(d)) for d in v.shape]).astype(np.float32) for v in graph.inputs}
+        fed = {
+            v.name: np.random.default_rng(0).standard_normal([int(str(d)) for d in v.shape]).astype(np.float32)
+            for v in graph.inputs
+        }
         got = [np.array(a) for a in compiled.executable.run(fed).values()]
         kit.compare(name, got, evaluate(graph, fed), 4096)
-    assert 3 * rule.replayed >= len(compiled.kernels), f"{rule.replayed} of {len(compiled.kernels)} kernels are scheduled as the large ones are"
+    assert 3 * rule.replayed >= len(compiled.kernels), (
+        f"{rule.replayed} of {len(compiled.kernels)} kernels are scheduled as the large ones are"
+    )
 
 
 # -- languages
@@ -194,14 +230,30 @@ def made_up() -> Dialect:
     return Dialect(
         name="loom",
         header=('#include "loom.h"',),
-        types={"bool": "truth", "int32": "whole", "int64": "long whole", "uint8": "crumb", "uint32": "natural", "uint64": "long natural", "float32": "real"},
+        types={
+            "bool": "truth",
+            "int32": "whole",
+            "int64": "long whole",
+            "uint8": "crumb",
+            "uint32": "natural",
+            "uint64": "long natural",
+            "float32": "real",
+        },
         kernel="weave {name}({parameters})",
         buffer="{const}{type} *threads {name}",
         size="{type} {name}",
         function="static pure",
-        scopes={"local": "{type} {name}[{size}];", "register": "{type} {name}[{size}];", "shared": "common {type} {name}[{size}];"},
+        scopes={
+            "local": "{type} {name}[{size}];",
+            "register": "{type} {name}[{size}];",
+            "shared": "common {type} {name}[{size}];",
+        },
         shared_scopes=frozenset({"shared"}),
-        indices={f"{kind}.{axis}": f"{name}({k})" for kind, name in (("blockIdx", "loom"), ("threadIdx", "shuttle")) for k, axis in enumerate("xyz")},
+        indices={
+            f"{kind}.{axis}": f"{name}({k})"
+            for kind, name in (("blockIdx", "loom"), ("threadIdx", "shuttle"))
+            for k, axis in enumerate("xyz")
+        },
         barrier="beat();",
         functions={"sqrt": "root({0})", "floor": "below({0})", "abs": "size({0})"},
         suffixes={"int64": "L", "uint64": "UL", "uint32": "U", "float32": "f"},
@@ -237,6 +289,13 @@ def test_a_made_up_language_runs_models(monkeypatch: pytest.MonkeyPatch) -> None
             kit.check_graph(case.build(), kit.compile_alone(case.build()), case.inputs(), case.ulps)
 
 
-@pytest.mark.parametrize("table", ["plugins/cuda/weft_cuda/dialect.py", "plugins/metal/weft_metal/dialect.py", "plugins/opencl/weft_opencl/dialect.py"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "plugins/cuda/weft_cuda/dialect.py",
+        "plugins/metal/weft_metal/dialect.py",
+        "plugins/opencl/weft_opencl/dialect.py",
+    ],
+)
 def test_a_language_is_a_table_of_fewer_than_200_lines(table: str) -> None:
     assert len((ROOT / table).read_text().splitlines()) < 200

@@ -1,4 +1,5 @@
-"""Winograd convolutions on grids: schedules that mean what the stages mean, texts without a choice left in them, and when they are chosen."""
+"""Winograd convolutions on grids: schedules that mean what the stages mean, texts without a choice left in them, and
+when they are chosen."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from weft_testing.conform.kit import Kit
 from weft_testing.plugin import resolve_target
 
 UNITS = 100
-"""Of the last place: the products' sums are added up in another order, and the last transform takes differences of them."""
+"""Of the last place: the products' sums are added up in another order, and the last transform takes differences of
+them."""
 ONES = (1, 1, 1, 1)
 
 
@@ -43,7 +45,8 @@ def net(
     skip: bool = False,
     taps: Any = None,
 ) -> Graph:
-    """A Winograd convolution with what `follow` says behind it, and a ReLU `before` it; by constant `taps` if there are some."""
+    """A Winograd convolution with what `follow` says behind it, and a ReLU `before` it; by constant `taps` if there are
+    some."""
     b = GraphBuilder("net")
     image = b.input("x", tensor_type("float32", tuple(Var(d) if isinstance(d, str) else d for d in x)))
     if taps is None:
@@ -112,7 +115,8 @@ def test_three_launches_and_nothing_but_transformed_data_between_them() -> None:
 
 @pytest.mark.parametrize("m", [2, 4])
 def test_texts_choose_nothing(m: int) -> None:
-    """Where tiles end with the picture each statement is one sum: which of the transform's rows and columns it is of is known, and so is each register."""
+    """Where tiles end with the picture each statement is one sum: which of the transform's rows and columns it is of is
+    known, and so is each register."""
     machine = resolve_target(TARGETS["cuda"]).machine
     _, s = scheduled(program(m, (1, 16, 4 * m + 2, 4 * m + 2), 16, pads=(), follow=""), machine)
     text = GpuCodegen(CUDA, machine=machine).source(lowered(s.program))
@@ -136,7 +140,8 @@ def test_what_grids_do_not_take_says_why(block: int, skip: bool, code: str) -> N
 
 @pytest.mark.parametrize("language", TARGETS)
 def test_texts_run(language: str) -> None:
-    """As CUDA's and Metal's kernels, on the CPU: the definition's numbers for every batch. Metal's products are matrices of SIMD groups."""
+    """As CUDA's and Metal's kernels, on the CPU: the definition's numbers for every batch. Metal's products are
+    matrices of SIMD groups."""
     rng = np.random.default_rng(0)
     taps = rng.standard_normal((24, 16, 3, 3)).astype(np.float32)
     with shimmed(TARGETS[language], language, codegen_of(language)) as called:
@@ -146,11 +151,15 @@ def test_texts_run(language: str) -> None:
             compiled = kit.compile_alone(net(m, ("n", 16, *size), 24, (1, 0, 1, 2), "bias residual relu", taps=taps))
             assert {k.rule for k in compiled.kernels.values()} == {"winograd"}
             for n in (1, 3):
-                shape = op.infer(tensor_type("float32", (n, 16, *size)), tensor_type("float32", ((m + 2) ** 2, 16, 24))).shape
+                shape = op.infer(
+                    tensor_type("float32", (n, 16, *size)), tensor_type("float32", ((m + 2) ** 2, 16, 24))
+                ).shape
                 fed = {"x": (n, 16, *size), "bias": (24, 1, 1), "residual": shape}
                 data = {k: rng.standard_normal(d).astype(np.float32) for k, d in fed.items()}  # type: ignore[arg-type]
                 (got,) = compiled.executable.run(data).values()
-                want = np.asarray(Conv(pads=(1, 0, 1, 2)).reference(data["x"].astype(np.float64), taps.astype(np.float64)))
+                want = np.asarray(
+                    Conv(pads=(1, 0, 1, 2)).reference(data["x"].astype(np.float64), taps.astype(np.float64))
+                )
                 want = np.maximum(want + data["bias"] + data["residual"], 0)
                 assert np.abs(np.asarray(got) - want).max() <= 2e-5 * np.abs(want).max()
 
@@ -170,12 +179,18 @@ def chosen(target: str, x: tuple[Any, ...], outputs: int) -> int | None:
 
 
 @pytest.mark.parametrize("target", ["cuda -arch=sm_75", "cuda -arch=sm_80", "cuda -arch=sm_90", "metal -family=mac2"])
-@pytest.mark.parametrize("x", [(1, 64, 56, 56), (8, 64, 56, 56), (1, 128, 28, 28), (8, 256, 14, 14), (8, 512, 14, 14), (Var("n"), 128, 28, 28)], ids=str)
+@pytest.mark.parametrize(
+    "x",
+    [(1, 64, 56, 56), (8, 64, 56, 56), (1, 128, 28, 28), (8, 256, 14, 14), (8, 512, 14, 14), (Var("n"), 128, 28, 28)],
+    ids=str,
+)
 def test_many_channels_are_transformed(target: str, x: tuple[Any, ...]) -> None:
     assert chosen(target, x, x[1]) is not None
 
 
-@pytest.mark.parametrize("target", ["cuda -arch=sm_80", "cuda -arch=sm_90", "metal -family=apple7", "metal -family=mac2"])
+@pytest.mark.parametrize(
+    "target", ["cuda -arch=sm_80", "cuda -arch=sm_90", "metal -family=apple7", "metal -family=mac2"]
+)
 def test_few_channels_are_not(target: str) -> None:
     """What a tile brings would be written and read more often than it is used; and rows of one pixel are no tiles."""
     assert chosen(target, (1, 3, 224, 224), 64) is None

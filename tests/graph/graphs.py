@@ -1,4 +1,5 @@
-"""Graphs for tests: a hypothesis strategy of random ones, a small network, and what every rewritten graph must satisfy."""
+"""Graphs for tests: a hypothesis strategy of random ones, a small network, and what every rewritten graph must
+satisfy."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def keeps_meaning(before: Graph, after: Graph, inputs: Any) -> None:
 
 
 def convolutional() -> tuple[Graph, dict[str, Array]]:
-    """Convolutions with batch-norm-like factors, a residual, pooling, a classifier with a softmax written out; batch is symbolic."""
+    """Convolutions with batch-norm-like factors, a residual, pooling, a classifier with a softmax written out; batch is
+    symbolic."""
     b = GraphBuilder("network")
     n = Var("n")
 
@@ -92,7 +94,10 @@ def graphs(draw: st.DrawFn, steps: int = 12) -> tuple[Graph, list[Array]]:
     """A random graph over float32 with a symbolic or constant batch, and inputs for it."""
     b = GraphBuilder("random")
     batch: Any = draw(st.sampled_from([2, Var("n")]))
-    values: list[Value] = [b.input("x", tensor_type("float32", (batch, 4, 4, 4))), b.input("y", tensor_type("float32", (batch, 4)))]
+    values: list[Value] = [
+        b.input("x", tensor_type("float32", (batch, 4, 4, 4))),
+        b.input("y", tensor_type("float32", (batch, 4))),
+    ]
     inputs = [numbers(2, 4, 4, 4, seed=1), numbers(2, 4, seed=2)]
     seed = draw(st.integers(0, 99))
 
@@ -116,7 +121,11 @@ def graphs(draw: st.DrawFn, steps: int = 12) -> tuple[Graph, list[Array]]:
                 k = b.constant(np.float32(draw(st.sampled_from([0, 1, 2, 3, 0.5]))), "k")
                 new = b.add(Tanh(), b.add(draw(st.sampled_from([Add(), Multiply(), Divide(), Subtract()])), x, k))
             elif kind == 3:
-                new = b.add(draw(st.sampled_from([Add(), Multiply()])), x, constant(last) if isinstance(last, int) else constant())
+                new = b.add(
+                    draw(st.sampled_from([Add(), Multiply()])),
+                    x,
+                    constant(last) if isinstance(last, int) else constant(),
+                )
             elif kind == 4:
                 order = draw(st.permutations(range(1, rank)))
                 new = b.add(Transpose((0, *order)), x)
@@ -148,7 +157,12 @@ def graphs(draw: st.DrawFn, steps: int = 12) -> tuple[Graph, list[Array]]:
                 size = last - starts[-1] if isinstance(last, int) else last
                 new = b.add(Slice(starts, (*x.shape[:-1], size)), x) if size != 0 else x
             elif kind == 14:
-                new = b.add(Where(), b.add(Less(), x, b.constant(np.float32(0))), b.add(Tanh(), x), b.add(BroadcastTo((1,) * rank), x))
+                new = b.add(
+                    Where(),
+                    b.add(Less(), x, b.constant(np.float32(0))),
+                    b.add(Tanh(), x),
+                    b.add(BroadcastTo((1,) * rank), x),
+                )
             else:
                 new = b.add(Pad((0,) * rank + (0,) * (rank - 1) + (draw(st.integers(0, 1)),)), x, None)
         size = np.prod([d for d in new.shape if isinstance(d, int)])

@@ -19,7 +19,9 @@ from weft_ops.contraction import Conv
 
 
 def run(program: Program, *arrays: np.ndarray) -> np.ndarray:
-    (found,) = interpret(program, [a.reshape([int_const(d) for d in b.shape]) for a, b in zip(arrays, program.inputs)]).values()
+    (found,) = interpret(
+        program, [a.reshape([int_const(d) for d in b.shape]) for a, b in zip(arrays, program.inputs)]
+    ).values()
     return np.asarray(found)
 
 
@@ -46,19 +48,29 @@ def test_conversions_write_the_padding_of_every_group(groups: int, size: int, la
         value = b.input("x", tensor_type("float32", x.shape).with_layout(before))
         b.output(b.add(Relayout(after), value))
         want = x if after is None else after.pack(x)
-        np.testing.assert_array_equal(run(lower_group(b.build()), x if before is None else before.pack(x)).reshape(want.shape), want)
+        np.testing.assert_array_equal(
+            run(lower_group(b.build()), x if before is None else before.pack(x)).reshape(want.shape), want
+        )
 
 
 @pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize(("groups", "inputs", "outputs"), [(3, 5, 6), (2, 4, 7), (2, 7, 4), (4, 1, 3), (1, 6, 5)])
 def test_a_convolution_of_groups_in_blocks(groups: int, inputs: int, outputs: int, rows: bool) -> None:
     r = np.random.default_rng(0)
-    x, w = r.standard_normal((2, groups * inputs, 5, 4), np.float32), r.standard_normal((groups * outputs, inputs, 3, 2), np.float32)
+    x, w = (
+        r.standard_normal((2, groups * inputs, 5, 4), np.float32),
+        r.standard_normal((groups * outputs, inputs, 3, 2), np.float32),
+    )
     bias = r.standard_normal((groups * outputs, 1, 1), np.float32)
-    layouts = (None if rows else conv_layout(4, groups * inputs, groups, 4), conv_weight_layout(4, 4, not rows, False, group=outputs if groups > 1 else None))
+    layouts = (
+        None if rows else conv_layout(4, groups * inputs, groups, 4),
+        conv_weight_layout(4, 4, not rows, False, group=outputs if groups > 1 else None),
+    )
     result = conv_layout(4, groups * outputs, groups, 4)
     b = GraphBuilder()
-    operands = [b.input(n, tensor_type("float32", a.shape).with_layout(layout)) for n, a, layout in zip("xw", (x, w), layouts)]
+    operands = [
+        b.input(n, tensor_type("float32", a.shape).with_layout(layout)) for n, a, layout in zip("xw", (x, w), layouts)
+    ]
     y = b.add(Conv(pads=(1, 0, 1, 0), groups=groups), *operands)
     z = b.add(Add(), y, b.input("b", tensor_type("float32", bias.shape)))
     for value in (y, z):
@@ -69,7 +81,9 @@ def test_a_convolution_of_groups_in_blocks(groups: int, inputs: int, outputs: in
     want = result.pack(Conv(pads=(1, 0, 1, 0), groups=groups).reference(x, w) + bias)
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5, atol=1e-5)
     if not rows and inputs > 4:
-        assert any("r0i" in str(loop) for loop in str(program).splitlines())  # the padded block of input channels is a loop of its own
+        assert any(
+            "r0i" in str(loop) for loop in str(program).splitlines()
+        )  # the padded block of input channels is a loop of its own
 
 
 def test_splits_within_splits_know_what_pads() -> None:

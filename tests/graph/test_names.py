@@ -67,4 +67,8 @@ def test_dimensions_by_name() -> None:
     assert tensor_type("float32", ("n", 4)) == tensor_type("float32", (Var("n"), 4))
     with pytest.raises(GraphError) as caught:
         tensor_type("float32", ("n + 1",))
-    assert str(caught.value) == "a dimension is called 'n + 1', which is no name\n  hint: a size is an int, a formula is made of symbols: Var(\"n\") + 1"
+    assert (
+        str(caught.value)
+        == "a dimension is called 'n + 1', which is no name\n  hint: a size is an int, a formula is made of symbols:"
+        ' Var("n") + 1'
+    )

@@ -71,7 +71,19 @@ def test_sub_graphs_layouts_and_types() -> None:
 
 
 def test_attributes() -> None:
-    values = (None, True, -3, 1e-05, float("-inf"), "a, (b)", Var("n") * 2 + 1, (), (Var("n"),), (1, (2.0, 3)), blocked(4, 1, 16))
+    values = (
+        None,
+        True,
+        -3,
+        1e-05,
+        float("-inf"),
+        "a, (b)",
+        Var("n") * 2 + 1,
+        (),
+        (Var("n"),),
+        (1, (2.0, 3)),
+        blocked(4, 1, 16),
+    )
     for value in values:
         text = f"graph g() symbols() {{\n  %y: int64[2] = Probe(value={print_attribute(value)})()\n  return %y\n}}"
         parsed = parse_graph(text, {}, [_probe()]).nodes[0].op.attributes()["value"]
@@ -116,7 +128,7 @@ GOOD = "graph g(%x: float32[2]) symbols() {\n  %y: float32[2] = Relu()(%x)\n  re
         ("  return %y\n}", "", "expected a value, 'return' or '}'"),
         ("return %y\n}", "return %y\n} more", "text after the end of the graph"),
         ("Relu()(%x)", "Reshape()(%x)", "'Reshape' does not take these attributes"),
-        ('%x: float32[2])', '%"x: float32[2])', "expected a string"),
+        ("%x: float32[2])", '%"x: float32[2])', "expected a string"),
     ],
 )
 def test_wrong_text_says_where(old: str, new: str, message: str) -> None:

@@ -37,7 +37,9 @@ def test_a_graph_without_the_operators_of_the_rules_comes_back_as_it_is() -> Non
 
 def test_names_of_the_given_graph_are_not_given_again() -> None:
     graph = chain()
-    new = rewrite(graph, lambda r, node, inputs: r.add(Negative(), r.add(Negative(), inputs[0], name="x"), name="x"), on=(Relu,))
+    new = rewrite(
+        graph, lambda r, node, inputs: r.add(Negative(), r.add(Negative(), inputs[0], name="x"), name="x"), on=(Relu,)
+    )
     names = [v.name for v in new.values()]
     assert len(set(names)) == len(names)
 

@@ -51,7 +51,13 @@ def test_order() -> None:
 def test_a_cycle_names_its_nodes() -> None:
     b, _, y, z = chain()
     y.producer.inputs = (z,)  # type: ignore[union-attr]
-    refused(b.build(), "the graph has a cycle of 2 node(s)", "%y = Relu()(%z)  # first", "%z = Tanh()(%y)  # second", "why: each of these")
+    refused(
+        b.build(),
+        "the graph has a cycle of 2 node(s)",
+        "%y = Relu()(%z)  # first",
+        "%z = Tanh()(%y)  # second",
+        "why: each of these",
+    )
     y.producer.inputs = (y,)  # type: ignore[union-attr]
     refused(b.build(), "a cycle of 1 node(s)")
 

@@ -1,4 +1,5 @@
-"""The readers' targets are no part of the workspace: their folders are put on the path, and the plugins are registered by hand."""
+"""The readers' targets are no part of the workspace: their folders are put on the path, and the plugins are registered
+by hand."""
 
 import importlib
 import sys

@@ -1,4 +1,5 @@
-"""The systolic array that was written by the guide alone: its own tests, and how many launches with products its instructions do.
+"""The systolic array that was written by the guide alone: its own tests, and how many launches with products its
+instructions do.
 
 Which items of the guide's "Instructions in full" it uses stands in its README."""
 

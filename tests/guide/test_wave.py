@@ -30,7 +30,8 @@ SIZE = 19  # of pictures: strips, windows and strides all have a rest
 
 
 def cnn() -> Graph:
-    """Strides, a depthwise and a dilated convolution, a sum around one, both pools, a concatenation, a dense layer: `x` float32[2, 3, 19, 19] → `y`."""
+    """Strides, a depthwise and a dilated convolution, a sum around one, both pools, a concatenation, a dense layer: `x`
+    float32[2, 3, 19, 19] → `y`."""
     rng = np.random.default_rng(4)
     g = GraphBuilder("cnn")
 
@@ -48,7 +49,10 @@ def cnn() -> Graph:
     y = g.add(Relu(), g.add(Add(), y, conv(z, 12, 12, 1)))
     y = g.add(Concat(axis=1), *(g.add(pool(kernel=(2, 2), strides=(2, 2)), y) for pool in (MaxPool, AveragePool)))
     y = g.add(Relu(), conv(y, 24, 70, dilations=(2, 2), pads=(2, 2, 2, 2)))
-    y = g.add(Softmax(), g.add(Add(), g.add(MatMul(), g.add(ReduceMean(axes=(2, 3), keepdims=False), y), data(70, 10)), data(10)))
+    y = g.add(
+        Softmax(),
+        g.add(Add(), g.add(MatMul(), g.add(ReduceMean(axes=(2, 3), keepdims=False), y), data(70, 10)), data(10)),
+    )
     g.output(y, "y")
     return g.build()
 
@@ -66,8 +70,13 @@ def test_nothing_but_public_names_is_imported() -> None:
 
 
 def test_a_plugin_that_is_not_used_imports_nothing_heavy() -> None:
-    code = "import sys, weft_wave.plugin; print([m for m in ('numpy', 'typer', 'weft.loop', 'weft_wave.codegen') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], cwd=FOLDERS["wave"], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, weft_wave.plugin; print([m for m in ('numpy', 'typer', 'weft.loop', 'weft_wave.codegen') if m in"
+        " sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDERS["wave"], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "[]"
 
 

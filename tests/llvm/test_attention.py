@@ -29,19 +29,31 @@ HEADS_LAST = Transpose((0, 2, 1, 3))
 
 
 def attention(
-    batch: int = 1, heads: int = 2, kv_heads: int = 2, queries: Any = 5, keys: Any = 7, size: int = 8, columns: int | None = None,
+    batch: int = 1, heads: int = 2, kv_heads: int = 2, queries: Any = 5, keys: Any = 7, size: int = 8,
+    columns: int | None = None,
     term: str = "", side_by_side: bool = True, blank: str = "nan",
 ) -> Graph:  # fmt: skip
     """One attention; `side_by_side`: operands and result [batch, positions, heads, size], as projections have them."""
     b = GraphBuilder("attention")
     values = []
-    for name, n, h, w in (("q", queries, heads, size), ("k", keys, kv_heads, size), ("v", keys, kv_heads, columns or size)):
+    for name, n, h, w in (
+        ("q", queries, heads, size),
+        ("k", keys, kv_heads, size),
+        ("v", keys, kv_heads, columns or size),
+    ):
         shape = (batch, n, h, w) if side_by_side else (batch, h, n, w)
         x = b.input(name, tensor_type("float32", shape))
         values.append(b.add(HEADS_LAST, x) if side_by_side else x)
     if term:
-        shapes = {"added": (batch, 1, queries, keys), "bias": (heads, queries, keys), "allowed": (queries, keys), "padding": (batch, 1, 1, keys)}
-        values.append(b.input("term", tensor_type("bool" if term in ("allowed", "padding") else "float32", shapes[term])))
+        shapes = {
+            "added": (batch, 1, queries, keys),
+            "bias": (heads, queries, keys),
+            "allowed": (queries, keys),
+            "padding": (batch, 1, 1, keys),
+        }
+        values.append(
+            b.input("term", tensor_type("bool" if term in ("allowed", "padding") else "float32", shapes[term]))
+        )
     y = b.add(ScaledDotProductAttention(size**-0.5, blank=blank), *values)
     b.output(b.add(HEADS_LAST, y) if side_by_side else y, "y")
     return b.build()
@@ -70,9 +82,11 @@ def draw(data: st.DataObject) -> tuple[Graph, dict[str, Any]]:
     number = lambda lo, hi: data.draw(st.integers(lo, hi))
     groups = number(1, 3)
     graph = attention(
-        batch=number(1, 2), heads=groups * number(1, 3), kv_heads=groups, queries=data.draw(st.sampled_from([1, 3, 13, 49, 70, 131])),
+        batch=number(1, 2), heads=groups * number(1, 3), kv_heads=groups, queries=data.draw(st.sampled_from([1, 3, 13,
+            49, 70, 131])),
         keys=data.draw(st.sampled_from([2, 9, 49, 64, 150])), size=data.draw(st.sampled_from([2, 7, 16, 40, 64])),
-        columns=data.draw(st.sampled_from([None, 5, 33])), term=data.draw(st.sampled_from(["", "added", "bias", "allowed"])),
+        columns=data.draw(st.sampled_from([None, 5, 33])), term=data.draw(st.sampled_from(["", "added", "bias",
+            "allowed"])),
         side_by_side=data.draw(st.booleans()), blank="zero",
     )  # fmt: skip
     return graph, arrays(graph, seed=number(0, 99))
@@ -103,7 +117,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "packed": {"heads": 2, "queries": 40, "keys": 50, "size": 32},
     "grouped": {"heads": 4, "kv_heads": 2, "queries": 20, "keys": 33, "size": 16, "term": "added"},
     "decode": {"heads": 4, "kv_heads": 2, "queries": 1, "keys": 40, "size": 32},
-    "few": {"heads": 2, "queries": 3, "keys": 21, "size": 24, "columns": 5, "side_by_side": False, "term": "allowed", "blank": "zero"},
+    "few": {
+        "heads": 2,
+        "queries": 3,
+        "keys": 21,
+        "size": 24,
+        "columns": 5,
+        "side_by_side": False,
+        "term": "allowed",
+        "blank": "zero",
+    },
     "one_head": {"heads": 1, "kv_heads": 1, "queries": 70, "keys": 50, "size": 40, "term": "allowed", "blank": "zero"},
 }
 
@@ -122,18 +145,27 @@ def test_every_step_keeps_the_program_sound_and_its_meaning(shape: str) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("queries", "keys", "size"), [(512, 512, 64), (1024, 300, 32), (16, 9000, 32), (300, 9000, 32)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "size"), [(512, 512, 64), (1024, 300, 32), (16, 9000, 32), (300, 9000, 32)]
+)
 def test_scores_are_in_memory_for_one_tile_only(queries: int, keys: int, size: int) -> None:
     machine = resolve_target("llvm").machine
     naive = lowered(attention(queries=queries, keys=keys, size=size))
     schedule = Schedule(naive, machine)
     schedule_attention(schedule, machine)
     rows = schedule.trace.choices["query_rows"]
-    held = [s.buffer for s in walk_stmts(schedule.program.body) if isinstance(s, Allocate) and s.buffer.shape and str(s.buffer.shape[-1]) == str(keys)]
+    held = [
+        s.buffer
+        for s in walk_stmts(schedule.program.body)
+        if isinstance(s, Allocate) and s.buffer.shape and str(s.buffer.shape[-1]) == str(keys)
+    ]
     assert held
     for buffer in held:
         assert np.prod([int(str(d)) for d in buffer.shape]) <= rows * keys, buffer
-    assert sum(np.prod([int(str(d)) for d in b.shape]) * b.dtype.bytes for b in held) <= machine.caches[1] or rows <= LEAST_ROWS
+    assert (
+        sum(np.prod([int(str(d)) for d in b.shape]) * b.dtype.bytes for b in held) <= machine.caches[1]
+        or rows <= LEAST_ROWS
+    )
 
 
 def test_tiles_are_small_where_keys_are_unknown() -> None:
@@ -165,7 +197,10 @@ def test_why_other_groups_are_declined() -> None:
     answer = rule.offer(lower_group(b.build(), "sum"), machine)
     assert isinstance(answer, Decline) and answer.reason == "the group holds no attention"
     answer = rule.offer(lower_group(attention(keys=1), "one_key"), machine)
-    assert isinstance(answer, Decline) and answer.reason == "there is one key, or heads are of size one, so that a sum has one term"
+    assert (
+        isinstance(answer, Decline)
+        and answer.reason == "there is one key, or heads are of size one, so that a sum has one term"
+    )
 
 
 def test_register_rows_divide_a_tile_that_is_not_all() -> None:

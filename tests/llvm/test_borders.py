@@ -22,7 +22,11 @@ def test_parts_of_bordered_rows_are_of_one_length(rows: int, threads: int) -> No
     compilation = Compilation(resolve_target(f"llvm -threads={threads}"), cache=False)
     executable = compilation.run(b.build())
     (kernel,) = [k for k in compilation.kernels.values() if k.rule == "contraction"]
-    apart = [int_const(s.extent) for s in walk_stmts(kernel.scheduled.body) if isinstance(s, For) and ("partition", 0) in s.annotations and s.kind == "serial"]
+    apart = [
+        int_const(s.extent)
+        for s in walk_stmts(kernel.scheduled.body)
+        if isinstance(s, For) and ("partition", 0) in s.annotations and s.kind == "serial"
+    ]
     assert all(n is not None and rows % n == 0 for n in apart)
     assert f"< {rows} " not in str(kernel.scheduled).split("allocate")[1].split("block conv(")[1].split("@")[0]
     np.testing.assert_allclose(executable.run({"x": x})["y"], op.reference(x, w), rtol=1e-3, atol=1e-3)

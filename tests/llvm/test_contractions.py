@@ -1,4 +1,5 @@
-"""Compiled products of any shape agree with numpy: tails of rows and columns, operands as they come, batches, few rows and deep sums."""
+"""Compiled products of any shape agree with numpy: tails of rows and columns, operands as they come, batches, few rows
+and deep sums."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ from weft_ops.arithmetic import Add
 from weft_ops.contraction import Conv, MatMul
 from weft_ops.movement import Transpose
 
-quick = settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
+quick = settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 edge = st.one_of(st.integers(1, 9), st.sampled_from([15, 16, 17, 24, 31, 32, 33, 48, 65, 86, 100]))
 
 
@@ -39,7 +46,9 @@ def compiled(builder: GraphBuilder, threads: int = 2) -> tuple[Compilation, Any]
 def scheduled(builder: GraphBuilder, target_string: str) -> Schedule:
     """The one convolution among the graph's groups as the rule schedules it."""
     target = resolve_target(target_string)
-    groups: list[Group] = [n.op for n in run_passes(builder.build(), target.capabilities).nodes if isinstance(n.op, Group)]
+    groups: list[Group] = [
+        n.op for n in run_passes(builder.build(), target.capabilities).nodes if isinstance(n.op, Group)
+    ]
     (group,) = (g.body for g in groups if any(isinstance(m.op, Conv) for m in g.body.nodes))
     (rule,) = (r for r in target.rules if r.name == "contraction")
     s = Schedule(lower_group(group), target.machine, intrinsics=target.intrinsics)
@@ -56,7 +65,15 @@ def normal(seed: int, *shape: int) -> Any:
 
 
 @quick
-@given(m=edge, k=edge, n=edge, batch=st.sampled_from([(), (3,), (2, 2)]), transposed=st.booleans(), constant=st.booleans(), tail=st.booleans())
+@given(
+    m=edge,
+    k=edge,
+    n=edge,
+    batch=st.sampled_from([(), (3,), (2, 2)]),
+    transposed=st.booleans(),
+    constant=st.booleans(),
+    tail=st.booleans(),
+)
 def test_products(m: int, k: int, n: int, batch: tuple[int, ...], transposed: bool, constant: bool, tail: bool) -> None:
     b = GraphBuilder()
     x, w, bias = normal(0, *batch, m, k), normal(1, *batch, *((n, k) if transposed else (k, n))), normal(2, n)
@@ -76,13 +93,17 @@ def test_products(m: int, k: int, n: int, batch: tuple[int, ...], transposed: bo
 def test_short_sums_write_each_row_from_end_to_end() -> None:
     b = GraphBuilder()
     x, w = normal(0, 1, 10, 41, 37), normal(1, 208, 5, 1, 1)
-    b.output(b.add(Conv((1, 1), (0, 0, 0, 0), (1, 1), 2), b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y")
+    b.output(
+        b.add(Conv((1, 1), (0, 0, 0, 0), (1, 1), 2), b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y"
+    )
     compilation, executable = compiled(b)
     want = np.einsum("gchw,goc->gohw", x.reshape(2, 5, 41, 37), w.reshape(2, 104, 5)).reshape(1, 208, 41, 37)
     check(executable.run({"x": x})["y"], want)
     (kernel,) = [k for k in compilation.kernels.values() if k.rule == "contraction"]
     first = next(line for line in str(kernel.trace).splitlines() if line.startswith("reorder("))
-    assert first.index("'conv_i1_1_0'") < first.index("'conv_i3_0'")  # tiles of output channels, then tiles along the picture
+    assert first.index("'conv_i1_1_0'") < first.index(
+        "'conv_i3_0'"
+    )  # tiles of output channels, then tiles along the picture
 
 
 PARTS = [(128, 1056, 2), (32, 1056, 2), (64, 1056, 1), (127, 1056, 1), (128, 1050, 2), (470, 343, 5), (368, 16, 1)]
@@ -90,7 +111,8 @@ PARTS = [(128, 1056, 2), (32, 1056, 2), (64, 1056, 1), (127, 1056, 1), (128, 105
 
 @pytest.mark.parametrize(("rows", "columns", "parts"), PARTS)
 def test_rows_in_parts(rows: int, columns: int, parts: int) -> None:
-    """Rows are cut into parts where their last tile would be low; a part's last tile ends with it, whatever follows the product."""
+    """Rows are cut into parts where their last tile would be low; a part's last tile ends with it, whatever follows the
+    product."""
     b = GraphBuilder()
     x, w, bias = normal(0, rows, 768), normal(1, 768, columns), normal(2, columns)
     y = b.add(Add(), b.add(MatMul(), b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias))
@@ -110,7 +132,10 @@ def test_rows_in_parts(rows: int, columns: int, parts: int) -> None:
 def test_products_of_sizes_known_when_run(transposed: bool) -> None:
     b = GraphBuilder()
     m, k, n = Var("m"), Var("k"), Var("n")
-    left, right = b.input("x", tensor_type("float32", (m, k))), b.input("w", tensor_type("float32", (n, k) if transposed else (k, n)))
+    left, right = (
+        b.input("x", tensor_type("float32", (m, k))),
+        b.input("w", tensor_type("float32", (n, k) if transposed else (k, n))),
+    )
     b.output(b.add(MatMul(), left, b.add(Transpose((1, 0)), right) if transposed else right), "y")
     _, executable = compiled(b)
     for size in ((1, 1, 1), (5, 7, 33), (40, 20, 16), (19, 64, 100)):
@@ -142,7 +167,9 @@ def test_few_rows_read_a_transposed_operand_as_it_lies() -> None:
     ("channels", "height", "width", "taps", "pad"),
     [(5, 19, 19, 5, 0), (3, 45, 45, 3, 1), (2, 30, 56, 7, 3), (4, 9, 33, 3, 0), (3, 1, 40, 1, 0), (2, 7, 61, 5, 2)],
 )
-def test_rows_of_one_channel_are_computed_side_by_side(channels: int, height: int, width: int, taps: int, pad: int) -> None:
+def test_rows_of_one_channel_are_computed_side_by_side(
+    channels: int, height: int, width: int, taps: int, pad: int
+) -> None:
     """Rows that are no whole vectors: with one alone every multiply-add would wait for the last one."""
     b = GraphBuilder()
     x, w = normal(0, 1, channels, height, width), normal(1, channels, 1, taps, taps)
@@ -150,7 +177,9 @@ def test_rows_of_one_channel_are_computed_side_by_side(channels: int, height: in
     b.output(b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), "y")
     compilation, executable = compiled(b)
     check(executable.run({"x": x})["y"], op.reference(x, w))
-    if height >= 19 and len(compilation.kernels) == 1:  # few rows leave no whole tiles; of several kernels others bring channels into blocks
+    if (
+        height >= 19 and len(compilation.kernels) == 1
+    ):  # few rows leave no whole tiles; of several kernels others bring channels into blocks
         (kernel,) = compilation.kernels.values()
         columns = int(re.search(r"tile_columns'.*→ (\d+)", str(kernel.trace)).group(1))  # type: ignore[union-attr]
         vectors = -(-(width + 2 * pad - taps + 1) // resolve_target("llvm").machine.lanes(dt.float32))
@@ -182,9 +211,20 @@ def test_weights_from_memory_are_asked_for_ahead() -> None:
 def pointwise(channels: int, size: int, stride: int = 1) -> str:
     """The trace of the second of two 1×1 convolutions, which reads channels in blocks; its result is checked."""
     b = GraphBuilder()
-    x, first, second = normal(0, 1, channels, size, size), normal(1, channels, channels, 1, 1), normal(2, 24, channels, 1, 1)
+    x, first, second = (
+        normal(0, 1, channels, size, size),
+        normal(1, channels, channels, 1, 1),
+        normal(2, 24, channels, 1, 1),
+    )
     middle, last = Conv((1, 1), (0,) * 4, (1, 1)), Conv((stride, stride), (0,) * 4, (1, 1))
-    b.output(b.add(last, b.add(Relu(), b.add(middle, b.input("x", tensor_type("float32", x.shape)), b.constant(first))), b.constant(second)), "y")
+    b.output(
+        b.add(
+            last,
+            b.add(Relu(), b.add(middle, b.input("x", tensor_type("float32", x.shape)), b.constant(first))),
+            b.constant(second),
+        ),
+        "y",
+    )
     compilation, executable = compiled(b)
     check(executable.run({"x": x})["y"], last.reference(np.maximum(middle.reference(x, first), 0), second))
     return str(next(k for k in compilation.kernels.values() if k.rule == "contraction" and "relu" not in k.name).trace)
@@ -212,13 +252,21 @@ def test_the_next_block_of_channels_is_asked_for_ahead() -> None:
     dilation=st.sampled_from([1, 2]),
     padded=st.booleans(),
 )
-def test_convolutions(channels: int, outputs: int, size: tuple[int, int], kernel: int, stride: int, dilation: int, padded: bool) -> None:
-    op = Conv((stride, stride), (dilation * (kernel // 2),) * 4 if padded else (0,) * 4, (dilation, dilation) if kernel == 3 else (1, 1))
+def test_convolutions(
+    channels: int, outputs: int, size: tuple[int, int], kernel: int, stride: int, dilation: int, padded: bool
+) -> None:
+    op = Conv(
+        (stride, stride),
+        (dilation * (kernel // 2),) * 4 if padded else (0,) * 4,
+        (dilation, dilation) if kernel == 3 else (1, 1),
+    )
     if any(s + 2 * op.pads[0] < op.dilations[0] * (kernel - 1) + 1 for s in size):
         return
     b = GraphBuilder()
     x, w, bias = normal(0, 1, channels, *size), normal(1, outputs, channels, kernel, kernel), normal(2, outputs, 1, 1)
-    y = b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)))
+    y = b.add(
+        Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias))
+    )
     b.output(y, "y")
     _, executable = compiled(b)
     check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
@@ -233,11 +281,19 @@ def test_convolutions(channels: int, outputs: int, size: tuple[int, int], kernel
     kernel=st.sampled_from([1, 3]),
     stride=st.sampled_from([1, 2]),
 )
-def test_grouped_convolutions(groups: int, inputs: int, outputs: int, size: tuple[int, int], kernel: int, stride: int) -> None:
+def test_grouped_convolutions(
+    groups: int, inputs: int, outputs: int, size: tuple[int, int], kernel: int, stride: int
+) -> None:
     op = Conv((stride, stride), (kernel // 2,) * 4, groups=groups)
     b = GraphBuilder()
-    x, w, bias = normal(0, 2, groups * inputs, *size), normal(1, groups * outputs, inputs, kernel, kernel), normal(2, groups * outputs, 1, 1)
-    y = b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)))
+    x, w, bias = (
+        normal(0, 2, groups * inputs, *size),
+        normal(1, groups * outputs, inputs, kernel, kernel),
+        normal(2, groups * outputs, 1, 1),
+    )
+    y = b.add(
+        Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias))
+    )
     b.output(y, "y")
     compilation, executable = compiled(b)
     rules = [k.rule for k in compilation.kernels.values()]
@@ -246,8 +302,13 @@ def test_grouped_convolutions(groups: int, inputs: int, outputs: int, size: tupl
     check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
 
 
-@pytest.mark.parametrize(("groups", "inputs", "outputs", "kernel", "stride", "size"), [(4, 8, 136, 3, 1, 9), (16, 2, 43, 3, 2, 44), (3, 8, 232, 3, 1, 15)])
-def test_groups_of_prime_numbers_of_blocks(groups: int, inputs: int, outputs: int, kernel: int, stride: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("groups", "inputs", "outputs", "kernel", "stride", "size"),
+    [(4, 8, 136, 3, 1, 9), (16, 2, 43, 3, 2, 44), (3, 8, 232, 3, 1, 15)],
+)
+def test_groups_of_prime_numbers_of_blocks(
+    groups: int, inputs: int, outputs: int, kernel: int, stride: int, size: int
+) -> None:
     """Neither tiles nor tasks may reach from one group's channels into the next group's."""
     op = Conv((stride, stride), (kernel // 2,) * 4, groups=groups)
     b = GraphBuilder()
@@ -260,21 +321,36 @@ def test_groups_of_prime_numbers_of_blocks(groups: int, inputs: int, outputs: in
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("groups", "inputs", "outputs", "kernel", "size"), [(3, 19, 93, 1, 37), (8, 6, 61, 1, 66), (5, 4, 61, 3, 34), (8, 79, 2, 1, 40), (4, 5, 1, 3, 40)]
+    ("groups", "inputs", "outputs", "kernel", "size"),
+    [(3, 19, 93, 1, 37), (8, 6, 61, 1, 66), (5, 4, 61, 3, 34), (8, 79, 2, 1, 40), (4, 5, 1, 3, 40)],
 )
-def test_groups_whose_rows_no_tile_divides(groups: int, inputs: int, outputs: int, kernel: int, size: int, threads: int) -> None:
-    """Rows of single channels: the last tile of a group is lower, and what follows in the next group's rows stays untouched."""
+def test_groups_whose_rows_no_tile_divides(
+    groups: int, inputs: int, outputs: int, kernel: int, size: int, threads: int
+) -> None:
+    """Rows of single channels: the last tile of a group is lower, and what follows in the next group's rows stays
+    untouched."""
     op = Conv(groups=groups)
     b = GraphBuilder()
-    x, w, bias = normal(0, 2, groups * inputs, size, size), normal(1, groups * outputs, inputs, kernel, kernel), normal(2, groups * outputs, 1, 1)
-    b.output(b.add(Relu(), b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias))), "y")
+    x, w, bias = (
+        normal(0, 2, groups * inputs, size, size),
+        normal(1, groups * outputs, inputs, kernel, kernel),
+        normal(2, groups * outputs, 1, 1),
+    )
+    b.output(
+        b.add(
+            Relu(),
+            b.add(Add(), b.add(op, b.input("x", tensor_type("float32", x.shape)), b.constant(w)), b.constant(bias)),
+        ),
+        "y",
+    )
     compilation, executable = compiled(b, threads)
     assert [k.rule for k in compilation.kernels.values()] == ["contraction"]
     check(executable.run({"x": x})["y"], np.maximum(op.reference(x, w) + bias, 0))
 
 
 def test_rows_of_one_group_are_of_no_use_to_another() -> None:
-    """Rows that the second cache has no room for are not taken in parts around all groups, which no loop over parts and pictures could share out."""
+    """Rows that the second cache has no room for are not taken in parts around all groups, which no loop over parts and
+    pictures could share out."""
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (Var("batch"), 224, 24, 24)))
     b.output(b.add(Conv((1, 1), (1, 1, 1, 1), groups=16), x, b.constant(normal(0, 400, 14, 3, 3))))
@@ -282,11 +358,20 @@ def test_rows_of_one_group_are_of_no_use_to_another() -> None:
     assert any(step.do == "parallel" for step in s.trace.steps)
 
 
-@pytest.mark.parametrize(("inputs", "outputs", "size", "threads"), [(144, 32, 28, 1), (192, 64, 14, 1), (144, 32, 28, 4), (144, 24, 56, 16)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "threads"), [(144, 32, 28, 1), (192, 64, 14, 1), (144, 32, 28, 4), (144, 24, 56, 16)]
+)
 def test_parts_of_rows_whose_last_tile_is_not_whole(inputs: int, outputs: int, size: int, threads: int) -> None:
-    """All columns in one tile, so that tasks are made of rows, which are taken in parts: the rule schedules them, and no loop runs over two parts' tiles."""
+    """All columns in one tile, so that tasks are made of rows, which are taken in parts: the rule schedules them, and
+    no loop runs over two parts' tiles."""
     b = GraphBuilder()
     w = normal(0, outputs, inputs, 1, 1)
-    b.output(b.add(Add(), b.add(Conv(), b.input("x", tensor_type("float32", (1, inputs, size, size))), b.constant(w)), b.constant(normal(1, outputs, 1, 1))))
+    b.output(
+        b.add(
+            Add(),
+            b.add(Conv(), b.input("x", tensor_type("float32", (1, inputs, size, size))), b.constant(w)),
+            b.constant(normal(1, outputs, 1, 1)),
+        )
+    )
     s = scheduled(b, f"llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -threads={threads}")
     assert any(step.do == "parallel" for step in s.trace.steps)

@@ -21,7 +21,23 @@ from weft.expr.functions import FUNCTIONS as TABLE
 from weft.expr.functions import call
 from weft.loop.interpret import interpret
 from weft.loop.interpretation.calls import sentinel
-from weft.loop.nodes import Allocate, AtomicUpdate, Buffer, Evaluate, For, IntrinsicCall, Let, Load, Program, Stmt, Store, Var, buffer, int64, seq
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    Buffer,
+    Evaluate,
+    For,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    Var,
+    buffer,
+    int64,
+    seq,
+)
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.target import parse_target
@@ -66,7 +82,11 @@ def same(got: Any, want: Any, d: dt.DType, exact: bool = True) -> bool:
         return bool(np.allclose(got, want, rtol=1e-5 if d.bits == 64 else 1e-13, equal_nan=True))
     if d.is_float:
         got, want = got.astype(np.float64), want.astype(np.float64)
-        return bool(np.array_equal(got, want, equal_nan=True) if exact else np.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True))
+        return bool(
+            np.array_equal(got, want, equal_nan=True)
+            if exact
+            else np.allclose(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
+        )
     return bool(np.array_equal(got, want))
 
 
@@ -78,7 +98,10 @@ def compiled(program: Program, options: str = "") -> Callable[..., dict[str, Any
     kernel = cg.jit(program, code)
 
     def call_it(inputs: list[Any], dims: dict[str, int] | None = None, threads: int = 0) -> dict[str, Any]:
-        outputs = {b.name: np.full([int(evaluate(n, dims or {})) for n in b.shape], sentinel(b.dtype), b.dtype.numpy) for b in program.outputs}
+        outputs = {
+            b.name: np.full([int(evaluate(n, dims or {})) for n in b.shape], sentinel(b.dtype), b.dtype.numpy)
+            for b in program.outputs
+        }
         assert kernel([*inputs, *outputs.values()], dims or {}, threads) == 0
         return outputs
 
@@ -89,7 +112,13 @@ def run(program: Program, inputs: list[Any], dims: dict[str, int] | None = None)
     return compiled(program)(inputs, dims)
 
 
-def agree(program: Program, inputs: list[Any], dims: dict[str, int] | None = None, exact: bool = True, threads: tuple[int, ...] = (0, 3)) -> None:
+def agree(
+    program: Program,
+    inputs: list[Any],
+    dims: dict[str, int] | None = None,
+    exact: bool = True,
+    threads: tuple[int, ...] = (0, 3),
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         want = interpret(program, inputs, dims)
@@ -98,23 +127,30 @@ def agree(program: Program, inputs: list[Any], dims: dict[str, int] | None = Non
         for t in threads:
             got = kernel(inputs, dims, t)
             for b in program.outputs:
-                assert same(got[b.name], want[b.name], b.dtype, exact), f"{b.name} {options} threads={t}\n{got[b.name]}\n{want[b.name]}\n{program}"
+                assert same(got[b.name], want[b.name], b.dtype, exact), (
+                    f"{b.name} {options} threads={t}\n{got[b.name]}\n{want[b.name]}\n{program}"
+                )
 
 
 def lowered(text: str, functions: frozenset[str] = FUNCTIONS) -> Program:
     return lower_program(parse_program(text), functions)
 
 
-# -- every formula of every dtype ---------------------------------------------------------------------------------------
+# -- every formula of every dtype
+# ---------------------------------------------------------------------------------------
 
 
-def elementwise(formulas: list[tuple[str, Any, list[int]]], inputs: list[dt.DType], results: list[dt.DType], lanes: int) -> Program:
+def elementwise(
+    formulas: list[tuple[str, Any, list[int]]], inputs: list[dt.DType], results: list[dt.DType], lanes: int
+) -> Program:
     """One loop that stores every formula into an output of its own."""
     ins = tuple(buffer(f"x{k}", (N,), d) for k, d in enumerate(inputs))
     outs = tuple(buffer(f"y{k}", (N,), d) for k, d in enumerate(results))
     i = Var("i")
     index: ex.Expr = i if lanes == 1 else ex.Ramp(ex.mul(i, lanes), int64(1), lanes)
-    stores: list[Stmt] = [Store(y, (index,), f(*(Load(ins[k], (index,)) for k in use))) for y, (_, f, use) in zip(outs, formulas)]
+    stores: list[Stmt] = [
+        Store(y, (index,), f(*(Load(ins[k], (index,)) for k in use))) for y, (_, f, use) in zip(outs, formulas)
+    ]
     return Program("k", ins, outs, (), For(i, int64(N // lanes), seq(*stores)))
 
 
@@ -230,7 +266,8 @@ def test_fp16_from_fp64_rounds_once() -> None:
             assert float(got[0]) == 1.0
 
 
-# -- loops, memory, control ---------------------------------------------------------------------------------------------
+# -- loops, memory, control
+# ---------------------------------------------------------------------------------------------
 
 f32 = np.float32
 
@@ -240,7 +277,10 @@ def rand(*shape: int, seed: int = 0) -> Any:
 
 
 def test_parallel_loop_over_a_dim() -> None:
-    p = lowered("program p(x: float32[n], s: float32[1]) -> (y: float32[n]) dims(n) { for i in n parallel { y[i] = x[i]*s[0] + float32(i + n) } }")
+    p = lowered(
+        "program p(x: float32[n], s: float32[1]) -> (y: float32[n]) dims(n) { for i in n parallel { y[i] = x[i]*s[0] +"
+        " float32(i + n) } }"
+    )
     for n in (0, 1, 3, 23, 24, 25, 47, 100):  # three threads have 24 tasks, of equal size or the first ones larger
         agree(p, [rand(n), rand(1)], {"n": n})
 
@@ -264,7 +304,8 @@ def test_parallel_with_scratch_per_thread() -> None:
 
 
 def test_vector_tails_and_gathers() -> None:
-    p = lowered("""program p(x: float32[n], t: float32[40], k: int64[n]) -> (y: float32[n], z: float32[n], w: float32[n*3]) dims(n) {
+    p = lowered(
+        """program p(x: float32[n], t: float32[40], k: int64[n]) -> (y: float32[n], z: float32[n], w: float32[n*3]) dims(n) {
       for i in (n + 7)//8 {
         for j in 8 vectorized {
           if i*8 + j < n {
@@ -274,18 +315,20 @@ def test_vector_tails_and_gathers() -> None:
           }
         }
       }
-    }""")
+    }"""  # noqa: E501
+    )
     for n in (1, 8, 29):
         agree(p, [rand(n), rand(40), np.random.default_rng(n).integers(0, 40, n)], {"n": n})
 
 
 @pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.float16, dt.int8, dt.bool_])
 def test_one_element_for_the_lanes_of_a_condition(dtype: dt.DType) -> None:
-    """It is read once, not gathered lane by lane, and not at all where no lane wants it: there it would lie far outside of the array."""
+    """It is read once, not gathered lane by lane, and not at all where no lane wants it: there it would lie far outside
+    of the array."""
     p = lowered(f"""program p(x: {dtype}[64], w: {dtype}[2]) -> (y: {dtype}[64]) {{
       for k in 64 {{ y[k] = x[63 - k] }}
       for i in 8 {{ for j in 8 vectorized {{ if i*8 + j < 5 {{ y[i*8 + j] = select(x[i*8 + j] == w[i*{1 << 40}], x[i*8 + j], w[i*{1 << 40} + 1]) }} }} }}
-    }}""")
+    }}""")  # noqa: E501
     agree(p, [np.resize(data(dtype, 3), 64), data(dtype, 3)[:2].copy()], threads=(0,))
     assert "masked.gather" not in codegen().source(p)
 
@@ -297,7 +340,7 @@ def test_lanes_close_to_each_other(dtype: dt.DType, stride: int) -> None:
     first = 0 if stride > 0 else 28 * -stride
     p = lowered(f"""program p(x: {dtype}[{28 * abs(stride) + 1}]) -> (y: {dtype}[29]) {{
       for i in 4 {{ for j in 8 vectorized {{ if i*8 + j < 29 {{ y[i*8 + j] = x[i*{8 * stride} + j*{stride} + {first}] }} }} }}
-    }}""")
+    }}""")  # noqa: E501
     agree(p, [np.resize(data(dtype, 3), 28 * abs(stride) + 1)], threads=(0,))
 
 
@@ -326,7 +369,17 @@ def test_stores_that_others_read_stay_apart() -> None:
 
 def test_vectors_of_every_stored_type() -> None:
     """Masked and strided accesses of types that are not one machine word."""
-    for d in (dt.bool_, dt.int8, dt.int4, dt.uint16, dt.float16, dt.bfloat16, dt.float8_e4m3fn, dt.float64, dt.complex64):
+    for d in (
+        dt.bool_,
+        dt.int8,
+        dt.int4,
+        dt.uint16,
+        dt.float16,
+        dt.bfloat16,
+        dt.float8_e4m3fn,
+        dt.float64,
+        dt.complex64,
+    ):
         p = lowered(f"""program p(x: {d}[n], q: {d}[60]) -> (y: {d}[n], z: {d}[n]) dims(n) {{
           for i in (n + 7)//8 {{
             for j in 8 vectorized {{
@@ -342,17 +395,29 @@ def test_select_guards_its_loads() -> None:
     """The unchosen side's load would leave the array by far."""
     x, y, i = buffer("x", (16,), dt.float32), buffer("y", (N,), dt.float32), Var("i")
     far = ex.mul(i, 1 << 40)
-    scalar = Program("p", (x,), (y,), (), For(i, int64(N), Store(y, (i,), ex.select(i < 1, x[far] + x[i], ex.const(2.0)))))
+    scalar = Program(
+        "p", (x,), (y,), (), For(i, int64(N), Store(y, (i,), ex.select(i < 1, x[far] + x[i], ex.const(2.0))))
+    )
     agree(scalar, [rand(16)])
     lanes = ex.Ramp(ex.mul(i, 8), int64(1), 8)
-    guarded = ex.select(ex.lt(lanes, 16), ex.Mul(Load(x, (lanes,)), ex.Broadcast(Load(x, (ex.mul(i, 8),)), 8)), ex.Broadcast(ex.const(-1.0), 8))
+    guarded = ex.select(
+        ex.lt(lanes, 16),
+        ex.Mul(Load(x, (lanes,)), ex.Broadcast(Load(x, (ex.mul(i, 8),)), 8)),
+        ex.Broadcast(ex.const(-1.0), 8),
+    )
     vector = Program("p", (x,), (y,), (), For(i, int64(8), Store(y, (lanes,), guarded)))
     agree(vector, [rand(16)])
 
 
 def test_division_by_zero_in_unchosen_lanes_does_not_trap() -> None:
     a, b, y, i = buffer("a", (N,), dt.int32), buffer("b", (N,), dt.int32), buffer("y", (N,), dt.int32), Var("i")
-    p = Program("p", (a, b), (y,), (), For(i, int64(N), Store(y, (i,), ex.select(ex.eq(b[i], 0), ex.const(7, dt.int32), a[i] // b[i]))))
+    p = Program(
+        "p",
+        (a, b),
+        (y,),
+        (),
+        For(i, int64(N), Store(y, (i,), ex.select(ex.eq(b[i], 0), ex.const(7, dt.int32), a[i] // b[i]))),
+    )
     agree(p, [data(dt.int32, 1), np.arange(N, dtype=np.int32) % 5])
 
 
@@ -375,7 +440,9 @@ def test_while_let_if() -> None:
     agree(p, [np.arange(1, 40)], {"n": 39})
 
 
-@pytest.mark.parametrize("d", [dt.int32, dt.uint8, dt.float32, dt.float64, dt.float16, dt.bfloat16, dt.complex64], ids=str)
+@pytest.mark.parametrize(
+    "d", [dt.int32, dt.uint8, dt.float32, dt.float64, dt.float16, dt.bfloat16, dt.complex64], ids=str
+)
 def test_atomic_updates(d: dt.DType) -> None:
     ops = ["add"] if d.kind == "complex" else ["add", "min", "max"]
     x, k, y, i = buffer("x", (N,), d), buffer("k", (N,), dt.int64), buffer("y", (12,), d), Var("i")
@@ -396,7 +463,7 @@ def test_microkernel_stays_in_registers() -> None:
         for r in k { for i2 in 6 unrolled { for j2 in 16 vectorized { acc[i2, j2] = acc[i2, j2] + a[r, i2]*b[r, j2] } } }
         for i3 in 6 unrolled { for j3 in 16 vectorized { c[i3, j3] = acc[i3, j3] } }
       }
-    }""")
+    }""")  # noqa: E501
     agree(p, [rand(300), rand(800)], {"k": 50}, exact=False)
     assembly = codegen("-mcpu=haswell -mtriple=x86_64-unknown-linux-gnu").assembly(p)
     # LLVM writes the loop twice: for one block of the sum, and for several (`block_sums`).
@@ -417,7 +484,7 @@ def test_microkernel_speed() -> None:
           for i3 in 6 unrolled { for j3 in 16 vectorized { c[i3, j3] = acc[i3, j3] } }
         }
       }
-    }""")
+    }""")  # noqa: E501
     k, times = 256, 1000
     call_it = codegen().jit(p).prepare([rand(k, 6), rand(k, 16), rand(6, 16)], {"k": k, "times": times})
     best = min(_timed(call_it) for _ in range(5))
@@ -455,7 +522,9 @@ def test_register_lanes_and_parts() -> None:
 
 def test_in_place_aliases() -> None:
     """Declared aliases really may be one array; undeclared ones let LLVM reorder."""
-    p = parse_program("program p(x: float32[64]) -> (y: float32[64]) { for i in 63 { y[i + 1] = x[i] + x[i + 1] } y[0] = 0.0f32 }")
+    p = parse_program(
+        "program p(x: float32[64]) -> (y: float32[64]) { for i in 63 { y[i + 1] = x[i] + x[i + 1] } y[0] = 0.0f32 }"
+    )
     aliased = Program(p.name, p.inputs, p.outputs, p.dims, p.body, ((0, 0),))
     x = rand(64)
     want = x.copy()
@@ -511,7 +580,7 @@ def test_no_calls_of_a_library() -> None:
         r[i] = floor(d[i]) + truncmod(d[i], 7.0f64) + float64(b[i])
       }
       for i2 in 4096 { y[i2] = 0.0f32 }
-    }""")
+    }""")  # noqa: E501
     for options in ("", "-mcpu=x86-64", "-mtriple=aarch64-linux-gnu -mcpu=cortex-a72"):
         assert undefined_symbols(codegen(options).compile(p).object) == [], options
 
@@ -519,12 +588,19 @@ def test_no_calls_of_a_library() -> None:
 def test_prefetch() -> None:
     p = parse_program("program p(x: float32[64]) -> (y: float32[64]) { for i in 64 { y[i] = x[i] } }")
     assert isinstance(p.body, For)
-    more = p.with_body(For(p.body.var, p.body.extent, seq(Evaluate(IntrinsicCall("prefetch", (p.inputs[0][p.body.var], int64(2)))), p.body.body)))
+    more = p.with_body(
+        For(
+            p.body.var,
+            p.body.extent,
+            seq(Evaluate(IntrinsicCall("prefetch", (p.inputs[0][p.body.var], int64(2)))), p.body.body),
+        )
+    )
     assert "prefetch" in codegen().assembly(more)
     assert np.array_equal(run(more, [rand(64)])["y"], rand(64))
 
 
-# -- random programs ----------------------------------------------------------------------------------------------------
+# -- random programs
+# ----------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -532,7 +608,18 @@ def programs(draw: st.DrawFn) -> str:
     """Nests with tiled loops of every kind over a few buffers; bounds by construction."""
     n, m = draw(st.integers(1, 3)), draw(st.sampled_from([4, 8, 16]))
     kinds = [draw(st.sampled_from(["", "parallel", "unrolled"])), draw(st.sampled_from(["", "vectorized", "unrolled"]))]
-    atom = st.sampled_from(["x[i, j]", "x[i, 0]", "t[j]", f"t[{m} - 1 - j]", "float32(i*3 + j)", "1.5f32", "x[i, (j*3) % M]", "t[(i*7 + j*5) // 4 % M]"])
+    atom = st.sampled_from(
+        [
+            "x[i, j]",
+            "x[i, 0]",
+            "t[j]",
+            f"t[{m} - 1 - j]",
+            "float32(i*3 + j)",
+            "1.5f32",
+            "x[i, (j*3) % M]",
+            "t[(i*7 + j*5) // 4 % M]",
+        ]
+    )
 
     def formula(depth: int) -> str:
         if depth == 0:
@@ -545,8 +632,14 @@ def programs(draw: st.DrawFn) -> str:
         return f"abs({a})" if op == "abs" else f"{op}({a}, {b})" if op in ("max", "min") else f"({a} {op} {b})"
 
     guard = draw(st.sampled_from(["", "if i*M + j < n {".replace("M", str(m)), "if j < n % 7 {"]))
-    update = draw(st.sampled_from(["y[i, j] = F", "y[i, j] = y[i, j] + F"])).replace("F", formula(draw(st.integers(1, 3))))
-    scope = draw(st.sampled_from(["in local", "", "in register"])) if kinds[0] == "" and kinds[1] != "" else draw(st.sampled_from(["in local", ""]))
+    update = draw(st.sampled_from(["y[i, j] = F", "y[i, j] = y[i, j] + F"])).replace(
+        "F", formula(draw(st.integers(1, 3)))
+    )
+    scope = (
+        draw(st.sampled_from(["in local", "", "in register"]))
+        if kinds[0] == "" and kinds[1] != ""
+        else draw(st.sampled_from(["in local", ""]))
+    )
     middle = f"{guard} {update} {'}' if guard else ''}"
     if draw(st.booleans()):
         extra = f"allocate a: float32[{m}] {scope} {{ for j0 in {m} {kinds[1]} {{ a[j0] = t[j0]*2.0f32 }}\n"
@@ -576,7 +669,8 @@ def test_random_programs(text: str, n: int) -> None:
         assert np.allclose(got.reshape(want.shape), want, rtol=1e-5, atol=1e-5), text
 
 
-# -- errors -------------------------------------------------------------------------------------------------------------
+# -- errors
+# -------------------------------------------------------------------------------------------------------------
 
 
 def fails(text: str, lower: bool = True) -> str:
@@ -594,13 +688,26 @@ def test_what_is_lacking_is_listed_at_once() -> None:
         codegen().emit(p)
     text = str(error.value)
     assert "LLVM code cannot express kernel 'p'" in text
-    for line in ("vectorized loop i", "function exp", "function tanh", "scope shared of buffer s", "hint: run the loop passes first"):
+    for line in (
+        "vectorized loop i",
+        "function exp",
+        "function tanh",
+        "scope shared of buffer s",
+        "hint: run the loop passes first",
+    ):
         assert line in text
 
 
 def test_register_with_an_index_at_run_time() -> None:
-    text = fails("program p(x: float32[8]) -> (y: float32[8]) { allocate r: float32[8] in register { for i in 8 { r[i] = x[i] } y[0] = r[0] } }")
-    assert "buffer 'r' is in registers but its index is not constant" in text and "r[i] in kernel 'p'" in text and "unroll the loops over it" in text
+    text = fails(
+        "program p(x: float32[8]) -> (y: float32[8]) { allocate r: float32[8] in register { for i in 8 { r[i] = x[i] }"
+        " y[0] = r[0] } }"
+    )
+    assert (
+        "buffer 'r' is in registers but its index is not constant" in text
+        and "r[i] in kernel 'p'" in text
+        and "unroll the loops over it" in text
+    )
 
 
 def test_register_across_vectors() -> None:
@@ -612,19 +719,30 @@ def test_register_across_vectors() -> None:
 
 
 def test_register_out_of_bounds() -> None:
-    text = fails("program p(x: float32[8]) -> (y: float32[8]) { allocate r: float32[2] in register { r[3] = x[0] y[0] = r[0] } }", lower=False)
+    text = fails(
+        "program p(x: float32[8]) -> (y: float32[8]) { allocate r: float32[2] in register { r[3] = x[0] y[0] ="
+        " r[0] } }",
+        lower=False,
+    )
     assert "an index is out of bounds" in text
 
 
 def test_register_of_unknown_size() -> None:
-    text = fails("program p(x: float32[n]) -> (y: float32[n]) dims(n) { allocate r: float32[n] in register { r[0] = x[0] y[0] = r[0] } }", lower=False)
+    text = fails(
+        "program p(x: float32[n]) -> (y: float32[n]) dims(n) { allocate r: float32[n] in register { r[0] = x[0] y[0] ="
+        " r[0] } }",
+        lower=False,
+    )
     assert "buffer 'r' is in registers but its size is not constant" in text
 
 
 def test_register_used_by_another_thread() -> None:
     text = fails("""program p(x: float32[8]) -> (y: float32[8]) { allocate r: float32[1] in register { r[0] = x[0]
       for i in 8 parallel { y[i] = r[0] } } }""")
-    assert "buffer 'r' is in registers but is used inside the parallel loop 'i'" in text and "registers belong to one thread" in text
+    assert (
+        "buffer 'r' is in registers but is used inside the parallel loop 'i'" in text
+        and "registers belong to one thread" in text
+    )
 
 
 def test_register_complex_and_atomic() -> None:
@@ -639,8 +757,13 @@ def test_register_complex_and_atomic() -> None:
 
 
 def test_size_that_depends_on_a_loop() -> None:
-    text = fails("""program p(x: float32[n]) -> (y: float32[n]) dims(n) { for i in n { allocate t: float32[i + 1] in local { t[i] = x[i] y[i] = t[i] } } }""")
-    assert "the size of buffer 't' is not known before kernel 'p' starts" in text and "it depends on 'i', which is no dimension of the kernel" in text
+    text = fails(
+        """program p(x: float32[n]) -> (y: float32[n]) dims(n) { for i in n { allocate t: float32[i + 1] in local { t[i] = x[i] y[i] = t[i] } } }"""  # noqa: E501
+    )
+    assert (
+        "the size of buffer 't' is not known before kernel 'p' starts" in text
+        and "it depends on 'i', which is no dimension of the kernel" in text
+    )
 
 
 def test_undefined_names() -> None:

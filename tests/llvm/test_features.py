@@ -1,4 +1,5 @@
-"""What an archive asks of a machine follows from what LLVM says of its target; LLVM, which ends the process on what it cannot do, ends nobody's."""
+"""What an archive asks of a machine follows from what LLVM says of its target; LLVM, which ends the process on what it
+cannot do, ends nobody's."""
 
 from __future__ import annotations
 
@@ -38,7 +39,15 @@ def features(target: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "expected"), [("x86-64", set()), ("x86-64-v2", V2), ("x86-64-v3", V3), ("x86-64-v4", V4), ("haswell", V3), ("skylake-avx512", V4)]
+    ("cpu", "expected"),
+    [
+        ("x86-64", set()),
+        ("x86-64-v2", V2),
+        ("x86-64-v3", V3),
+        ("x86-64-v4", V4),
+        ("haswell", V3),
+        ("skylake-avx512", V4),
+    ],
 )
 def test_levels_of_x86(cpu: str, expected: set[str]) -> None:
     assert features(f"llvm -mtriple={X86} -mcpu={cpu}") == expected
@@ -83,9 +92,10 @@ def test_what_no_machine_can_be_asked_for_is_not_used() -> None:
     """Named, it is refused; taken for granted with a processor, it is turned off."""
     with pytest.raises(TargetError) as error:
         described(f"llvm -mtriple={X86} -mcpu=x86-64 -mattr=+egpr")
-    assert str(error.value) == (
-        "no machine can be asked whether it has 'egpr'\n  -mattr=+egpr\n  why: code that needs it would end a process on a machine that lacks it\n"
-        "  hint: leave it out"
+    assert (
+        str(error.value)
+        == "no machine can be asked whether it has 'egpr'\n  -mattr=+egpr\n  why: code that needs it would end a"
+        " process on a machine that lacks it\n  hint: leave it out"
     )
     found = described(f"llvm -mtriple={X86} -mcpu=diamondrapids")
     assert "-egpr" in found.features.split(",") and "avx512f" in found.needs
@@ -103,18 +113,25 @@ def test_a_processor_whose_model_of_scheduling_is_incomplete_is_compiled_for_by_
     """LLVM ends the process on its name, whatever the code."""
     found = isa(ARM, "oryon-1", "-sha3")
     assert found.cpu == "generic" and {"+dotprod", "+i8mm", "-sha3"} <= set(found.features.split(","))
-    assert {"dotprod", "i8mm", "fma", "half"} <= found.has and {"dotprod", "i8mm"} <= found.needs and "sha3" not in found.needs
+    assert (
+        {"dotprod", "i8mm", "fma", "half"} <= found.has
+        and {"dotprod", "i8mm"} <= found.needs
+        and "sha3" not in found.needs
+    )
     manifest = weft.compile(mlp(), f"llvm -mtriple={ARM} -mcpu=oryon-1", cache=False).manifest
     assert "-mcpu=oryon-1" in manifest.target and "dotprod" in manifest.features
 
 
 @pytest.mark.parametrize("triple", [X86, ARM])
 def test_every_processor_is_described_or_refused(triple: str, request: pytest.FixtureRequest) -> None:
-    """Every extension of every processor that LLVM lists can be asked of a machine, is turned off, or is one that code does not contain."""
+    """Every extension of every processor that LLVM lists can be asked of a machine, is turned off, or is one that code
+    does not contain."""
     names = listed(triple)
     assert (len(names) > 80 and {"bdver4", "i386"} & set(names)) or triple == ARM
     if not request.config.getoption("--full"):
-        names = [n for k, n in enumerate(names) if k % 40 == 0] + (["i386", "bdver4", "pentium4"] if triple == X86 else [])
+        names = [n for k, n in enumerate(names) if k % 40 == 0] + (
+            ["i386", "bdver4", "pentium4"] if triple == X86 else []
+        )
     refused = []
     for name in names:
         try:
@@ -168,7 +185,8 @@ ODD = [
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("options", ODD)
 def test_odd_targets_end_nobodys_process(options: str) -> None:
-    """What LLVM has no code for is an error of ours, and what it has code for is an executable; the test itself is what would be ended."""
+    """What LLVM has no code for is an error of ours, and what it has code for is an executable; the test itself is what
+    would be ended."""
     try:
         executable = weft.compile(mlp(), f"llvm {options} -threads=1", cache=False)
     except WeftError as error:
@@ -182,17 +200,24 @@ def test_odd_targets_end_nobodys_process(options: str) -> None:
     [
         (
             "-mtriple=x86_64-linux-gnu -mcpu=i386",
-            "LLVM cannot compile for 'x86_64-linux-gnu' with -mcpu=i386\n  why: 64-bit code requested on a subtarget that doesn't support it!",
+            (
+                "LLVM cannot compile for 'x86_64-linux-gnu' with -mcpu=i386\n  why: 64-bit code requested on a"
+                " subtarget that doesn't support it!"
+            ),
         ),
         (
             "-mtriple=x86_64-apple-darwin",
-            "no code is made for 'x86_64-apple-darwin'\n  why: its objects are MachO, and 64-bit little-endian ELF is what is linked and run\n"
-            "  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
+            (
+                "no code is made for 'x86_64-apple-darwin'\n  why: its objects are MachO, and 64-bit little-endian ELF"
+                " is what is linked and run\n  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu"
+            ),
         ),
         (
             "-mtriple=riscv64-linux-gnu",
-            "no code is made for 'riscv64-linux-gnu'\n  why: what is linked and run is code for aarch64 and x86_64\n"
-            "  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
+            (
+                "no code is made for 'riscv64-linux-gnu'\n  why: what is linked and run is code for aarch64 and"
+                " x86_64\n  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu"
+            ),
         ),
     ],
 )
@@ -200,7 +225,9 @@ def test_what_odd_targets_are_told(options: str, text: str) -> None:
     with pytest.raises(TargetError) as error:
         weft.compile(mlp(), f"llvm {options}")
     assert str(error.value) == text
-    with pytest.raises(TargetError, match="LLVM cannot compile for 'wasm32-unknown-unknown' with -mcpu=generic\n  why: "):
+    with pytest.raises(
+        TargetError, match="LLVM cannot compile for 'wasm32-unknown-unknown' with -mcpu=generic\n  why: "
+    ):
         weft.compile(mlp(), "llvm -mtriple=wasm32-unknown-unknown")
 
 
@@ -219,7 +246,9 @@ def test_code_of_other_processors_is_refused_not_run(tmp_path: Path) -> None:
             continue
         with pytest.raises(ExecutionError) as error:
             executable(x)
-        assert f"was compiled for a processor with {', '.join(sorted(lacking))}, which this machine lacks" in str(error.value)
+        assert f"was compiled for a processor with {', '.join(sorted(lacking))}, which this machine lacks" in str(
+            error.value
+        )
         with pytest.raises(ArchiveError, match="needs CPU features that this machine lacks"):
             weft.Executable.load(tmp_path / name)
 

@@ -22,16 +22,20 @@ from weft_llvm.intrinsics import DOTS, EMITTERS, Dot, dot, emitters
 from weft_testing.intrinsics import cases, check_intrinsic
 
 SAPPHIRE, COOPER, SKYLAKE, SIERRA, HASWELL, NEHALEM = (
-    f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -threads=1" for cpu in ("sapphirerapids", "cooperlake", "skylake-avx512", "sierraforest", "haswell", "nehalem")
+    f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -threads=1"
+    for cpu in ("sapphirerapids", "cooperlake", "skylake-avx512", "sierraforest", "haswell", "nehalem")
 )
 NEOVERSE = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1 -threads=1"
 OF = {
-    "vpdpbusd512": SAPPHIRE, "vpmaddwd512": SKYLAKE, "vdpbf16ps512": COOPER, "vpdpbusd256": SIERRA, "vpmaddwd256": HASWELL, "pmaddwd128": NEHALEM
+    "vpdpbusd512": SAPPHIRE, "vpmaddwd512": SKYLAKE, "vdpbf16ps512": COOPER, "vpdpbusd256": SIERRA,
+    "vpmaddwd256": HASWELL, "pmaddwd128": NEHALEM
 }  # fmt: skip
 SELECTED = {
-    "vpdpbusd512": r"\bvpdpbusd\s.*%zmm", "vpdpbusd256": r"\{vex\}\s+vpdpbusd\s.*%ymm", "vdpbf16ps512": r"\bvdpbf16ps\s.*%zmm",
+    "vpdpbusd512": r"\bvpdpbusd\s.*%zmm", "vpdpbusd256": r"\{vex\}\s+vpdpbusd\s.*%ymm",
+    "vdpbf16ps512": r"\bvdpbf16ps\s.*%zmm",
     "vpmaddwd512": r"\bvpmaddwd\s.*%zmm", "vpmaddwd256": r"\bvpmaddwd\s.*%ymm", "pmaddwd128": r"\bpmaddwd\s.*%xmm",
-    "udot": r"\budot\s+v\d+\.4s, v\d+\.16b", "sdot": r"\bsdot\s+v\d+\.4s, v\d+\.16b", "usdot": r"\busdot\s+v\d+\.4s, v\d+\.16b",
+    "udot": r"\budot\s+v\d+\.4s, v\d+\.16b", "sdot": r"\bsdot\s+v\d+\.4s, v\d+\.16b",
+    "usdot": r"\busdot\s+v\d+\.4s, v\d+\.16b",
     "bfdot": r"\bbfdot\s+v\d+\.4s, v\d+\.8h",
 }  # fmt: skip
 
@@ -79,7 +83,9 @@ def under_qemu(target: ResolvedTarget) -> Callable[[Program], Callable[[Mapping[
 
         def run(arrays: Mapping[str, Any]) -> Any:
             result = np.zeros([int(str(n)) for n in out.shape], out.dtype.numpy)
-            answer = runner.run(code.image, code.entries["run"], [], [arrays[b.name] for b in program.inputs], [result], 1 << 12, "max")
+            answer = runner.run(
+                code.image, code.entries["run"], [], [arrays[b.name] for b in program.inputs], [result], 1 << 12, "max"
+            )
             assert (answer.code, answer.error) == (0, 0), answer.error_args
             return answer.outputs[0]
 
@@ -120,10 +126,12 @@ def test_an_instruction_that_the_processor_lacks_is_named_before_code_is_made() 
 
 def matmul(left: str, right: str, result: str, m: Any = "m*6", n: Any = "n*16", k: Any = "k*4") -> Program:
     zero, dims = "0i32" if result == "int32" else "0.0f32", " dims(m, n, k)" if isinstance(m, str) else ""
-    return parse_program(f"""program matmul(x: {left}[{m}, {k}], w: {right}[{n}, {k}]) -> (y: {result}[{m}, {n}]){dims} {{
+    return parse_program(
+        f"""program matmul(x: {left}[{m}, {k}], w: {right}[{n}, {k}]) -> (y: {result}[{m}, {n}]){dims} {{
       for i in {m} {{ for j in {n} {{ for r in {k} {{ block C(vi: {m} = i, vj: {n} = j, vk: reduce {k} = r) @ op="MatMul" {{
         init {{ y[vi, vj] = {zero} }} y[vi, vj] = y[vi, vj] + {result}(x[vi, vk])*{result}(w[vj, vk])
-      }} }} }} }} }}""")
+      }} }} }} }} }}"""  # noqa: E501
+    )
 
 
 def scheduled(d: Dot, program: Program, target: ResolvedTarget, rows: int = 6) -> Schedule:
@@ -151,7 +159,9 @@ def scheduled(d: Dot, program: Program, target: ResolvedTarget, rows: int = 6) -
     return s
 
 
-@pytest.mark.parametrize("name", ["vpdpbusd512", "vpmaddwd512", "vdpbf16ps512", "vpdpbusd256", "vpmaddwd256", "usdot", "udot", "bfdot"])
+@pytest.mark.parametrize(
+    "name", ["vpdpbusd512", "vpmaddwd512", "vdpbf16ps512", "vpdpbusd256", "vpmaddwd256", "usdot", "udot", "bfdot"]
+)
 def test_matrix_products(name: str) -> None:
     d = next(d for d in DOTS if d.name == name)
     program, target = matmul(d.left.name, d.right.name, d.result.name), target_of(d)
@@ -159,7 +169,10 @@ def test_matrix_products(name: str) -> None:
     rng = np.random.default_rng(0)
     dims = {"m": 2, "n": 1, "k": 3}
     low = 0 if d.left.kind == "uint" else -8
-    x, w = rng.integers(low, 8, (12, 12)).astype(d.left.numpy), rng.integers(0 if d.right.kind == "uint" else -8, 8, (16, 12)).astype(d.right.numpy)
+    x, w = (
+        rng.integers(low, 8, (12, 12)).astype(d.left.numpy),
+        rng.integers(0 if d.right.kind == "uint" else -8, 8, (16, 12)).astype(d.right.numpy),
+    )
     wanted = x.astype(d.result.numpy) @ w.astype(d.result.numpy).T
     functions = meanings(target.intrinsics.values())
     np.testing.assert_array_equal(interpret(s.program, [x, w], dims, intrinsics=functions)["y"], wanted)
@@ -173,18 +186,22 @@ def test_matrix_products(name: str) -> None:
 
 
 def packed(d: Dot) -> Program:
-    """As a layout split(0, 4) split(1, 16) stores constant weights: the panels of an instruction lie one after another."""
+    """As a layout split(0, 4) split(1, 16) stores constant weights: the panels of an instruction lie one after
+    another."""
     at = f"w[vj//{d.lanes}, vk//{d.depth}, vj%{d.lanes}, vk%{d.depth}]"
     k, n = f"k*{d.depth}", f"n*{d.lanes}"
-    return parse_program(f"""program matmul(x: {d.left}[m, {k}], w: {d.right}[n, k, {d.lanes}, {d.depth}]) -> (y: {d.result}[m, {n}]) dims(m, n, k) {{
+    return parse_program(
+        f"""program matmul(x: {d.left}[m, {k}], w: {d.right}[n, k, {d.lanes}, {d.depth}]) -> (y: {d.result}[m, {n}]) dims(m, n, k) {{
       for i in m {{ for j in {n} {{ for r in {k} {{ block C(vi: m = i, vj: {n} = j, vk: reduce {k} = r) @ op="MatMul" {{
         init {{ y[vi, vj] = 0{"i32" if d.result.is_integer else ".0f32"} }} y[vi, vj] = y[vi, vj] + {d.result}(x[vi, vk])*{d.result}({at})
-      }} }} }} }} }}""")
+      }} }} }} }} }}"""  # noqa: E501
+    )
 
 
 @pytest.mark.parametrize("name", ["vpdpbusd512", "vpdpbusd256", "vpmaddwd256", "vdpbf16ps512", "sdot"])
 def test_weights_that_lie_in_panels_need_no_copy(name: str) -> None:
-    """Any number of rows: the condition on the last tile is outside of the instruction. The inner loop is the products and what they load."""
+    """Any number of rows: the condition on the last tile is outside of the instruction. The inner loop is the products
+    and what they load."""
     d = next(d for d in DOTS if d.name == name)
     target, program = target_of(d), packed(d)
     s = Schedule(program, target.machine, checked=True, intrinsics=target.intrinsics)

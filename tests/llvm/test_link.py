@@ -1,4 +1,5 @@
-"""The linker: images that run, on this machine and (by their instruction words) on aarch64; everything else refused by name."""
+"""The linker: images that run, on this machine and (by their instruction words) on aarch64; everything else refused by
+name."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ g: call void @effect() ret i32 1000
 d: ret i32 -1
 }
 declare hidden void @effect()
-"""
+"""  # noqa: E501
 EFFECT = "define void @effect() { ret void }"
 
 
@@ -63,7 +64,9 @@ def test_runs_across_objects() -> None:
     use = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int32)(code.address("use"))
     assert [use(i) for i in range(4)] == [17, 27, 37, 47]
     for entry, symbol in (("where", "shared"), ("function", "look")):
-        assert ctypes.CFUNCTYPE(ctypes.c_void_p)(code.address(entry))() == code.address(symbol)  # through a table of addresses rewritten away
+        assert ctypes.CFUNCTYPE(ctypes.c_void_p)(code.address(entry))() == code.address(
+            symbol
+        )  # through a table of addresses rewritten away
     assert code.address("shared") % 64 == 0
 
 
@@ -123,32 +126,55 @@ def _run_a64(image: bytes, at: int, x0: int) -> int:
 
 def test_aarch64_by_interpretation() -> None:
     padding = "define void @pad() { ret void }\n@far = hidden constant [6000 x i8] zeroinitializer, align 16"
-    image = link({"pad": compile_object(padding, ARM), "user": compile_object(USER, ARM), "table": compile_object(TABLE, ARM)})
+    image = link(
+        {"pad": compile_object(padding, ARM), "user": compile_object(USER, ARM), "table": compile_object(TABLE, ARM)}
+    )
     assert [_run_a64(image.bytes, image.entries["use"], i) for i in range(4)] == [17, 27, 37, 47]
     assert _run_a64(image.bytes, image.entries["where"], 0) == image.entries["shared"]
     assert _run_a64(image.bytes, image.entries["function"], 0) == image.entries["look"]
 
 
 def test_undefined_symbols_are_named() -> None:
-    ir = "declare float @sinf(float)\ndeclare void @other()\ndefine float @f(float %x) { call void @other() %y = call float @sinf(float %x) ret float %y }"
+    ir = (
+        "declare float @sinf(float)\ndeclare void @other()\ndefine float @f(float %x) { call void @other() %y = call"
+        " float @sinf(float %x) ret float %y }"
+    )
     with pytest.raises(CodegenError) as error:
         link({"kernel_3": compiled(ir)})
-    assert str(error.value) == (
-        "compiled code refers to symbols that nothing defines: other, sinf\n  other: wanted by kernel_3\n  sinf: wanted by kernel_3\n"
-        "  hint: a saved model links to no library: expand the function to a formula, or add the kernel's object"
+    assert (
+        str(error.value)
+        == "compiled code refers to symbols that nothing defines: other, sinf\n  other: wanted by kernel_3\n  sinf:"
+        " wanted by kernel_3\n  hint: a saved model links to no library: expand the function to a formula, or add"
+        " the kernel's object"
     )
 
 
 def test_doubly_defined_symbols() -> None:
-    with pytest.raises(CodegenError, match="symbol 'effect' is defined twice\n  a\n  b\n  hint: give kernels names of their own"):
+    with pytest.raises(
+        CodegenError, match="symbol 'effect' is defined twice\n  a\n  b\n  hint: give kernels names of their own"
+    ):
         link({"a": compiled(EFFECT), "b": compiled(EFFECT)})
     weak = EFFECT.replace("define", "define linkonce_odr hidden")
-    assert "effect" in link({"a": compiled(weak + "\ndefine void @g() { call void @effect() ret void }"), "b": compiled(EFFECT)}).entries
+    assert (
+        "effect"
+        in link(
+            {"a": compiled(weak + "\ndefine void @g() { call void @effect() ret void }"), "b": compiled(EFFECT)}
+        ).entries
+    )
 
 
 def test_writable_data_is_refused() -> None:
-    for ir in ("@state = global i32 3\ndefine ptr @f() { ret ptr @state }", "@state = global i32 0\ndefine ptr @f() { ret ptr @state }"):
-        with pytest.raises(CodegenError, match=r"object 'k' has writable or relocated data in section \.(data|bss)\n  why: an image is mapped read-only"):
+    for ir in (
+        "@state = global i32 3\ndefine ptr @f() { ret ptr @state }",
+        "@state = global i32 0\ndefine ptr @f() { ret ptr @state }",
+    ):
+        with pytest.raises(
+            CodegenError,
+            match=(
+                r"object 'k' has writable or relocated data in section \.(data|bss)\n  why: an image is mapped"
+                r" read-only"
+            ),
+        ):
             link({"k": compiled(ir)})
     pointers = "@a = hidden constant i32 1\n@table = constant [1 x ptr] [ptr @a]\ndefine ptr @f() { ret ptr @table }"
     with pytest.raises(CodegenError, match=r"in section \.data\.rel\.ro"):
@@ -161,21 +187,30 @@ def test_absolute_addresses_are_refused() -> None:
     if MACHINE == "x86_64":
         with pytest.raises(
             CodegenError,
-            match=r"compiled code holds an absolute address \(relocation R_X86_64 1\)\n  k: \.l?text.*→.*\n  why: an image may be mapped anywhere\n",
+            match=(
+                r"compiled code holds an absolute address \(relocation R_X86_64 1\)\n  k: \.l?text.*→.*\n  why: an"
+                r" image may be mapped anywhere\n"
+            ),
         ):
             link({"k": machine.emit_object(module)})
 
 
 def test_files_that_are_no_objects() -> None:
     good = compiled(EFFECT)
-    with pytest.raises(CodegenError, match="object 'k' is not 64-bit little-endian ELF\n  hint: emit objects with an ELF target triple"):
+    with pytest.raises(
+        CodegenError, match="object 'k' is not 64-bit little-endian ELF\n  hint: emit objects with an ELF target triple"
+    ):
         link({"k": b"\xcf\xfa\xed\xfe" + bytes(100)})
     with pytest.raises(CodegenError, match="object 'k' cannot be linked\n  why: ELF type 3, machine"):
         link({"k": good[:16] + b"\3\0" + good[18:]})
     for size in (40, 63, len(good) // 2):
         with pytest.raises(CodegenError, match="object 'k' is not a well-formed ELF file"):
             link({"k": good[:size]})
-    other = compile_object(EFFECT, ARM) if MACHINE == "x86_64" else compile_object(EFFECT, Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2))
+    other = (
+        compile_object(EFFECT, ARM)
+        if MACHINE == "x86_64"
+        else compile_object(EFFECT, Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2))
+    )
     with pytest.raises(CodegenError, match="objects of different machines cannot be linked\n  a, b"):
         link({"a": good, "b": other})
 
@@ -183,15 +218,23 @@ def test_files_that_are_no_objects() -> None:
 def test_overflow_and_misalignment() -> None:
     from weft_llvm.link import _apply_aarch64, _apply_x86
 
-    with pytest.raises(CodegenError, match="a relocation of 32 bits overflows\n  here\n  why: distance 4294967296\n  hint: the image is too large"):
+    with pytest.raises(
+        CodegenError,
+        match="a relocation of 32 bits overflows\n  here\n  why: distance 4294967296\n  hint: the image is too large",
+    ):
         _apply_x86(bytearray(16), 2, 0, 1 << 32, 0, "here")
-    with pytest.raises(CodegenError, match="a load of a misaligned constant\n  here\n  why: offset 0x3 of a 8-byte access"):
+    with pytest.raises(
+        CodegenError, match="a load of a misaligned constant\n  here\n  why: offset 0x3 of a 8-byte access"
+    ):
         _apply_aarch64(bytearray(16), 286, 0, 3, 0, "here")
     with pytest.raises(CodegenError, match="a branch to a misaligned address"):
         _apply_aarch64(bytearray(16), 283, 0, 6, 0, "here")
     with pytest.raises(CodegenError, match="relocation R_X86_64 99 is not supported\n  here"):
         _apply_x86(bytearray(16), 99, 0, 0, 0, "here")
-    with pytest.raises(CodegenError, match="an access through a global offset table cannot be rewritten\n  here\n  hint: declare the symbol hidden"):
+    with pytest.raises(
+        CodegenError,
+        match="an access through a global offset table cannot be rewritten\n  here\n  hint: declare the symbol hidden",
+    ):
         _apply_x86(bytearray(16), 42, 8, 0, 0, "here")
 
 

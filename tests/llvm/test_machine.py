@@ -41,9 +41,17 @@ def machine(text: str) -> Machine:
         ("-mtriple=aarch64-linux-gnu -mcpu=neoverse-n2", 128, 32, True, False, 16),
     ],
 )
-def test_what_an_instruction_set_gives(options: str, bits: int, registers: int, fma: bool, masked: bool, flops: int) -> None:
+def test_what_an_instruction_set_gives(
+    options: str, bits: int, registers: int, fma: bool, masked: bool, flops: int
+) -> None:
     m = machine("llvm " + options)
-    assert (m.vector_bits, m.vector_registers, m.fma, m.masked, m.flops(dt.float32)) == (bits, registers, fma, masked, flops)
+    assert (m.vector_bits, m.vector_registers, m.fma, m.masked, m.flops(dt.float32)) == (
+        bits,
+        registers,
+        fma,
+        masked,
+        flops,
+    )
 
 
 def test_conversions_and_fp16_arithmetic_are_asked_for() -> None:
@@ -75,7 +83,13 @@ def test_fingerprint_tells_code_apart() -> None:
         return KIND.fingerprint(parse(text))
 
     # Schedules differ with the threads, so kernels do.
-    texts = ("llvm -threads=1", "llvm -threads=7", "llvm -threads=1 -opt=1", "llvm -threads=1 -mcpu=x86-64", "llvm -threads=1 -mcpu=x86-64 -mattr=+avx")
+    texts = (
+        "llvm -threads=1",
+        "llvm -threads=7",
+        "llvm -threads=1 -opt=1",
+        "llvm -threads=1 -mcpu=x86-64",
+        "llvm -threads=1 -mcpu=x86-64 -mattr=+avx",
+    )
     assert len({fingerprint(t) for t in texts}) == len(texts)
     assert fingerprint("llvm -threads=1") == fingerprint("llvm -threads=1 -precision=fp32")
 
@@ -83,8 +97,14 @@ def test_fingerprint_tells_code_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ("llvm -mcpu=znver33 -mtriple=x86_64-unknown-linux-gnu", ["'znver33' is no processor of x86_64", "did you mean 'znver3'?"]),
-        ("llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu -mattr=+avx9", ["'avx9' is no feature of x86_64", "did you mean 'avx"]),
+        (
+            "llvm -mcpu=znver33 -mtriple=x86_64-unknown-linux-gnu",
+            ["'znver33' is no processor of x86_64", "did you mean 'znver3'?"],
+        ),
+        (
+            "llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu -mattr=+avx9",
+            ["'avx9' is no feature of x86_64", "did you mean 'avx"],
+        ),
         ("llvm -mtriple=nonsense-foo", ["LLVM cannot compile for 'nonsense-foo'", "No available targets"]),
         ("llvm -opt=7", ["option '-opt' is 0, 1, 2 or 3, got 7"]),
         ("llvm -threads=0", ["option '-threads' is at least 1, got 0"]),
@@ -99,7 +119,9 @@ def test_errors(text: str, lines: list[str]) -> None:
 
 
 def test_caches_from_the_kernel(tmp_path: Path) -> None:
-    for k, (level, type_, size) in enumerate([("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]):
+    for k, (level, type_, size) in enumerate(
+        [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M")]
+    ):
         entry = tmp_path / f"index{k}"
         entry.mkdir()
         for name, value in (("level", level), ("type", type_), ("size", size)):
@@ -132,7 +154,8 @@ def test_ways_of_other_machines(text: str, ways: int) -> None:
 
 
 def test_rows_that_share_cache_sets_get_low_tiles() -> None:
-    """Rows a multiple of a way's bytes apart all want the same set: a tile of fourteen would have its scalars from the second cache at every step."""
+    """Rows a multiple of a way's bytes apart all want the same set: a tile of fourteen would have its scalars from the
+    second cache at every step."""
     avx512 = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx512")
     args = (128, [2, 4, 6], 48, avx512, float32)
     assert choose_tile(*args, apart=768 * 4 + 64)[1].rows > avx512.ways
@@ -146,7 +169,12 @@ def test_rows_that_share_cache_sets_get_low_tiles() -> None:
 def test_odd_machines_get_tiles() -> None:
     """One way, caches smaller than a line or than their ways, as many registers as a tile of one row needs or fewer."""
     plain = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell")
-    for odd in (replace(plain, ways=1), replace(plain, ways=12), replace(plain, caches=(0, 1 << 20, 1 << 22)), replace(plain, ways=0)):
+    for odd in (
+        replace(plain, ways=1),
+        replace(plain, ways=12),
+        replace(plain, caches=(0, 1 << 20, 1 << 22)),
+        replace(plain, ways=0),
+    ):
         for apart in (4, 3136, 4096, None):
             assert choose_tile(128, [2, 4], 48, odd, float32, apart=apart)[1].rows > 1
     few = replace(plain, vector_registers=8)
@@ -157,7 +185,12 @@ def test_odd_machines_get_tiles() -> None:
 
 def test_a_register_is_left_for_the_epilogue() -> None:
     avx512 = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=znver4")
-    assert not fits(Tile(15, 2), avx512) and not fits(Tile(7, 4), avx512) and fits(Tile(14, 2), avx512) and fits(Tile(6, 4), avx512)
+    assert (
+        not fits(Tile(15, 2), avx512)
+        and not fits(Tile(7, 4), avx512)
+        and fits(Tile(14, 2), avx512)
+        and fits(Tile(6, 4), avx512)
+    )
 
 
 def test_threads_follow_affinity() -> None:

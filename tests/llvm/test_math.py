@@ -1,6 +1,7 @@
 """The functions as compiled code against float64: every float32 under --full, a dense sample otherwise.
 
-python tests/llvm/test_math.py [name ...]     prints the table of docs/math.md: the largest error over all 2**32 arguments
+python tests/llvm/test_math.py [name ...]     prints the table of docs/math.md: the largest error over all 2**32
+arguments
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def compiled(name: str, dtype: dt.DType = dt.float32, functions: frozenset[str] 
     if value.dtype.is_bool:
         value = cast_to(value, dt.uint8)
     y = buffer("y", (BLOCK,), value.dtype.scalar)
-    kernel = jit(lower_program(Program("k", xs, (y,), (), For(i, int64(BLOCK // LANES), Store(y, (index,), value))), functions))
+    kernel = jit(
+        lower_program(Program("k", xs, (y,), (), For(i, int64(BLOCK // LANES), Store(y, (index,), value))), functions)
+    )
     result = np.empty(BLOCK, y.dtype.numpy)
 
     def run(*args: Array) -> Array:
@@ -66,11 +69,13 @@ def all_of(name: str, *args: Array) -> Array:
     return np.concatenate(parts)[:size]
 
 
-# -- references and errors ----------------------------------------------------------------------------------------------
+# -- references and errors
+# ----------------------------------------------------------------------------------------------
 
 
 def erf(x: Array) -> Array:
-    """By libm where it has something to do; by two terms of the series below 2**-12, where the third is beyond float64."""
+    """By libm where it has something to do; by two terms of the series below 2**-12, where the third is beyond
+    float64."""
     result = np.where(np.isnan(x), x, np.sign(x))
     a = np.abs(x)
     small = a < 2.0**-12
@@ -87,7 +92,8 @@ def reference(name: str, x: Array) -> Array:
 
 
 def ulps(got: Array, expected: Array) -> Array:
-    """Errors in units in the last place of the float64 (or wider) `expected`; infinite for a wrong NaN or the wrong sign."""
+    """Errors in units in the last place of the float64 (or wider) `expected`; infinite for a wrong NaN or the wrong
+    sign."""
     info = np.finfo(got.dtype)
     edge = expected.dtype.type(2.0) ** info.maxexp
     with np.errstate(all="ignore"):
@@ -102,9 +108,38 @@ def ulps(got: Array, expected: Array) -> Array:
 
 
 def samples(step: int = 4099) -> Iterator[Array]:
-    """Bits of every step-th float32, of those around all powers of two and around the ends of ranges and pieces of formulas."""
-    ends = np.array([0.25, 0.3, 0.5, 1, 1.4, 1.5, 3.75, 3.92, 6, 9, 9.02, 17.33, 44, 87.33655, 88.02969, 88.72284, 89.4, 103.97208, 104, 126, 128, 149, 150])
-    middles = np.concatenate([np.arange(0, 2**32, 2**23), np.concatenate([ends, -ends]).astype(np.float32).view(np.uint32)]).astype(np.int64)
+    """Bits of every step-th float32, of those around all powers of two and around the ends of ranges and pieces of
+    formulas."""
+    ends = np.array(
+        [
+            0.25,
+            0.3,
+            0.5,
+            1,
+            1.4,
+            1.5,
+            3.75,
+            3.92,
+            6,
+            9,
+            9.02,
+            17.33,
+            44,
+            87.33655,
+            88.02969,
+            88.72284,
+            89.4,
+            103.97208,
+            104,
+            126,
+            128,
+            149,
+            150,
+        ]
+    )
+    middles = np.concatenate(
+        [np.arange(0, 2**32, 2**23), np.concatenate([ends, -ends]).astype(np.float32).view(np.uint32)]
+    ).astype(np.int64)
     around = (middles[:, None] + np.arange(-32, 33)) % 2**32
     bits = np.concatenate([np.arange(0, 2**32, step), around.ravel()]).astype(np.uint32)
     for start in range(0, len(bits), BLOCK):
@@ -142,7 +177,11 @@ def against_numpy(name: str, blocks: Iterator[Array]) -> tuple[float, float]:
 
 def screen(name: str) -> Callable[[Array], tuple[Array, Array]]:
     """Bits → the results of `name`, and what `ulps` says of them against the float64 formula."""
-    bits, y, error = buffer("bits", (BLOCK,), dt.uint32), buffer("y", (BLOCK,), dt.float32), buffer("error", (BLOCK,), dt.float32)
+    bits, y, error = (
+        buffer("bits", (BLOCK,), dt.uint32),
+        buffer("y", (BLOCK,), dt.float32),
+        buffer("error", (BLOCK,), dt.float32),
+    )
     i = Var("i")
     index = Ramp(i * LANES, int64(1), LANES)
 
@@ -184,7 +223,8 @@ def everything(name: str) -> Iterator[Array]:
 
 
 def constant(f: Callable[[Array], Array], bits: Array, ends: Array, name: str) -> tuple[Array, Array]:
-    """What `f` and the reference say at both ends of a block on which `f` is constant, on the other sign too; otherwise two that differ infinitely."""
+    """What `f` and the reference say at both ends of a block on which `f` is constant, on the other sign too; otherwise
+    two that differ infinitely."""
     with np.errstate(all="ignore"):
         want = reference(name, ends.astype(np.float64))
         rounded = want.astype(np.float32)
@@ -198,7 +238,11 @@ def constant(f: Callable[[Array], Array], bits: Array, ends: Array, name: str) -
         if not one:
             return no
         values.append(y[[0, -1]].copy())
-    if len(values) == 2 and not np.isnan(rounded[0]) and (values[0].view(np.uint32) ^ values[1].view(np.uint32) != (2**31 if name in ODD else 0)).any():
+    if (
+        len(values) == 2
+        and not np.isnan(rounded[0])
+        and (values[0].view(np.uint32) ^ values[1].view(np.uint32) != (2**31 if name in ODD else 0)).any()
+    ):
         return no
     return values[0], want
 
@@ -206,8 +250,9 @@ def constant(f: Callable[[Array], Array], bits: Array, ends: Array, name: str) -
 def sweep(name: str) -> tuple[float, float]:
     """The largest error of float32 `name` over all arguments, and where.
 
-    Compiled float64 formulas, a hundred times as exact as is needed here and many times as fast as libm, find the candidates; numpy's float64 judges them.
-    What both formulas might get wrong together is the matter of `samples`. Blocks that a function maps to one number are told by their ends.
+    Compiled float64 formulas, a hundred times as exact as is needed here and many times as fast as libm, find the
+    candidates; numpy's float64 judges them. What both formulas might get wrong together is the matter of `samples`.
+    Blocks that a function maps to one number are told by their ends.
     """
     if name in EXACT:
         return exactly(name, everything(name))
@@ -215,7 +260,8 @@ def sweep(name: str) -> tuple[float, float]:
     largest, where = 0.0, 0.0
     for bits in everything(name):
         if name not in PERIODIC:
-            # Where a monotonic function rounds to one number, the ends of the block have the largest error, and no NaN has one.
+            # Where a monotonic function rounds to one number, the ends of the block have the largest error, and no NaN
+            # has one.
             ends = bits[[0, -1]].view(np.float32)
             error = ulps(*constant(g, bits, ends, name))
             if error.max() < math.inf:
@@ -250,11 +296,13 @@ def test_every_float32(name: str) -> None:
     assert error <= LIMIT, f"{name}({where!r}) is {error} ulp off"
 
 
-# -- pow ----------------------------------------------------------------------------------------------------------------
+# -- pow
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def powers(dtype: Any, size: int) -> tuple[Array, Array]:
-    """Pairs: each special number with each, random bits, whole exponents, results all over the range and at its ends, bases close to 1."""
+    """Pairs: each special number with each, random bits, whole exponents, results all over the range and at its ends,
+    bases close to 1."""
     rng = np.random.default_rng(11)
     info = np.finfo(dtype)
     digits = info.nmant + 1
@@ -277,14 +325,34 @@ def powers(dtype: Any, size: int) -> tuple[Array, Array]:
         np.inf,
     ]
     # The last odd numbers, the first that are always even, and halves.
-    special += [2.0**digits - 1, 2.0**digits, 2.0**digits + 2, 2.0 ** (digits - 1) + 1, 2.0 ** (digits - 1) - 0.5, 63, 64, 126, 127, 149, 150, 1023, 1074]
+    special += [
+        2.0**digits - 1,
+        2.0**digits,
+        2.0**digits + 2,
+        2.0 ** (digits - 1) + 1,
+        2.0 ** (digits - 1) - 0.5,
+        63,
+        64,
+        126,
+        127,
+        149,
+        150,
+        1023,
+        1074,
+    ]
     both = np.array([*special, *(-s for s in special), np.nan]).astype(dtype)
-    bits = rng.integers(0, 2 ** (8 * info.dtype.itemsize), (2, size), dtype=np.uint64).astype(f"u{info.dtype.itemsize}").view(dtype)
+    bits = (
+        rng.integers(0, 2 ** (8 * info.dtype.itemsize), (2, size), dtype=np.uint64)
+        .astype(f"u{info.dtype.itemsize}")
+        .view(dtype)
+    )
     x = np.abs(bits[0])
     with np.errstate(all="ignore"):
         log = np.log2(x.astype(np.float64))
         everywhere = (rng.uniform(info.minexp - digits - 3, info.maxexp + 3, size) / log).astype(dtype)
-        ends = (rng.choice([info.minexp - digits, info.minexp, info.maxexp], size) / log * (1 + rng.normal(0, 1e-5, size))).astype(dtype)
+        ends = (
+            rng.choice([info.minexp - digits, info.minexp, info.maxexp], size) / log * (1 + rng.normal(0, 1e-5, size))
+        ).astype(dtype)
     close = (1 + rng.uniform(-1, 1, size) * 2.0 ** rng.uniform(-digits, 0, size)).astype(dtype)
     with np.errstate(all="ignore"):
         lifted = (rng.uniform(info.minexp, info.maxexp, size) / np.log2(close.astype(np.float64))).astype(dtype)
@@ -303,7 +371,9 @@ def powers(dtype: Any, size: int) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_pow(dtype: Any, request: pytest.FixtureRequest) -> None:
-    error, where = pow_error(dtype, (1 << 21 if dtype is np.float32 else 1 << 17) if request.config.getoption("--full") else 1 << 15)
+    error, where = pow_error(
+        dtype, (1 << 21 if dtype is np.float32 else 1 << 17) if request.config.getoption("--full") else 1 << 15
+    )
     assert error <= LIMIT, f"pow{where} is {error} ulp off"
 
 
@@ -321,11 +391,16 @@ def test_pow_is_that_of_annex_f(dtype: Any) -> None:
     """C99, F.9.4.4."""
     inf, nan = math.inf, math.nan
     cases = [
-        (0.0, -3, inf), (-0.0, -3, -inf), (-0.0, -2, inf), (-0.0, -2.5, inf), (0.0, -inf, inf), (-0.0, -inf, inf), (0.0, 3, 0.0), (-0.0, 3, -0.0),
-        (-0.0, 2, 0.0), (-0.0, 2.5, 0.0), (-1, inf, 1), (-1, -inf, 1), (1, nan, 1), (1, inf, 1), (1, -inf, 1), (nan, 0.0, 1), (nan, -0.0, 1),
-        (inf, 0.0, 1), (-inf, -0.0, 1), (-2, 0.5, nan), (-0.5, -1.5, nan), (0.5, -inf, inf), (-0.5, -inf, inf), (2, -inf, 0.0), (-2, -inf, 0.0),
-        (0.5, inf, 0.0), (-0.5, inf, 0.0), (2, inf, inf), (-2, inf, inf), (-inf, -3, -0.0), (-inf, -2, 0.0), (-inf, -2.5, 0.0), (-inf, 3, -inf),
-        (-inf, 2, inf), (-inf, 2.5, inf), (inf, -1, 0.0), (inf, 1, inf), (nan, 1, nan), (2, nan, nan), (nan, nan, nan), (-inf, inf, inf), (-inf, -inf, 0.0),
+        (0.0, -3, inf), (-0.0, -3, -inf), (-0.0, -2, inf), (-0.0, -2.5, inf), (0.0, -inf, inf), (-0.0, -inf, inf), (0.0,
+            3, 0.0), (-0.0, 3, -0.0),
+        (-0.0, 2, 0.0), (-0.0, 2.5, 0.0), (-1, inf, 1), (-1, -inf, 1), (1, nan, 1), (1, inf, 1), (1, -inf, 1), (nan,
+            0.0, 1), (nan, -0.0, 1),
+        (inf, 0.0, 1), (-inf, -0.0, 1), (-2, 0.5, nan), (-0.5, -1.5, nan), (0.5, -inf, inf), (-0.5, -inf, inf), (2,
+            -inf, 0.0), (-2, -inf, 0.0),
+        (0.5, inf, 0.0), (-0.5, inf, 0.0), (2, inf, inf), (-2, inf, inf), (-inf, -3, -0.0), (-inf, -2, 0.0), (-inf,
+            -2.5, 0.0), (-inf, 3, -inf),
+        (-inf, 2, inf), (-inf, 2.5, inf), (inf, -1, 0.0), (inf, 1, inf), (nan, 1, nan), (2, nan, nan), (nan, nan, nan),
+        (-inf, inf, inf), (-inf, -inf, 0.0),
     ]  # fmt: skip
     x, y, want = np.array(cases, dtype).T
     got = all_of("pow", x, y)
@@ -333,7 +408,8 @@ def test_pow_is_that_of_annex_f(dtype: Any) -> None:
     np.testing.assert_array_equal(np.signbit(got)[~np.isnan(want)], np.signbit(want)[~np.isnan(want)])
 
 
-# -- other dtypes -------------------------------------------------------------------------------------------------------
+# -- other dtypes
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -347,7 +423,8 @@ def test_every_narrow_float(dtype: dt.DType, name: str) -> None:
         if want.dtype == bool:
             np.testing.assert_array_equal(got, want)
             return
-        # numpy rounds float64 to a narrow float by way of float32: of odd last bits (von Neumann's) that is one rounding.
+        # numpy rounds float64 to a narrow float by way of float32: of odd last bits (von Neumann's) that is one
+        # rounding.
         single = want.astype(np.float32)
         toward = np.where(np.abs(single.astype(np.float64)) > np.abs(want), np.nextafter(single, np.float32(0)), single)
         odd = np.where(toward.astype(np.float64) != want, (toward.view(np.uint32) | 1).view(np.float32), toward)
@@ -359,7 +436,9 @@ def test_every_narrow_float(dtype: dt.DType, name: str) -> None:
     # The others: both neighbours are as good as the float32 result tells.
     g, n = got[~same].astype(np.float64), nearest[~same].astype(np.float64)
     middle = (g + n) / 2
-    assert (np.abs(want[~same] - middle) <= 4 * np.spacing(np.abs(middle).astype(np.float32))).all(), f"{name}({x[~same]}): {g}, not {n}"
+    assert (np.abs(want[~same] - middle) <= 4 * np.spacing(np.abs(middle).astype(np.float32))).all(), (
+        f"{name}({x[~same]}): {g}, not {n}"
+    )
     assert len(g) <= 8, f"{name} is not the nearest number {len(g)} times"
 
 
@@ -375,11 +454,20 @@ def float64_error(name: str, size: int) -> tuple[float, float]:
     bits = rng.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
     powers = np.ldexp(1.0, np.arange(-1074, 1024))
     x = np.concatenate(
-        [bits, *(rng.uniform(-b, b, size) for b in (1, 2, 10, 50, 750)), rng.normal(0, 1, size) * 2.0 ** rng.uniform(-60, 4, size), powers, -powers]
+        [
+            bits,
+            *(rng.uniform(-b, b, size) for b in (1, 2, 10, 50, 750)),
+            rng.normal(0, 1, size) * 2.0 ** rng.uniform(-60, 4, size),
+            powers,
+            -powers,
+        ]
     )
     x = np.concatenate([x, np.abs(x[:size]), 1 + x[-4000:], [0.0, -0.0, np.inf, -np.inf, np.nan]])
     with np.errstate(all="ignore"):
-        error = ulps(all_of(name, x), erf(x).astype(np.longdouble) if name == "erf" else FUNCTIONS[name].evaluate(x.astype(np.longdouble)))
+        error = ulps(
+            all_of(name, x),
+            erf(x).astype(np.longdouble) if name == "erf" else FUNCTIONS[name].evaluate(x.astype(np.longdouble)),
+        )
     at = int(np.argmax(error))
     return float(error[at]), float(x[at])
 
@@ -390,7 +478,15 @@ def test_float64_of_many_turns(name: str) -> None:
     size = 1 << 15
     near = np.floor(rng.uniform(2.0**29, 2.0**31, size)) * (np.pi / 2)
     # As close to a multiple of pi/2 as float64 comes, and both sides of where the reduction changes.
-    edges = [6381956970095103 * 2.0**797, 5319372648326541 * 2.0**255, 1.7976931348623157e308, 2.0**30, float(np.nextafter(2.0**30, 0)), np.inf, np.nan]
+    edges = [
+        6381956970095103 * 2.0**797,
+        5319372648326541 * 2.0**255,
+        1.7976931348623157e308,
+        2.0**30,
+        float(np.nextafter(2.0**30, 0)),
+        np.inf,
+        np.nan,
+    ]
     x = np.concatenate([np.exp2(rng.uniform(20, 1024, size)), np.exp2(np.arange(1024.0)), near, edges])
     x = np.concatenate([x, -x])
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,5 @@
-"""Rates that a compilation is given, by a probe or in a file: they change choices and keys of caches; else nothing changes."""
+"""Rates that a compilation is given, by a probe or in a file: they change choices and keys of caches; else nothing
+changes."""
 
 from __future__ import annotations
 

@@ -67,7 +67,13 @@ def test_tables_that_every_row_reads_are_stored() -> None:
 @pytest.mark.parametrize(("padding", "stored"), [("reflection", True), ("zeros", False)])
 def test_formulas_that_would_be_written_thousands_of_times_are_stored(padding: Any, stored: bool) -> None:
     b = GraphBuilder()
-    b.output(b.add(GridSample("cubic", padding), b.input("x", tensor_type("float32", (1, 2, 4, 3))), b.input("grid", tensor_type("float32", (1, 3, 5, 2)))))
+    b.output(
+        b.add(
+            GridSample("cubic", padding),
+            b.input("x", tensor_type("float32", (1, 2, 4, 3))),
+            b.input("grid", tensor_type("float32", (1, 3, 5, 2))),
+        )
+    )
     assert len(scheduled(b.build(), ElementwiseRule()).blocks()) == 1 + stored
 
 
@@ -108,7 +114,10 @@ def test_a_pool_divides_before_its_sum_leaves_the_registers() -> None:
     s = Schedule(lowered(b, y), MACHINE)
     ReductionRule().apply(s)
     (reduction,) = [b for b in blocks_of(s.program) if is_reduction(b)]
-    assert target(reduction).buffer.scope == "register" and [int_const(d) for d in target(reduction).buffer.shape] == [2, 8]  # both blocks of channels
+    assert target(reduction).buffer.scope == "register" and [int_const(d) for d in target(reduction).buffer.shape] == [
+        2,
+        8,
+    ]  # both blocks of channels
     assert [s.loop(x).kind for x in s.loops(reduction.name)][-2:] == ["unrolled", "vectorized"]
 
 
@@ -117,7 +126,14 @@ def test_an_exponential_that_two_passes_read_is_computed_once() -> None:
     x = b.input("x", tensor_type("float32", (4, 96)))
     s = Schedule(lowered(b, b.add(Softmax(), x)), MACHINE)
     RowwiseRule().apply(s)
-    calls = [n for block in blocks_of(s.program) for x in walk_stmts(block.body) for e in stmt_exprs(x) for n in walk(e) if isinstance(n, Call)]
+    calls = [
+        n
+        for block in blocks_of(s.program)
+        for x in walk_stmts(block.body)
+        for e in stmt_exprs(x)
+        for n in walk(e)
+        if isinstance(n, Call)
+    ]
     assert [n.name for n in calls] == ["exp"]
 
 
@@ -154,7 +170,11 @@ def test_long_sums_are_sums_of_pieces(shape: tuple[int | str, ...]) -> None:
         chains = [[i.extent for i in b.iters if i.kind == "reduce"] for b in blocks_of(s.program)]
         assert max(math.prod(d.value for d in chain) for chain in chains if chain) <= 2 * CHAIN  # type: ignore[attr-defined]
     assert any(s.loop(x).kind == "parallel" for n in s.blocks() for x in s.loops(n))
-    data = np.random.default_rng(0).integers(-8, 8, [sizes[d] if isinstance(d, str) else d for d in shape]).astype(np.float32)
+    data = (
+        np.random.default_rng(0)
+        .integers(-8, 8, [sizes[d] if isinstance(d, str) else d for d in shape])
+        .astype(np.float32)
+    )
     (stored,) = interpret(s.program, [data.reshape(-1)], sizes).values()  # axes that are summed together are one
     assert float(stored.reshape(())) == data.sum(dtype=np.float64)
 
@@ -202,7 +222,13 @@ def test_a_short_inner_axis_is_shuffled_in(n: int) -> None:
     program = lower_program(scheduled(b.build(), ElementwiseRule()).program, frozenset())
     stores = [s for s in walk_stmts(program.body) if isinstance(s, Store)]
     assert len(stores) == 2 * n  # whole vectors and the last one
-    strides = {x.stride.value for s in stores for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Ramp) and isinstance(x.stride, Const)}
+    strides = {
+        x.stride.value
+        for s in stores
+        for e in stmt_exprs(s)
+        for x in walk(e)
+        if isinstance(x, Ramp) and isinstance(x.stride, Const)
+    }
     assert strides == {1, n}
     x = np.random.default_rng(0).normal(size=(3, n, 37)).astype(np.float32)
     (got,) = interpret(program, [x.reshape(-1) if len(program.inputs[0].shape) == 1 else x], {}).values()
@@ -211,7 +237,10 @@ def test_a_short_inner_axis_is_shuffled_in(n: int) -> None:
 
 def test_the_copy_that_a_loop_program_begins_with_goes_by_vectors() -> None:
     b = GraphBuilder()
-    x, at, new = (b.input(n, tensor_type(d, shape)) for n, d, shape in (("x", "float32", (40, 64)), ("at", "int64", (3, 1)), ("new", "float32", (3, 64))))
+    x, at, new = (
+        b.input(n, tensor_type(d, shape))
+        for n, d, shape in (("x", "float32", (40, 64)), ("at", "int64", (3, 1)), ("new", "float32", (3, 64)))
+    )
     b.output(b.add(ScatterND(), x, at, new))
     program = lower_program(scheduled(b.build(), FallbackRule()).program, frozenset())
     first = next(s for s in walk_stmts(program.body) if isinstance(s, Store))
@@ -221,7 +250,12 @@ def test_the_copy_that_a_loop_program_begins_with_goes_by_vectors() -> None:
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
 def test_repeated_neighbours_need_no_table(coordinates: str) -> None:
     b = GraphBuilder()
-    op = Resize((3, 16, 18), "nearest", coordinates=coordinates, nearest="floor" if coordinates == "asymmetric" else "round_prefer_floor")
+    op = Resize(
+        (3, 16, 18),
+        "nearest",
+        coordinates=coordinates,
+        nearest="floor" if coordinates == "asymmetric" else "round_prefer_floor",
+    )
     b.output(b.add(op, b.input("x", tensor_type("float32", (3, 8, 6)))))
     s = scheduled(b.build(), ElementwiseRule())
     assert len(s.blocks()) == 1
@@ -231,7 +265,11 @@ def test_partial_vectors_at_the_end_of_a_transposition_cost_the_others_no_condit
     b, x = blocked_input(24, 77)
     s = Schedule(lowered(b, b.add(Relayout(None), x)), MACHINE)
     ElementwiseRule().apply(s)
-    stores = [statement for statement in walk_stmts(lower_program(s.program, LlvmCodegen.functions).body) if isinstance(statement, Store)]
+    stores = [
+        statement
+        for statement in walk_stmts(lower_program(s.program, LlvmCodegen.functions).body)
+        if isinstance(statement, Store)
+    ]
     assert {x.predicate is None for x in stores} == {True, False}
     data = np.arange(24 * 77 * 77, dtype=np.float32).reshape(3, 77 * 77, 8)
     (stored,) = interpret(s.program, [data]).values()

@@ -97,4 +97,6 @@ def test_loops_become_serial() -> None:
         assert kernel.lowered is not None
         kinds = {s.kind for s in walk_stmts(kernel.lowered.body) if isinstance(s, For)}
         assert "parallel" in kinds and target.taken(kernel.lowered) is kernel.lowered
-        assert {s.kind for s in walk_stmts(in_one_thread(kernel.lowered).body) if isinstance(s, For)} == kinds - {"parallel"} | {"serial"}
+        assert {s.kind for s in walk_stmts(in_one_thread(kernel.lowered).body) if isinstance(s, For)} == kinds - {
+            "parallel"
+        } | {"serial"}

@@ -127,10 +127,16 @@ class Caller:
         pool = threads.process_pool()
         tasks = link({"tasks": compiled(TASKS)})
         self.code = Code(tasks.bytes, tasks.entries)
-        self.context = Context(imports=ctypes.addressof(imports_table()), pool=pool.state, parallel_for=pool.parallel_for, threads=count)
+        self.context = Context(
+            imports=ctypes.addressof(imports_table()), pool=pool.state, parallel_for=pool.parallel_for, threads=count
+        )
         self.address = ctypes.addressof(self.context)
-        self._go = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.code.address("go"))
-        self._counted = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(self.code.address("counted"))
+        self._go = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+            self.code.address("go")
+        )
+        self._counted = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+            self.code.address("counted")
+        )
         self.forks = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self.code.address("forks"))
 
     def go(self, array: np.ndarray, tasks: int, which: int = 0) -> int:
@@ -149,9 +155,12 @@ def test_every_task_once(count: int) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_threads_keep_to_their_part(count: int) -> None:
-    """Each thread runs its own range from the front and helps in others' from the back, so it runs the same tasks in one loop after another."""
+    """Each thread runs its own range from the front and helps in others' from the back, so it runs the same tasks in
+    one loop after another."""
     caller = Caller(count)
-    marked = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(caller.code.address("marked"))
+    marked = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+        caller.code.address("marked")
+    )
     for tasks in (count, 11, 64):
         ranges = np.array_split(np.arange(tasks), count)
         for _ in range(100):
@@ -167,7 +176,8 @@ def test_threads_keep_to_their_part(count: int) -> None:
 
 
 def test_tasks_know_their_thread() -> None:
-    """Two that run at once never have one number: neither loses a count of its own. Workers of a large job do not come late into a small one."""
+    """Two that run at once never have one number: neither loses a count of its own. Workers of a large job do not come
+    late into a small one."""
     callers = {count: Caller(count) for count in (2, 5, 1)}
     counts = {count: np.zeros((5, 8), np.int64) for count in callers}  # a cache line for each thread
     for _ in range(300):
@@ -194,7 +204,9 @@ def test_nested_loops_and_waiting_for_long_tasks() -> None:
         caller.go(array, 40, 1)
     assert (array == 20).all()
     last = np.zeros(4, np.int64)
-    caller.go(last, 4, 2)  # the last task is the longest: the caller goes to sleep for it, or the worker has no more to do
+    caller.go(
+        last, 4, 2
+    )  # the last task is the longest: the caller goes to sleep for it, or the worker has no more to do
     assert last.tolist() == [1, 300_000, 600_000, 900_000]
 
 
@@ -262,7 +274,9 @@ def asleep(tries: int = 200) -> int:
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/status") as file:
             fields = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
-        if int(fields["SigBlk"], 16) & 0x7FFFFFFF == 0x7FFFFFFF & ~(1 << 8 | 1 << 18):  # a worker: all but KILL and STOP
+        if int(fields["SigBlk"], 16) & 0x7FFFFFFF == 0x7FFFFFFF & ~(
+            1 << 8 | 1 << 18
+        ):  # a worker: all but KILL and STOP
             slept += int(fields["voluntary_ctxt_switches"])
     return slept
 
@@ -271,7 +285,8 @@ linux = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="need
 
 
 def test_callers_do_not_multiply_workers() -> None:
-    """However many threads call, a job has the workers that its `threads` asks for: a second caller runs its job alone."""
+    """However many threads call, a job has the workers that its `threads` asks for: a second caller runs its job
+    alone."""
     assert Caller(2).go(np.zeros(8, np.int32), 8) == 0 and threads._memory is not None
     before = int.from_bytes(threads._memory[264:272], "little")
     arrays = [np.zeros(64, np.int32) for _ in range(6)]
@@ -331,11 +346,16 @@ def test_cost(capsys: pytest.CaptureFixture[str]) -> None:
         caller.forks(caller.address, 1)
         cold.append(time.perf_counter() - began)
     with capsys.disabled():
-        print(f"\nfork-join: {hot * 1e6:.2f} us hot, {statistics.median(cold) * 1e6:.1f} us asleep (entry from Python included)")
+        print(
+            f"\nfork-join: {hot * 1e6:.2f} us hot, {statistics.median(cold) * 1e6:.1f} us asleep (entry from Python"
+            " included)"
+        )
 
 
 def test_other_machines() -> None:
     image = link({"pool": compile_object(emit_pool("aarch64"), Cpu("aarch64-unknown-linux-gnu", "generic", "", 2))})
     assert {"parallel_for", "start", "ticks"} <= set(image.entries)
-    with pytest.raises(CodegenError, match="there is no worker pool for 'riscv64'\n  hint: x86_64 and aarch64 have one"):
+    with pytest.raises(
+        CodegenError, match="there is no worker pool for 'riscv64'\n  hint: x86_64 and aarch64 have one"
+    ):
         emit_pool("riscv64")

@@ -1,5 +1,5 @@
-"""-precision=fp16|bf16 on CPUs: results are those of the model with rounded weights (and activations, where bf16 is multiplied in pairs), code
-widens whole vectors or has the instruction, and nothing about it is silent."""
+"""-precision=fp16|bf16 on CPUs: results are those of the model with rounded weights (and activations, where bf16 is
+multiplied in pairs), code widens whole vectors or has the instruction, and nothing about it is silent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ from weft_runtime.executable import Executable
 Array = np.ndarray[Any, Any]
 X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu="
 ARM = "llvm -mtriple=aarch64-linux-gnu -mcpu="
-has_fp16 = pytest.mark.skipif(not host_features() & {"f16c", "neon"}, reason="this machine has no fp16 conversions, so the option is refused")
+has_fp16 = pytest.mark.skipif(
+    not host_features() & {"f16c", "neon"}, reason="this machine has no fp16 conversions, so the option is refused"
+)
 
 
 class Weights:
@@ -78,7 +80,9 @@ def convolution(channels: int, out: int, size: int, kernel: int, stride: int = 1
 
 def recurrent(b: GraphBuilder, w: Weights) -> Value:
     x = b.input("x", tensor_type("float32", (3, 2, 8)))
-    return b.add_all(LSTM(16), x, b.constant(w(1, 64, 8), "W"), b.constant(w(1, 64, 16), "R"), None, None, None, None, None)[0]  # type: ignore[no-any-return]
+    return b.add_all(
+        LSTM(16), x, b.constant(w(1, 64, 8), "W"), b.constant(w(1, 64, 16), "R"), None, None, None, None, None
+    )[0]  # type: ignore[no-any-return]
 
 
 def sample(graph: Graph) -> Array:
@@ -86,8 +90,8 @@ def sample(graph: Graph) -> Array:
 
 
 def means_rounded_weights(got: Array, make: Make, narrow: DType, x: Array, activations: bool = False) -> None:
-    """As close to the reference with rounded weights (and the model's input, which nothing but a product reads) as float32 sums are; rounding itself is
-    far more than that."""
+    """As close to the reference with rounded weights (and the model's input, which nothing but a product reads) as
+    float32 sums are; rounding itself is far more than that."""
     x = np.asarray(x.astype(narrow.numpy), np.float32) if activations else x
     (want,), (exact,) = evaluate(build(make, narrow), [x]), evaluate(build(make), [x])
     bound = 2e-6 * np.abs(want).max()
@@ -100,7 +104,9 @@ def means_rounded_weights(got: Array, make: Make, narrow: DType, x: Array, activ
 
 @has_fp16
 @settings(max_examples=15, deadline=None)
-@given(st.integers(1, 9), st.integers(40, 130), st.integers(16, 70), st.sampled_from([(), (2,), (2, 1)]))  # of few columns all may be rounded luckily
+@given(
+    st.integers(1, 9), st.integers(40, 130), st.integers(16, 70), st.sampled_from([(), (2,), (2, 1)])
+)  # of few columns all may be rounded luckily
 def test_products(m: int, k: int, n: int, batch: tuple[int, ...]) -> None:
     make = product(m, k, n, batch)
     graph = build(make)
@@ -110,7 +116,13 @@ def test_products(m: int, k: int, n: int, batch: tuple[int, ...]) -> None:
 
 @has_fp16
 @settings(max_examples=10, deadline=None)
-@given(st.sampled_from([3, 8, 16, 19]), st.sampled_from([8, 13, 32]), st.integers(5, 20), st.sampled_from([1, 3, 5]), st.integers(1, 2))
+@given(
+    st.sampled_from([3, 8, 16, 19]),
+    st.sampled_from([8, 13, 32]),
+    st.integers(5, 20),
+    st.sampled_from([1, 3, 5]),
+    st.integers(1, 2),
+)
 def test_convolutions(channels: int, out: int, size: int, kernel: int, stride: int) -> None:
     make = convolution(channels, out, size, kernel, stride)
     graph = build(make)
@@ -129,9 +141,15 @@ def test_recurrence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "narrow", "cpu"), [("cortex-a72 -precision=fp16", dt.float16, "cortex-a72"), ("cortex-a72 -mattr=+bf16 -precision=bf16", dt.bfloat16, "max")]
+    ("options", "narrow", "cpu"),
+    [
+        ("cortex-a72 -precision=fp16", dt.float16, "cortex-a72"),
+        ("cortex-a72 -mattr=+bf16 -precision=bf16", dt.bfloat16, "max"),
+    ],
 )
-@pytest.mark.parametrize("make", [product(3, 64, 40), convolution(16, 16, 7, 1), recurrent], ids=["product", "convolution", "recurrence"])
+@pytest.mark.parametrize(
+    "make", [product(3, 64, 40), convolution(16, 16, 7, 1), recurrent], ids=["product", "convolution", "recurrence"]
+)
 @pytest.mark.needs("qemu")
 def test_under_emulation(make: Make, options: str, narrow: DType, cpu: str) -> None:
     graph = build(make)
@@ -149,7 +167,8 @@ SELECTED = [
     (X86 + "x86-64-v3 -precision=fp16", r"vcvtph2ps\s+[-\w]*\(%.*%ymm"),
     (X86 + "x86-64-v4 -precision=fp16", r"vcvtph2ps\s+[-\w]*\(%.*%zmm"),
     (X86 + "sapphirerapids -precision=fp16", r"vcvtph2psx?\s+[-\w]*\(%.*%zmm"),
-    # Where AMX is, vdpbf16ps is slower than float32's multiply-adds: weights are widened. The features decide, whatever LLVM calls the processor.
+    # Where AMX is, vdpbf16ps is slower than float32's multiply-adds: weights are widened. The features decide, whatever
+    # LLVM calls the processor.
     (X86 + "sapphirerapids -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%zmm"),
     (X86 + "rocketlake -mattr=+avx512bf16,+amx-tile,+amx-bf16 -precision=bf16", r"vpmovzxwd\s+[-\w]*\(%.*%zmm"),
     (X86 + "rocketlake -mattr=+avx512bf16 -precision=bf16", r"\bvdpbf16ps\s.*%zmm"),
@@ -166,7 +185,9 @@ ONE_BY_ONE = r"\bvpinsrw|\bvmovd\b|\bfcvt\s+s\d+|\bvcvtph2ps\s+%xmm\d+, %xmm|\bv
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("target", "pattern"), SELECTED, ids=[t.split("-mcpu=")[1] for t, _ in SELECTED])
 @pytest.mark.parametrize(
-    "make", [product(1, 128, 256), product(24, 128, 256), product(5, 33, 37), convolution(64, 64, 14, 1)], ids=["row", "rows", "odd", "1x1"]
+    "make",
+    [product(1, 128, 256), product(24, 128, 256), product(5, 33, 37), convolution(64, 64, 14, 1)],
+    ids=["row", "rows", "odd", "1x1"],
 )
 def test_weights_are_widened_in_vectors(target: str, pattern: str, make: Make) -> None:
     _, compilation = compile_cross(build(make), target)
@@ -189,10 +210,26 @@ def test_weights_are_widened_in_vectors(target: str, pattern: str, make: Make) -
             "option '-precision=bf16' needs AVX512_BF16 or AVX-NE-CONVERT, which 'znver3' on x86_64 lacks",
             "take -precision=fp16",
         ),
-        (X86 + "icelake-server -precision=bf16", "needs AVX512_BF16 or AVX-NE-CONVERT, which 'icelake-server' on x86_64 lacks", "name another processor"),
-        (X86 + "x86-64-v2 -precision=fp16", "option '-precision=fp16' needs F16C, which 'x86-64-v2' on x86_64 lacks", "leave the option out"),
-        (X86 + "x86-64-v3 -mattr=-f16c -precision=fp16", "needs F16C, which 'x86-64-v3' on x86_64 lacks", "leave the option out"),
-        (ARM + "cortex-a72 -precision=bf16", "option '-precision=bf16' needs BF16, which 'cortex-a72' on aarch64 lacks", "take -precision=fp16"),
+        (
+            X86 + "icelake-server -precision=bf16",
+            "needs AVX512_BF16 or AVX-NE-CONVERT, which 'icelake-server' on x86_64 lacks",
+            "name another processor",
+        ),
+        (
+            X86 + "x86-64-v2 -precision=fp16",
+            "option '-precision=fp16' needs F16C, which 'x86-64-v2' on x86_64 lacks",
+            "leave the option out",
+        ),
+        (
+            X86 + "x86-64-v3 -mattr=-f16c -precision=fp16",
+            "needs F16C, which 'x86-64-v3' on x86_64 lacks",
+            "leave the option out",
+        ),
+        (
+            ARM + "cortex-a72 -precision=bf16",
+            "option '-precision=bf16' needs BF16, which 'cortex-a72' on aarch64 lacks",
+            "take -precision=fp16",
+        ),
     ],
 )
 def test_refused_without_the_instructions(target: str, what: str, hint: str) -> None:
@@ -223,7 +260,11 @@ def test_the_plan_says_so(tmp_path: Path) -> None:
     executable = weft.compile(build(product(1, 16, 32)), "llvm -precision=fp16")
     executable.save(tmp_path / "model.weft")
     for exe in (executable, Executable.load(tmp_path / "model.weft")):
-        assert "-precision=fp16" in exe.plan and "-precision=fp16" in repr(exe) and "-precision=fp16" in exe.manifest.target
+        assert (
+            "-precision=fp16" in exe.plan
+            and "-precision=fp16" in repr(exe)
+            and "-precision=fp16" in exe.manifest.target
+        )
         assert "2 constants (1 of float16)" in exe.plan
         assert {(c.name, c.dtype) for c in exe.manifest.constants} >= {("bias", "float32")}
     plain = weft.compile(build(product(1, 16, 32)), "llvm")

@@ -1,4 +1,5 @@
-"""Quantised products and convolutions through dot products: exact, in one kernel with what follows, by the instruction that the processor has."""
+"""Quantised products and convolutions through dot products: exact, in one kernel with what follows, by the instruction
+that the processor has."""
 
 from __future__ import annotations
 
@@ -29,12 +30,26 @@ from weft.passes.fold_constants import fold_constants
 from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings, replay
 from weft.scheduling.rule import select_rule
-from weft_ops import Add, Cast, Conv, ConvInteger, Dequantize, DynamicQuantize, MatMul, MatMulInteger, QLinearConv, Relu, Round
+from weft_ops import (
+    Add,
+    Cast,
+    Conv,
+    ConvInteger,
+    Dequantize,
+    DynamicQuantize,
+    MatMul,
+    MatMulInteger,
+    QLinearConv,
+    Relu,
+    Round,
+)
 from weft_ops.passes.narrow_products import narrow_products
 from weft_ops.passes.simplify_algebra import simplify_algebra
 
 Array = np.ndarray[Any, Any]
-U8S8, S8S8, U8U8 = (DotProduct(a, b, dt.int32, 4) for a, b in ((dt.uint8, dt.int8), (dt.int8, dt.int8), (dt.uint8, dt.uint8)))
+U8S8, S8S8, U8U8 = (
+    DotProduct(a, b, dt.int32, 4) for a, b in ((dt.uint8, dt.int8), (dt.int8, dt.int8), (dt.uint8, dt.uint8))
+)
 PAIRS = DotProduct(dt.int16, dt.int16, dt.int32, 2)
 SETS = {"vnni": (U8S8, PAIRS), "pairs": (PAIRS,), "sdot": (U8U8, S8S8), "i8mm": (U8U8, S8S8, U8S8), "udot": (U8U8,)}
 
@@ -50,10 +65,14 @@ def arm(cpu: str) -> str:
 def numbers(shape: tuple[int, ...], dtype: str, seed: int, extremes: bool = False) -> Array:
     """Any values of an integer dtype; with `extremes`, its least and greatest only."""
     rng, info = np.random.default_rng(seed), np.iinfo(dtype)
-    return (rng.choice([info.min, info.max], shape) if extremes else rng.integers(info.min, info.max + 1, shape)).astype(dtype)
+    return (
+        rng.choice([info.min, info.max], shape) if extremes else rng.integers(info.min, info.max + 1, shape)
+    ).astype(dtype)
 
 
-def integer_product(op: Any, x: Array, w: Array, x_zero: Any = None, w_zero: Any = None, run_time: bool = False) -> tuple[Graph, list[Array]]:
+def integer_product(
+    op: Any, x: Array, w: Array, x_zero: Any = None, w_zero: Any = None, run_time: bool = False
+) -> tuple[Graph, list[Array]]:
     """A graph of MatMulInteger or ConvInteger with constant weights; the zero point of x is an input at `run_time`."""
     b = GraphBuilder("product")
     inputs: list[Value | None] = [b.input("x", tensor_type(x.dtype.name, x.shape)), b.constant(w, "w")]
@@ -69,13 +88,31 @@ def integer_product(op: Any, x: Array, w: Array, x_zero: Any = None, w_zero: Any
 
 
 def quantised_conv(
-    x: Array, w: Array, op: QLinearConv, x_zero: int = 3, w_zero: Any = 0, y: str = "uint8", bias: bool = True, scale: float = 2e-4
+    x: Array,
+    w: Array,
+    op: QLinearConv,
+    x_zero: int = 3,
+    w_zero: Any = 0,
+    y: str = "uint8",
+    bias: bool = True,
+    scale: float = 2e-4,
 ) -> tuple[Graph, list[Array]]:
     b = GraphBuilder("conv")
     rng, outputs = np.random.default_rng(7), w.shape[0]
-    constants = (np.float32(0.02), np.asarray(x_zero, x.dtype)), (w, (0.01 + 0.01 * rng.random(outputs)).astype(np.float32), np.broadcast_to(w_zero, outputs))
+    constants = (
+        (np.float32(0.02), np.asarray(x_zero, x.dtype)),
+        (w, (0.01 + 0.01 * rng.random(outputs)).astype(np.float32), np.broadcast_to(w_zero, outputs)),
+    )
     (x_scale, zero), (weights, w_scale, weights_zero) = constants
-    values = [x_scale, zero, weights, w_scale, weights_zero.astype(w.dtype), np.float32(x_scale * 0.015 / scale), np.asarray(100 if y == "uint8" else -7, y)]
+    values = [
+        x_scale,
+        zero,
+        weights,
+        w_scale,
+        weights_zero.astype(w.dtype),
+        np.float32(x_scale * 0.015 / scale),
+        np.asarray(100 if y == "uint8" else -7, y),
+    ]
     if bias:
         values.append(rng.integers(-999, 999, outputs).astype(np.int32))
     inputs = [b.constant(np.asarray(v), f"c{k}") for k, v in enumerate(values)]
@@ -107,11 +144,23 @@ def whole(graph: Graph, dots: tuple[DotProduct, ...]) -> bool:
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(SETS)), st.sampled_from(["uint8", "int8"]), st.sampled_from(["uint8", "int8"]),
-    st.integers(1, 5), st.integers(1, 13), st.integers(2, 9), st.sampled_from([None, "one", "rows"]), st.sampled_from([None, "one", "columns"]),
+    st.integers(1, 5), st.integers(1, 13), st.integers(2, 9), st.sampled_from([None, "one", "rows"]),
+    st.sampled_from([None, "one", "columns"]),
     st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1 << 20),
 )  # fmt: skip
 def test_products_keep_every_bit(
-    dots: str, left: str, right: str, m: int, k: int, n: int, rows: str | None, columns: str | None, run_time: bool, extremes: bool, packed: bool, seed: int
+    dots: str,
+    left: str,
+    right: str,
+    m: int,
+    k: int,
+    n: int,
+    rows: str | None,
+    columns: str | None,
+    run_time: bool,
+    extremes: bool,
+    packed: bool,
+    seed: int,
 ) -> None:
     """With panels or, row-major, without."""
     x, w = numbers((m, k), left, seed, extremes), numbers((k, n), right, seed + 1, extremes)
@@ -119,7 +168,9 @@ def test_products_keep_every_bit(
     w_zero = None if columns is None else numbers((n,) if columns == "columns" else (), right, seed + 3, extremes)
     graph, arrays = integer_product(MatMulInteger(), x, w, x_zero, w_zero, run_time)
     new = narrowed(graph, SETS[dots], *((4, 4) if packed else (None, None)))
-    assert contractions(new) in [[(str(d.left), str(d.right))] for d in SETS[dots]], "the product is one of the target's"
+    assert contractions(new) in [[(str(d.left), str(d.right))] for d in SETS[dots]], (
+        "the product is one of the target's"
+    )
     assert whole(new, SETS[dots])
     np.testing.assert_array_equal(evaluate(new, arrays)[0], evaluate(graph, arrays)[0])
 
@@ -127,13 +178,17 @@ def test_products_keep_every_bit(
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(SETS)), st.sampled_from(["uint8", "int8"]), st.sampled_from(["uint8", "int8"]),
-    st.integers(1, 9), st.integers(2, 6), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 2), st.integers(1, 2)),
-    st.tuples(*[st.integers(0, 2)] * 4), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.sampled_from([None, "one"]),
+    st.integers(1, 9), st.integers(2, 6), st.tuples(st.integers(1, 3), st.integers(1, 3)), st.tuples(st.integers(1, 2),
+        st.integers(1, 2)),
+    st.tuples(*[st.integers(0, 2)] * 4), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.sampled_from([None,
+        "one"]),
     st.sampled_from([None, "one", "columns"]), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1 << 20),
 )  # fmt: skip
 def test_convolutions_keep_every_bit(
-    dots: str, left: str, right: str, c: int, outputs: int, taps: tuple[int, int], strides: tuple[int, int], pads: tuple[int, ...],
-    dilations: tuple[int, int], shift: str | None, columns: str | None, run_time: bool, extremes: bool, packed: bool, seed: int,
+    dots: str, left: str, right: str, c: int, outputs: int, taps: tuple[int, int], strides: tuple[int, int],
+    pads: tuple[int, ...],
+    dilations: tuple[int, int], shift: str | None, columns: str | None, run_time: bool, extremes: bool, packed: bool,
+    seed: int,
 ) -> None:  # fmt: skip
     """With channel blocks or, row-major, without."""
     x, w = numbers((2, c, 6, 7), left, seed, extremes), numbers((outputs, c, *taps), right, seed + 1, extremes)
@@ -157,12 +212,15 @@ def test_what_wraps_at_32_bits_wraps_alike() -> None:
 
 
 def test_zero_points_of_constant_weights_cost_nothing_where_they_fit() -> None:
-    """Weights of uint8 around 128 are weights of int8; what remains of the activations' zero point is one constant per column."""
+    """Weights of uint8 around 128 are weights of int8; what remains of the activations' zero point is one constant per
+    column."""
     x, w = numbers((4, 8), "uint8", 0), numbers((8, 4), "uint8", 1)
     graph, _ = integer_product(MatMulInteger(), x, w, 7, 128)
     assert [type(n.op).__name__ for n in narrowed(graph, SETS["vnni"]).nodes] == ["MatMul", "Subtract"]
     graph, _ = integer_product(MatMulInteger(), x, w, 7, 100)
-    assert "ReduceSum" in [type(n.op).__name__ for n in narrowed(graph, SETS["vnni"]).nodes], "others are made up for with the sums of rows"
+    assert "ReduceSum" in [type(n.op).__name__ for n in narrowed(graph, SETS["vnni"]).nodes], (
+        "others are made up for with the sums of rows"
+    )
 
 
 def test_what_does_not_fit_stays_as_it_is() -> None:
@@ -177,11 +235,17 @@ def test_what_does_not_fit_stays_as_it_is() -> None:
     x = b.input("x", tensor_type("int8", (4, 8)))
     b.output(b.add(MatMul(), b.add(Cast(dt.int32), x), b.constant(w * 40_000, "w")))
     assert kinds(b.build(), SETS["pairs"]) == [("int32", "int32")], "weights beyond 16 bits"
-    assert kinds(b.build(), SETS["vnni"]) == [("uint8", "int8")], "which all are the same: nothing is left of them but an offset"
+    assert kinds(b.build(), SETS["vnni"]) == [("uint8", "int8")], (
+        "which all are the same: nothing is left of them but an offset"
+    )
     b = GraphBuilder("weights_unknown")
-    b.output(b.add(MatMulInteger(), b.input("x", tensor_type("uint8", (4, 8))), b.input("w", tensor_type("int8", (8, 4)))))
+    b.output(
+        b.add(MatMulInteger(), b.input("x", tensor_type("uint8", (4, 8))), b.input("w", tensor_type("int8", (8, 4))))
+    )
     assert kinds(b.build(), ()) == [("uint8", "int8")]
-    grouped, _ = integer_product(ConvInteger(groups=2), numbers((1, 8, 3, 3), "uint8", 0), numbers((8, 4, 1, 1), "int8", 1), 3)
+    grouped, _ = integer_product(
+        ConvInteger(groups=2), numbers((1, 8, 3, 3), "uint8", 0), numbers((8, 4, 1, 1), "int8", 1), 3
+    )
     assert kinds(grouped, ()) == [("int32", "int32")]
     graph, _ = integer_product(MatMulInteger(), numbers((4, 8), "uint8", 0), numbers((8, 4), "int8", 1), 3)
     assert kinds(graph, ()) == [("int32", "int32")], "a target without dot products"
@@ -193,10 +257,20 @@ def test_what_does_not_fit_stays_as_it_is() -> None:
     st.sampled_from([None, "one"]), st.sampled_from([None, "columns"]), st.booleans(), st.integers(0, 1 << 20),
 )  # fmt: skip
 def test_convolutions_in_groups_are_exact_in_floats(
-    left: str, groups: int, each: int, pads: tuple[int, ...], shift: str | None, columns: str | None, extremes: bool, seed: int
+    left: str,
+    groups: int,
+    each: int,
+    pads: tuple[int, ...],
+    shift: str | None,
+    columns: str | None,
+    extremes: bool,
+    seed: int,
 ) -> None:
     """No instruction takes them; their sums are integers that float32 holds."""
-    x, w = numbers((2, groups * each, 5, 6), left, seed, extremes), numbers((groups * 2, each, 3, 2), "int8", seed + 1, extremes)
+    x, w = (
+        numbers((2, groups * each, 5, 6), left, seed, extremes),
+        numbers((groups * 2, each, 3, 2), "int8", seed + 1, extremes),
+    )
     x_zero = None if shift is None else numbers((), left, seed + 2, extremes)
     w_zero = None if columns is None else numbers((groups * 2,), "int8", seed + 3, extremes)
     graph, arrays = integer_product(ConvInteger((2, 1), pads, (), groups), x, w, x_zero, w_zero)
@@ -263,10 +337,17 @@ def interpreted(graph: Graph, arrays: list[Array], target: ResolvedTarget) -> tu
             (known[out.name],) = evaluate(node.op.body, [of(v) for v in node.inputs])
             continue
         found.append(s)
-        stored = [a.reshape([int(str(n)) for n in b.shape]) for a, b in zip((_packed(v, of(v)) for v in node.inputs), s.program.inputs)]
+        stored = [
+            a.reshape([int(str(n)) for n in b.shape])
+            for a, b in zip((_packed(v, of(v)) for v in node.inputs), s.program.inputs)
+        ]
         (result,) = interpret(s.program, stored, {}, intrinsics=functions).values()
         layout, shape = out.tensor.layout, [int(str(d)) for d in out.shape]
-        known[out.name] = result.reshape(shape) if layout is None else layout.unpack(result.reshape([int(str(n)) for n in layout.stored_shape(shape)]), shape)
+        known[out.name] = (
+            result.reshape(shape)
+            if layout is None
+            else layout.unpack(result.reshape([int(str(n)) for n in layout.stored_shape(shape)]), shape)
+        )
         replayed = replay(lower_group(node.op.body), s.trace, target.intrinsics)
         assert str(replayed) == str(s.program), "the trace gives the schedule"
     return known[run_passes(graph, target.capabilities).outputs[0].name], found
@@ -277,19 +358,45 @@ def _packed(v: Value, a: Array) -> Array:
 
 
 CASES: dict[str, Any] = {
-    "matmul": lambda e: integer_product(MatMulInteger(), numbers((7, 36), "uint8", 0, e), numbers((36, 40), "int8", 1, e), 9),
-    "int8": lambda e: integer_product(MatMulInteger(), numbers((5, 9), "int8", 0, e), numbers((9, 33), "int8", 1, e), -3),
-    "columns": lambda e: integer_product(MatMulInteger(), numbers((3, 8), "uint8", 0, e), numbers((8, 32), "uint8", 1, e), 255, numbers((32,), "uint8", 2)),
-    "row": lambda e: integer_product(MatMulInteger(), numbers((1, 20), "uint8", 0, e), numbers((20, 64), "int8", 1, e), 128),
-    "short": lambda e: integer_product(MatMulInteger(), numbers((4, 3), "uint8", 0, e), numbers((3, 17), "int8", 1, e), 200),
-    "thin": lambda e: quantised_conv(numbers((1, 3, 4, 5), "uint8", 0, e), numbers((16, 3, 1, 1), "int8", 1, e), QLinearConv((2, 2))),
-    "conv": lambda e: quantised_conv(numbers((1, 18, 5, 6), "uint8", 0, e), numbers((20, 18, 3, 3), "int8", 1, e), QLinearConv(pads=(1, 1, 1, 1))),
-    "strided": lambda e: quantised_conv(
-        numbers((2, 3, 7, 9), "uint8", 0, e), numbers((17, 3, 3, 2), "int8", 1, e), QLinearConv((2, 2), (1, 0, 1, 1)), y="int8"
+    "matmul": lambda e: integer_product(
+        MatMulInteger(), numbers((7, 36), "uint8", 0, e), numbers((36, 40), "int8", 1, e), 9
     ),
-    "pointwise": lambda e: quantised_conv(numbers((1, 16, 3, 5), "int8", 0, e), numbers((24, 16, 1, 1), "int8", 1, e), QLinearConv(), -128, bias=False),
+    "int8": lambda e: integer_product(
+        MatMulInteger(), numbers((5, 9), "int8", 0, e), numbers((9, 33), "int8", 1, e), -3
+    ),
+    "columns": lambda e: integer_product(
+        MatMulInteger(),
+        numbers((3, 8), "uint8", 0, e),
+        numbers((8, 32), "uint8", 1, e),
+        255,
+        numbers((32,), "uint8", 2),
+    ),
+    "row": lambda e: integer_product(
+        MatMulInteger(), numbers((1, 20), "uint8", 0, e), numbers((20, 64), "int8", 1, e), 128
+    ),
+    "short": lambda e: integer_product(
+        MatMulInteger(), numbers((4, 3), "uint8", 0, e), numbers((3, 17), "int8", 1, e), 200
+    ),
+    "thin": lambda e: quantised_conv(
+        numbers((1, 3, 4, 5), "uint8", 0, e), numbers((16, 3, 1, 1), "int8", 1, e), QLinearConv((2, 2))
+    ),
+    "conv": lambda e: quantised_conv(
+        numbers((1, 18, 5, 6), "uint8", 0, e), numbers((20, 18, 3, 3), "int8", 1, e), QLinearConv(pads=(1, 1, 1, 1))
+    ),
+    "strided": lambda e: quantised_conv(
+        numbers((2, 3, 7, 9), "uint8", 0, e),
+        numbers((17, 3, 3, 2), "int8", 1, e),
+        QLinearConv((2, 2), (1, 0, 1, 1)),
+        y="int8",
+    ),
+    "pointwise": lambda e: quantised_conv(
+        numbers((1, 16, 3, 5), "int8", 0, e), numbers((24, 16, 1, 1), "int8", 1, e), QLinearConv(), -128, bias=False
+    ),
     "unsigned": lambda e: quantised_conv(
-        numbers((1, 8, 4, 4), "uint8", 0, e), numbers((9, 8, 2, 2), "uint8", 1, e), QLinearConv(dilations=(2, 1)), w_zero=numbers((9,), "uint8", 3)
+        numbers((1, 8, 4, 4), "uint8", 0, e),
+        numbers((9, 8, 2, 2), "uint8", 1, e),
+        QLinearConv(dilations=(2, 1)),
+        w_zero=numbers((9,), "uint8", 3),
     ),
 }
 PROCESSORS = {
@@ -312,7 +419,8 @@ def tensorized(s: Schedule) -> set[str]:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("target", PROCESSORS, ids=lambda t: t.split("-mcpu=")[1].split()[0])
 def test_every_processor_has_its_instruction(case: str, target: str) -> None:
-    """The interpreter gives the reference's bits, the trace says tensorize, and the inner loop is the instruction, accumulators in registers."""
+    """The interpreter gives the reference's bits, the trace says tensorize, and the inner loop is the instruction,
+    accumulators in registers."""
     graph, arrays = CASES[case](True)
     resolved, (name, pattern) = resolve_target(target), PROCESSORS[target]
     got, schedules = interpreted(graph, arrays, resolved)
@@ -328,19 +436,27 @@ def test_every_processor_has_its_instruction(case: str, target: str) -> None:
 def test_accumulators_stay_in_registers(cpu: str) -> None:
     name, pattern = PROCESSORS[x86(cpu)]
     x, w = numbers((1, 64, 14, 14), "uint8", 0), numbers((64, 64, 3, 3), "int8", 1)
-    for graph, _ in (quantised_conv(x, w, QLinearConv(pads=(1, 1, 1, 1))), integer_product(MatMulInteger(), x[0, :, 0], w[0, :14, 0, 0:1].repeat(64, 1), 3)):
+    for graph, _ in (
+        quantised_conv(x, w, QLinearConv(pads=(1, 1, 1, 1))),
+        integer_product(MatMulInteger(), x[0, :, 0], w[0, :14, 0, 0:1].repeat(64, 1), 3),
+    ):
         resolved = resolve_target(x86(cpu))
         (s,) = (s for _, rule, _, s in kernels(graph, resolved) if rule == "dots")
         codegen: Any = resolved.kind.codegen(resolved.target)
         bodies = re.split(r"(?m)^\.L\w+:", codegen.assembly(lower_program(s.program, codegen.functions)))
         hot = max((b.split("\tj", 1)[0] for b in bodies), key=lambda b: len(re.findall(pattern, b)))
-        assert len(re.findall(pattern, hot)) >= 10 and not re.search(r"\bvmovdqu\S*\s+%[xyz]mm\d+, .*\(", hot), f"{name} spills\n{hot}"
+        assert len(re.findall(pattern, hot)) >= 10 and not re.search(r"\bvmovdqu\S*\s+%[xyz]mm\d+, .*\(", hot), (
+            f"{name} spills\n{hot}"
+        )
 
 
 def test_scales_are_part_of_the_kernel() -> None:
     """A quantised convolution is one kernel from activations to activations, between what stores them for it."""
     graph, _ = CASES["conv"](False)
-    rules = [(rule, [str(b.annotation("op")) for b in _blocks(p)]) for _, rule, p, _ in kernels(graph, resolve_target(x86("cascadelake")))]
+    rules = [
+        (rule, [str(b.annotation("op")) for b in _blocks(p)])
+        for _, rule, p, _ in kernels(graph, resolve_target(x86("cascadelake")))
+    ]
     (ops,) = (ops for rule, ops in rules if rule == "dots")
     assert ops[0] == "Conv" and {"Multiply", "Round", "Clip"} <= set(ops) and "Cast" in ops[-1:]
     assert [rule for rule, _ in rules if rule not in ("dots", "elementwise")] == []
@@ -373,7 +489,13 @@ SHAPES = [(1, 7, 16), (1, 1, 16), (5, 2, 17), (13, 31, 47), (64, 128, 100), (100
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_of_any_shape(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
-    graph, arrays = integer_product(MatMulInteger(), numbers((m, k), "uint8", 0, True), numbers((k, n), "int8", 1, True), 128, numbers((n,), "int8", 2))
+    graph, arrays = integer_product(
+        MatMulInteger(),
+        numbers((m, k), "uint8", 0, True),
+        numbers((k, n), "int8", 1, True),
+        128,
+        numbers((n,), "int8", 2),
+    )
     np.testing.assert_array_equal(run_here(graph, arrays), evaluate(graph, arrays)[0])
 
 
@@ -397,7 +519,14 @@ def test_a_sum_of_a_single_step_of_the_instruction(cpu: str) -> None:
 def test_numbers_become_their_nearest_integers(dtype: str) -> None:
     """Halves go to even, what is almost a half does not."""
     halves = np.arange(-40, 40) / 2
-    x = np.concatenate([halves, np.nextafter(halves.astype(dtype), np.inf), np.nextafter(halves.astype(dtype), -np.inf), [2.0**29 + 0.5, -(2.0**29) - 0.5]])
+    x = np.concatenate(
+        [
+            halves,
+            np.nextafter(halves.astype(dtype), np.inf),
+            np.nextafter(halves.astype(dtype), -np.inf),
+            [2.0**29 + 0.5, -(2.0**29) - 0.5],
+        ]
+    )
     x = x.astype(dtype)
     b = GraphBuilder("nearest")
     b.output(b.add(Cast(dt.int32), b.add(Round(), b.input("x", tensor_type(dtype, x.shape)))))
@@ -414,7 +543,9 @@ def test_any_number_of_rows() -> None:
     exe = weft.compile(graph, "llvm -threads=2", cache=False)
     for n in (1, 5, 6, 7, 12, 29):
         x_data = numbers((n, 33), "uint8", n)
-        np.testing.assert_array_equal(next(iter(exe.run({"x": x_data}).values())), (x_data.astype(np.int32) - 77) @ w.astype(np.int32))
+        np.testing.assert_array_equal(
+            next(iter(exe.run({"x": x_data}).values())), (x_data.astype(np.int32) - 77) @ w.astype(np.int32)
+        )
 
 
 def test_zero_points_of_run_time() -> None:
@@ -435,7 +566,8 @@ def test_zero_points_of_run_time() -> None:
 
 
 def test_a_chain_of_convolutions_keeps_its_layout() -> None:
-    """Between two quantised convolutions nothing is stored in another order; both are tensorized, and a residual is added between."""
+    """Between two quantised convolutions nothing is stored in another order; both are tensorized, and a residual is
+    added between."""
     b = GraphBuilder("chain")
     x = numbers((1, 16, 8, 8), "uint8", 0)
     value = b.input("x", tensor_type("uint8", x.shape))
@@ -444,7 +576,9 @@ def test_a_chain_of_convolutions_keeps_its_layout() -> None:
     for k in range(2):
         w = numbers((16, 16, 3, 3), "int8", k + 1)
         parts = (f(0.02), np.uint8(3), w, np.full(16, 0.01, f), np.zeros(16, np.int8), f(0.1), np.uint8(100))
-        value = b.add(QLinearConv(pads=(1, 1, 1, 1)), value, *(b.constant(np.asarray(p), f"c{k}{j}") for j, p in enumerate(parts)))
+        value = b.add(
+            QLinearConv(pads=(1, 1, 1, 1)), value, *(b.constant(np.asarray(p), f"c{k}{j}") for j, p in enumerate(parts))
+        )
     whole = b.add(Relu(), b.add(Add(), b.add(Cast(dt.int32), value), b.add(Cast(dt.int32), first)))
     b.output(whole)
     graph = b.build()

@@ -1,4 +1,5 @@
-"""Random small graphs of what networks for images are made of: laid out, fused and compiled they compute what their operators say."""
+"""Random small graphs of what networks for images are made of: laid out, fused and compiled they compute what their
+operators say."""
 
 from __future__ import annotations
 
@@ -46,7 +47,20 @@ class Network:
 
     def step(self) -> None:
         x = self.values[self.pick(range(len(self.values)))]
-        grow = (self.conv, self.conv, self.depthwise, self.gate, self.join, self.concat, self.pool, self.resize, self.cut, self.pad, self.norm, self.softmax)
+        grow = (
+            self.conv,
+            self.conv,
+            self.depthwise,
+            self.gate,
+            self.join,
+            self.concat,
+            self.pool,
+            self.resize,
+            self.cut,
+            self.pad,
+            self.norm,
+            self.softmax,
+        )
         y = grow[self.pick(range(len(grow)))](x)
         if y is not None and np.prod(self.shape(y)) <= MOST_VALUES and min(self.shape(y)) > 0:
             self.values.append(y)

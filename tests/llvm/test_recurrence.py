@@ -15,7 +15,8 @@ from weft_ops.recurrent import GATES, GRU, LSTM, RNN, RecurrentNetwork
 
 STEPS, INPUT = 4, 6
 NETWORKS = {
-    "lstm": LSTM(1), "lstm_both": LSTM(1, "bidirectional"), "gru": GRU(1), "gru_after": GRU(1, linear_before_reset=True), "rnn": RNN(1, "reverse"),
+    "lstm": LSTM(1), "lstm_both": LSTM(1, "bidirectional"), "gru": GRU(1), "gru_after": GRU(1,
+        linear_before_reset=True), "rnn": RNN(1, "reverse"),
 }  # fmt: skip
 
 
@@ -27,11 +28,15 @@ def network(name: str, hidden: int) -> RecurrentNetwork:
 def compiled(op: RecurrentNetwork, batch: int, dtype: str = "float32") -> tuple[Compilation, np.ndarray, np.ndarray]:
     """The compilation, what it computes, and the reference."""
     gates, directions = GATES[op.cell] * op.hidden, op.directions
-    weights = [floats((directions, gates, n), dtype, -(n**-0.5), n**-0.5, seed=k) for k, n in enumerate((INPUT, op.hidden), 1)]
+    weights = [
+        floats((directions, gates, n), dtype, -(n**-0.5), n**-0.5, seed=k) for k, n in enumerate((INPUT, op.hidden), 1)
+    ]
     bias = floats((directions, 2 * gates), dtype, seed=3)
     b = GraphBuilder()
     x = b.input("x", tensor_type(dtype, (STEPS, batch, INPUT)))
-    results = b.add_all(op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), b.constant(bias, "bias"), None, None)
+    results = b.add_all(
+        op, x, *(b.constant(w, f"w{k}") for k, w in enumerate(weights)), b.constant(bias, "bias"), None, None
+    )
     b.output(results[0], "y")
     compilation = Compilation(resolve_target("llvm -threads=2"), cache=False)
     executable = compilation.run(b.build())
@@ -49,7 +54,9 @@ def test_any_size(name: str, hidden: int, batch: int) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)
     kernels = [k for k in compilation.kernels.values() if not k.name.startswith("matmul")]
     assert [k for k in kernels if k.rule == "recurrence"] and not [k for k in kernels if k.rule == "fallback"]
-    assert not [k.name for k in kernels if "tile_declined" in str(k.scheduled)], "weights are packed, so every product of a step has a tile"
+    assert not [k.name for k in kernels if "tile_declined" in str(k.scheduled)], (
+        "weights are packed, so every product of a step has a tile"
+    )
 
 
 @pytest.mark.parametrize("steps", ["t", "steps", "rh_i0"])
@@ -63,7 +70,12 @@ def test_sizes_that_only_a_run_knows_whatever_they_are_called(steps: str) -> Non
     executable = Compilation(resolve_target("llvm -threads=2"), cache=False).run(b.build())
     for t, n in ((1, 1), (5, 3)):
         data, ends = floats((t, n, INPUT), seed=t), np.arange(1, n + 1, dtype=np.int32)
-        np.testing.assert_allclose(executable.run({"x": data, "lengths": ends})["y"], op.reference(data, *weights, None, ends)[0], rtol=0, atol=2e-6)
+        np.testing.assert_allclose(
+            executable.run({"x": data, "lengths": ends})["y"],
+            op.reference(data, *weights, None, ends)[0],
+            rtol=0,
+            atol=2e-6,
+        )
 
 
 def test_a_narrow_float() -> None:
@@ -89,4 +101,9 @@ def test_states_are_computed_where_their_gates_are() -> None:
     panels = step[: step.index("block emit_copy")]
     assert panels.count(" parallel {") == 1, "one fork and join a step"
     assert "block next_c(" in panels and "block next_h(" in panels
-    assert panels.index(" parallel {") < panels.index("allocate rh:") < panels.index("block rh(") < panels.index("block next_c(")
+    assert (
+        panels.index(" parallel {")
+        < panels.index("allocate rh:")
+        < panels.index("block rh(")
+        < panels.index("block next_c(")
+    )

@@ -1,4 +1,5 @@
-"""Good rules do not fail: what a rule offers to schedule it schedules, also where blocks cannot all go where it would have them."""
+"""Good rules do not fail: what a rule offers to schedule it schedules, also where blocks cannot all go where it would
+have them."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ from weft_ops.reduction import ReduceSum
 from weft_ops.window import MaxUnpool
 
 NO_FAILURES = [
-    "Attention-flat", "Attention-masked", "Attention-float16", "Attention-plain", "Attention-grouped", "SoftmaxCrossEntropy-none",
-    "SoftmaxCrossEntropy-none_ignore", "CumSum-int32", "CumSum-float64", "CumProd-int32", "CumProd-float64", "LayerNorm-bare",
+    "Attention-flat", "Attention-masked", "Attention-float16", "Attention-plain", "Attention-grouped",
+    "SoftmaxCrossEntropy-none",
+    "SoftmaxCrossEntropy-none_ignore", "CumSum-int32", "CumSum-float64", "CumProd-int32", "CumProd-float64",
+    "LayerNorm-bare",
 ]  # fmt: skip
 
 

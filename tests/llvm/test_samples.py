@@ -1,4 +1,5 @@
-"""Every sample of every operator, compiled: one native step whose results are the reference's within the operator's tolerance."""
+"""Every sample of every operator, compiled: one native step whose results are the reference's within the operator's
+tolerance."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from weft.graph.nodes import Graph, GraphBuilder
 from weft.graph.operator import Operator, Sample
 from weft_ops import ALL_OPERATORS
 
-SAMPLES = {f"{op.__name__}-{sample.name or k}": (op, sample) for op in ALL_OPERATORS for k, sample in enumerate(op.samples())}
+SAMPLES = {
+    f"{op.__name__}-{sample.name or k}": (op, sample) for op in ALL_OPERATORS for k, sample in enumerate(op.samples())
+}
 
 
 def stratum(op: type[Operator], sample: Sample) -> tuple[str, str]:

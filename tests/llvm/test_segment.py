@@ -58,7 +58,15 @@ def run(spec: SegmentSpec, dims: list[int], threads: int = 0) -> tuple[int, Cont
 def computing(formulas: list[ex.Expr]) -> SegmentSpec:
     """A segment that reports formulas over a and b as arguments of a check that always fails."""
     item = Check(ex.const(False), 100, tuple(formulas))
-    return SegmentSpec("f", (Tensor("x", dt.float32, (A, B)),), (), 0, (Symbol("a", InputDim(0, 0)), Symbol("b", InputDim(0, 1))), (), (item,))
+    return SegmentSpec(
+        "f",
+        (Tensor("x", dt.float32, (A, B)),),
+        (),
+        0,
+        (Symbol("a", InputDim(0, 0)), Symbol("b", InputDim(0, 1))),
+        (),
+        (item,),
+    )
 
 
 FORMULAS: list[tuple[ex.Expr, Callable[[int, int], int]]] = [
@@ -176,9 +184,21 @@ def test_kernels_are_called_with_buffers_and_dims() -> None:
     assert 'declare hidden i32 @"conv_1.relu\\20\\C3\\A9"(ptr, ptr, ptr) nounwind' in text
 
 
-def bad(*items: Item, symbols: tuple[Symbol, ...] = (), buffers: tuple[object, ...] = (), constants: int = 0, dims: tuple[ex.Expr, ...] = (N,)) -> SegmentSpec:
+def bad(
+    *items: Item,
+    symbols: tuple[Symbol, ...] = (),
+    buffers: tuple[object, ...] = (),
+    constants: int = 0,
+    dims: tuple[ex.Expr, ...] = (N,),
+) -> SegmentSpec:
     return SegmentSpec(
-        "bad", (Tensor("x", dt.float32, dims),), (Tensor("y", dt.float32, (N,)),), constants, (Symbol("n", InputDim(0, 0)), *symbols), buffers, items
+        "bad",
+        (Tensor("x", dt.float32, dims),),
+        (Tensor("y", dt.float32, (N,)),),
+        constants,
+        (Symbol("n", InputDim(0, 0)), *symbols),
+        buffers,
+        items,
     )  # type: ignore[arg-type]
 
 
@@ -188,9 +208,18 @@ def bad(*items: Item, symbols: tuple[Symbol, ...] = (), buffers: tuple[object, .
         (bad(Check(ex.Var("m") < N, 100)), "symbol 'm' is used before it is bound\n  bad\n  hint: bound so far: n"),
         (bad(Check(N < 3, 100, (N,) * 9)), "a check has 9 arguments, at most 8 fit\n  bad"),
         (bad(KernelCall("k", (3,))), "segment 'bad' has no buffer 3\n  why: its table has 0"),
-        (bad(KernelCall("k", (0,)), buffers=(Output(0),)), "output 0 of segment 'bad' is used before it is allocated\n  hint: put its AllocateOutput first"),
-        (bad(KernelCall("k", (0,)), buffers=(Constant(2),), constants=2), "segment 'bad' has no constant 2\n  why: it has 2"),
-        (bad(KernelCall("k", (0,)), buffers=(Arena(N, N),)), "buffer 0 of segment 'bad' lies in an arena of no bytes\n  hint: set arena_bytes"),
+        (
+            bad(KernelCall("k", (0,)), buffers=(Output(0),)),
+            "output 0 of segment 'bad' is used before it is allocated\n  hint: put its AllocateOutput first",
+        ),
+        (
+            bad(KernelCall("k", (0,)), buffers=(Constant(2),), constants=2),
+            "segment 'bad' has no constant 2\n  why: it has 2",
+        ),
+        (
+            bad(KernelCall("k", (0,)), buffers=(Arena(N, N),)),
+            "buffer 0 of segment 'bad' lies in an arena of no bytes\n  hint: set arena_bytes",
+        ),
         (bad(AllocateOutput(1, (N,))), "segment 'bad' has no output 1"),
         (bad(BindData("n")), "'n' is no data symbol of segment 'bad'"),
         (
@@ -201,7 +230,10 @@ def bad(*items: Item, symbols: tuple[Symbol, ...] = (), buffers: tuple[object, .
             bad(symbols=(Symbol("d", Data(0, dt.int64, 0)),), buffers=(Arena(N, N),)),
             "data symbol 'd' of segment 'bad' is never bound\n  hint: put a BindData after",
         ),
-        (bad(dims=(N, ex.Var("m"))), "dimension 1 of input 'x' is never known\n  m\n  why: a symbol in it is never bound"),
+        (
+            bad(dims=(N, ex.Var("m"))),
+            "dimension 1 of input 'x' is never known\n  m\n  why: a symbol in it is never bound",
+        ),
         (
             bad(BindSymbol("f", N), BindSymbol("m", ex.Var("f", dt.float32))),
             "a formula of a segment has dtype float32\n  bad\n  hint: shape formulas are integers",

@@ -14,7 +14,8 @@ from weft_ops import ALL_OPERATORS
 from weft_ops.examples import special
 from weft_ops.quantization import DynamicQuantize
 
-# Of two zeros IEEE 754's maximum and minimum may give either, and numpy's do: what takes the greater or the lesser of two numbers has no sign to keep.
+# Of two zeros IEEE 754's maximum and minimum may give either, and numpy's do: what takes the greater or the lesser of
+# two numbers has no sign to keep.
 EITHER = {"Maximum", "Minimum", "Clip", "Relu", "PRelu", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"}
 
 
@@ -27,13 +28,22 @@ def floats_of(op: type[Operator]) -> list[Operator]:
     return list(found.values())
 
 
-CASES = [(op, made) for op in ALL_OPERATORS if issubclass(op, Elementwise) and op.__name__ not in EITHER for made in floats_of(op)]
+CASES = [
+    (op, made)
+    for op in ALL_OPERATORS
+    if issubclass(op, Elementwise) and op.__name__ not in EITHER
+    for made in floats_of(op)
+]
 
 
 def same_signs(got: Any, want: Any, what: str) -> None:
     zero = np.asarray(want) == 0
     if np.asarray(want).dtype.kind == "f":
-        np.testing.assert_array_equal(np.signbit(got)[zero & (np.asarray(got) == 0)], np.signbit(want)[zero & (np.asarray(got) == 0)], err_msg=what)
+        np.testing.assert_array_equal(
+            np.signbit(got)[zero & (np.asarray(got) == 0)],
+            np.signbit(want)[zero & (np.asarray(got) == 0)],
+            err_msg=what,
+        )
 
 
 def arity(op: Operator) -> int:

@@ -1,4 +1,5 @@
-"""The native code that the runtime comes with is what this plugin makes of its source, and an installation whose files are others says so."""
+"""The native code that the runtime comes with is what this plugin makes of its source, and an installation whose files
+are others says so."""
 
 from __future__ import annotations
 
@@ -32,10 +33,14 @@ from weft_testing.models import lstm
 def test_the_runtime_comes_with_what_its_source_gives(architecture: str) -> None:
     table = json.loads((support.FOLDER / "table.json").read_text())
     image = support_image(architecture)
-    assert dict(image.entries).keys() == table["images"][architecture]["entries"].keys(), "run python -m weft_llvm.support runtime/weft_runtime/images"
+    assert dict(image.entries).keys() == table["images"][architecture]["entries"].keys(), (
+        "run python -m weft_llvm.support runtime/weft_runtime/images"
+    )
     if table["llvm"] != ".".join(map(str, llvm_version_info)):
         pytest.skip(f"LLVM {table['llvm']} has made the images, which may give other instructions than this one")
-    assert (support.FOLDER / f"{architecture}.bin").read_bytes() == image.bytes, "run python -m weft_llvm.support runtime/weft_runtime/images"
+    assert (support.FOLDER / f"{architecture}.bin").read_bytes() == image.bytes, (
+        "run python -m weft_llvm.support runtime/weft_runtime/images"
+    )
     assert table["images"][architecture]["entries"] == image.entries
 
 
@@ -47,7 +52,10 @@ def test_a_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(fresh(), Code)
     image = (folder / f"{machine}.bin").read_bytes()
     (folder / f"{machine}.bin").write_bytes(image[:-1] + b"x")
-    with pytest.raises(ExecutionError, match=rf"of weft is damaged\n  .*images\n  why: the hash of {machine}.bin is not the one in table.json\n"):
+    with pytest.raises(
+        ExecutionError,
+        match=rf"of weft is damaged\n  .*images\n  why: the hash of {machine}.bin is not the one in table.json\n",
+    ):
         fresh()
     (folder / f"{machine}.bin").unlink()
     with pytest.raises(ExecutionError, match=r"of weft is damaged\n  why: .*No such file"):
@@ -55,9 +63,10 @@ def test_a_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cpu_features, "machine", lambda: "riscv64")
     with pytest.raises(ExecutionError) as error:
         fresh()
-    assert str(error.value) == (
-        "weft runs no native code on riscv64\n  why: memory for results and the worker pool are native code that it brings, and it has it for "
-        "aarch64 and x86_64\n  hint: compile the model and run it on such a machine"
+    assert (
+        str(error.value)
+        == "weft runs no native code on riscv64\n  why: memory for results and the worker pool are native code that it"
+        " brings, and it has it for aarch64 and x86_64\n  hint: compile the model and run it on such a machine"
     )
     (folder / "table.json").unlink()
     with pytest.raises(ExecutionError, match=r"of weft is damaged\n  why: .*No such file"):
@@ -140,7 +149,13 @@ def test_an_arena_grows_and_keeps_what_it_holds() -> None:
 
 def test_room_for_outputs() -> None:
     memory = Memory(("float32", 2), ("int4", 3), ("complex128", 0), ("bool", 1))
-    for index, dims, size in ((0, (3, 5), 60), (1, (2, 3, 7), 42), (2, (), 16), (3, (0,), 1), (0, (1 << 20, 5), 20 << 20)):
+    for index, dims, size in (
+        (0, (3, 5), 60),
+        (1, (2, 3, 7), 42),
+        (2, (), 16),
+        (3, (0,), 1),
+        (0, (1 << 20, 5), 20 << 20),
+    ):
         assert memory.output(index, *dims) == 0
         room, tensor = memory.rooms[index], memory.tensors[index]
         assert room.bytes == size and tensor.data == room.data and room.data % 64 == 0
@@ -151,7 +166,18 @@ def test_room_for_outputs() -> None:
 
 
 @pytest.mark.parametrize(
-    "dims", [(-1, 3), (-(1 << 63), 2), (1 << 62, 4), (1 << 32, 1 << 32), ((1 << 63) - 1, 1), (0, 1 << 62), (1 << 62, 0), (1 << 40, 1 << 20), (1 << 30, 1 << 29)]
+    "dims",
+    [
+        (-1, 3),
+        (-(1 << 63), 2),
+        (1 << 62, 4),
+        (1 << 32, 1 << 32),
+        ((1 << 63) - 1, 1),
+        (0, 1 << 62),
+        (1 << 62, 0),
+        (1 << 40, 1 << 20),
+        (1 << 30, 1 << 29),
+    ],
 )
 def test_no_room_for_sizes_that_no_memory_has(dims: tuple[int, int]) -> None:
     """Products that leave 64 bits, negative sizes, and more than the system has."""

@@ -44,7 +44,11 @@ def test_undefined_symbols_are_read_from_the_object() -> None:
 
 
 def test_a_missing_symbol_is_an_error_and_no_crash() -> None:
-    image = compile_object("declare i64 @weft_is_nowhere(i64)\ndefine i64 @f(i64 %x) {\n %y = call i64 @weft_is_nowhere(i64 %x)\n ret i64 %y\n}\n", HOST)
+    image = compile_object(
+        "declare i64 @weft_is_nowhere(i64)\ndefine i64 @f(i64 %x) {\n %y = call i64 @weft_is_nowhere(i64 %x)\n ret i64"
+        " %y\n}\n",
+        HOST,
+    )
     with pytest.raises(CodegenError, match="the object does not link") as error:
         Linked(image, ["f"])
     assert "why: it needs weft_is_nowhere" in str(error.value)

@@ -1,4 +1,5 @@
-"""Winograd convolutions compiled: the definition's numbers for any shape, batch and number of threads. As a script: errors and times, for the docs."""
+"""Winograd convolutions compiled: the definition's numbers for any shape, batch and number of threads. As a script:
+errors and times, for the docs."""
 
 from __future__ import annotations
 
@@ -34,10 +35,22 @@ LANES = resolve_target("llvm").machine.lanes(dt.float32)
 ALLOWED = {2: 5e-6, 4: 2e-5}
 
 
-def winograd(m: int, x: tuple[Any, ...], w: Array, pads: tuple[int, ...], follow: str = "", block: int = LANES, skip: bool = False) -> Graph:
+def winograd(
+    m: int,
+    x: tuple[Any, ...],
+    w: Array,
+    pads: tuple[int, ...],
+    follow: str = "",
+    block: int = LANES,
+    skip: bool = False,
+) -> Graph:
     """A Winograd convolution, with a bias, a residual and a ReLU after it if `follow` says so, or with a Clip."""
     b = GraphBuilder("net")
-    y = b.add(WinogradConv(m, pads, block, skip), b.input("x", tensor_type("float32", x)), b.constant(transform_weights(w, m), "u"))
+    y = b.add(
+        WinogradConv(m, pads, block, skip),
+        b.input("x", tensor_type("float32", x)),
+        b.constant(transform_weights(w, m), "u"),
+    )
     if "bias" in follow:
         y = b.add(Add(), y, b.constant(numbers(w.shape[0], 1, 1, seed=5), "bias"))
     if "residual" in follow:
@@ -66,7 +79,15 @@ def random_case(seed: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...], 
     height, width = max(height, 3 - pads[0] - pads[2]), max(width, 3 - pads[1] - pads[3])
     shape = (int(rng.integers(1, 4)), int(rng.integers(1, 6)) * LANES, height, width)
     follow = str(rng.choice(["", "bias relu", "bias residual relu", "clip"]))
-    return int(rng.choice([2, 4])), int(rng.integers(1, 6)) * LANES, shape, pads, follow, int(rng.integers(1, 4)), bool(rng.integers(0, 2))
+    return (
+        int(rng.choice([2, 4])),
+        int(rng.integers(1, 6)) * LANES,
+        shape,
+        pads,
+        follow,
+        int(rng.integers(1, 4)),
+        bool(rng.integers(0, 2)),
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -106,13 +127,16 @@ def test_transformed_weights_from_memory_are_asked_for_ahead() -> None:
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("pieces", "skip"), [(Pieces(1, True), False), (Pieces(1, False), False), (Pieces(1, True, 2), False), (Pieces(2, False), True)])
+@pytest.mark.parametrize(
+    ("pieces", "skip"),
+    [(Pieces(1, True), False), (Pieces(1, False), False), (Pieces(1, True, 2), False), (Pieces(2, False), True)],
+)
 @pytest.mark.parametrize("m", [2, 4])
 def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool) -> None:
     target = resolve_target("llvm -mcpu=x86-64-v2 -mtriple=x86_64-unknown-linux-gnu -threads=2")  # four lanes
     w = numbers(16, 8, 3, 3)
     body = choose_layouts(winograd(m, (2, 8, 7, 6), w, (1, 1, 1, 1), "bias relu", 4, skip), target.capabilities)
-    (node, *after) = [n for n in body.nodes if type(n.op).__name__ != "Relayout"]
+    node, *after = [n for n in body.nodes if type(n.op).__name__ != "Relayout"]
     x, u = node.inputs
     b = GraphBuilder("group")
     assert x is not None and u is not None and u.constant is not None
@@ -141,12 +165,16 @@ def test_the_schedule_means_the_same(m: int, pieces: Pieces, skip: bool) -> None
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize(("cpu", "arch"), [("skylake-avx512", "x86_64"), ("x86-64-v2", "x86_64"), ("cortex-a72", "aarch64")])
+@pytest.mark.parametrize(
+    ("cpu", "arch"), [("skylake-avx512", "x86_64"), ("x86-64-v2", "x86_64"), ("cortex-a72", "aarch64")]
+)
 def test_other_machines_compile_it(cpu: str, arch: str) -> None:
     resolved = resolve_target(f"llvm -threads=4 -mcpu={cpu} -mtriple={arch}-linux-gnu")
     lanes = resolved.machine.lanes(dt.float32)
     compilation = Compilation(resolved, cache=False)
-    compilation.run(winograd(4, (1, 2 * lanes, 28, 28), numbers(4 * lanes, 2 * lanes, 3, 3), (1,) * 4, "bias relu", lanes))
+    compilation.run(
+        winograd(4, (1, 2 * lanes, 28, 28), numbers(4 * lanes, 2 * lanes, 3, 3), (1,) * 4, "bias relu", lanes)
+    )
     (kernel,) = [k for k in compilation.kernels.values() if k.name.startswith("winogradconv")]
     assert kernel.rule == "winograd" and isinstance(kernel.code, KernelCode)
 
@@ -159,7 +187,9 @@ def small_net() -> tuple[Graph, Array, Array]:
     data = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     want = data.astype(np.float64)
     for k in range(3):
-        w = (np.random.default_rng(k).standard_normal((shape[1], shape[1], 3, 3)) / np.sqrt(9 * shape[1])).astype(np.float32)
+        w = (np.random.default_rng(k).standard_normal((shape[1], shape[1], 3, 3)) / np.sqrt(9 * shape[1])).astype(
+            np.float32
+        )
         y = b.add(Relu(), b.add(Add(), b.add(Conv(pads=(1,) * 4), y, b.constant(w)), x))
         want = np.maximum(Conv(pads=(1,) * 4).reference(want, w.astype(np.float64)) + data, 0)
     b.output(y, "y")
@@ -171,7 +201,9 @@ def test_the_option(option: str, operator: str, allowed: float) -> None:
     graph, data, want = small_net()
     compilation = Compilation(resolve_target(f"llvm -winograd={option}"), cache=False)
     got = compilation.run(graph).run({"x": data})["y"]
-    kinds = {type(n.op).__name__ for n in compilation.graphs["fuse"].nodes for n in getattr(n.op, "body", Graph("")).nodes}
+    kinds = {
+        type(n.op).__name__ for n in compilation.graphs["fuse"].nodes for n in getattr(n.op, "body", Graph("")).nodes
+    }
     assert operator in kinds and not {"WinogradConv", "Conv"} - {operator} & kinds
     assert np.abs(got - want).max() <= allowed * np.abs(want).max()
 
@@ -184,7 +216,11 @@ def test_an_unknown_value_of_the_option() -> None:
 
 def conv_node(channels: int, size: int, pads: tuple[int, ...] = (1,) * 4) -> Any:
     b = GraphBuilder()
-    b.add(Conv(pads=pads), b.input("x", tensor_type("float32", (1, channels, size, size))), b.constant(np.zeros((channels, channels, 3, 3), np.float32)))
+    b.add(
+        Conv(pads=pads),
+        b.input("x", tensor_type("float32", (1, channels, size, size))),
+        b.constant(np.zeros((channels, channels, 3, 3), np.float32)),
+    )
     return b.graph.nodes[0]
 
 
@@ -194,7 +230,9 @@ def test_the_cost_model() -> None:
     # 36/9 times the weights of the definition, read for 4 tiles only: the larger the weights, the smaller the tile.
     assert choose_winograd(conv_node(512, 7), machine) == (2, True)
     # 14 = 3·4 + 2: the last row and column of tiles do without a part of the products. 16 leaves nothing out.
-    assert choose_winograd(conv_node(256, 14), machine) == (4, True) and choose_winograd(conv_node(256, 16), machine) == (4, False)
+    assert choose_winograd(conv_node(256, 14), machine) == (4, True) and choose_winograd(
+        conv_node(256, 16), machine
+    ) == (4, False)
     # One channel block in and out: the transforms cost more than they save. A single pixel: nothing to tile.
     assert choose_winograd(conv_node(8, 30), machine) is None
     assert choose_winograd(conv_node(64, 3, (0,) * 4), machine) is None
@@ -213,7 +251,8 @@ def test_pieces_stay_near_and_keep_cores_busy() -> None:
 
 
 def measure(channels: int, size: int) -> None:
-    """Prints, for the definition and both tiles, the largest error ÷ largest output, and the kernel's time on this thread (least of many, interleaved)."""
+    """Prints, for the definition and both tiles, the largest error ÷ largest output, and the kernel's time on this
+    thread (least of many, interleaved)."""
     worst: dict[int, float] = {}
     calls: dict[int, Any] = {}
     target = resolve_target("llvm -threads=1 -winograd=off")
@@ -224,9 +263,14 @@ def measure(channels: int, size: int) -> None:
         want = np.maximum(expected(x, w, (1,) * 4, "", None), 0)
         for m in (0, 2, 4):
             b = GraphBuilder("net")
-            b.output(b.add(Relu(), b.add(Conv(pads=(1,) * 4), b.input("x", tensor_type("float32", x.shape)), b.constant(w))), "y")
+            b.output(
+                b.add(Relu(), b.add(Conv(pads=(1,) * 4), b.input("x", tensor_type("float32", x.shape)), b.constant(w))),
+                "y",
+            )
             compilation = Compilation(target)
-            got = compilation.run(winograd(m, x.shape, w, (1,) * 4, "relu", skip=True) if m else b.build()).run({"x": x})["y"]
+            got = compilation.run(winograd(m, x.shape, w, (1,) * 4, "relu", skip=True) if m else b.build()).run(
+                {"x": x}
+            )["y"]
             worst[m] = max(worst.get(m, 0.0), float(np.abs(got - want).max() / np.abs(want).max()))
             if m not in calls:
                 (kernel,) = [k for k in compilation.kernels.values() if "conv" in k.name]
@@ -238,7 +282,9 @@ def measure(channels: int, size: int) -> None:
         calls[m]()
         best[m] = min(best[m], time.thread_time() - started)
     names = {0: "definition", 2: "F(2×2)", 4: "F(4×4)"}
-    print(f"{channels}, {size} × {size}: " + ", ".join(f"{names[m]} {worst[m]:.1e} {best[m] * 1e3:.3f} ms" for m in calls))
+    print(
+        f"{channels}, {size} × {size}: " + ", ".join(f"{names[m]} {worst[m]:.1e} {best[m] * 1e3:.3f} ms" for m in calls)
+    )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,11 @@ define <2 x i64> @f(<2 x i64> %a) {
         with pytest.raises(CodegenError) as error:
             workers.submit(fatal, Cpu(HOST.triple, "x86-64"), "aes").result(60)
         text = str(error.value)
-        assert "the compile worker died on kernel 'aes' (signal" in text and "LLVM ERROR" in text and "please report it" in text
+        assert (
+            "the compile worker died on kernel 'aes' (signal" in text
+            and "LLVM ERROR" in text
+            and "please report it" in text
+        )
         assert workers.submit(ir(1), HOST, "f1").result(60)
 
 
@@ -113,10 +117,11 @@ def test_a_worker_that_is_killed_twice() -> None:
         os.kill(worker_of(workers, other_than=first), signal.SIGKILL)
         with pytest.raises(CodegenError) as error:
             future.result(60)
-    assert str(error.value) == (
-        "a compile worker was killed (signal 9) on kernel 'victim'\n"
-        "  why: the system kills the largest process when memory runs out, and it did so twice, the second time with no other worker at work\n"
-        "  hint: give the process more memory, or end others, and compile again"
+    assert (
+        str(error.value)
+        == "a compile worker was killed (signal 9) on kernel 'victim'\n  why: the system kills the largest process when"
+        " memory runs out, and it did so twice, the second time with no other worker at work\n  hint: give the"
+        " process more memory, or end others, and compile again"
     )
 
 
@@ -138,7 +143,10 @@ def test_a_stopped_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.Monkey
     stop = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"]
     with Workers(1, command=stop) as workers, pytest.raises(CodegenError) as error:
         workers.submit(ir(1), HOST, "f1").result(60)
-    assert "kernel 'f1' was not compiled: two compile workers did not answer\n  why: the process was stopped (SIGSTOP, SIGTSTP)" in str(error.value)
+    assert (
+        "kernel 'f1' was not compiled: two compile workers did not answer\n  why: the process was stopped (SIGSTOP,"
+        " SIGTSTP)" in str(error.value)
+    )
     assert "hint: continue what was stopped" in str(error.value)
 
 
@@ -159,7 +167,10 @@ def test_a_worker_that_is_continued_in_time_goes_on(monkeypatch: pytest.MonkeyPa
 def test_a_worker_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft_llvm.workers.TICK_SECONDS", 0.05)
     monkeypatch.setattr("weft_llvm.workers.SILENT_SECONDS", 0.2)
-    with Workers(1, command=SLEEP) as workers, pytest.raises(CodegenError, match=r"two compile workers did not answer\n  why: it took more than 0.2 s"):
+    with (
+        Workers(1, command=SLEEP) as workers,
+        pytest.raises(CodegenError, match=r"two compile workers did not answer\n  why: it took more than 0.2 s"),
+    ):
         workers.submit(ir(1), HOST, "f1").result(60)
 
 
@@ -206,7 +217,10 @@ def test_workers_end_with_their_parent(how: str, stopped: bool) -> None:
     if stopped and sys.platform != "linux":
         pytest.skip("only Linux ends a stopped process")
     work = "os.kill(os.getpid(), 19)" if stopped else "time.sleep(600)"
-    worker = f"import os, sys, time; from weft_llvm.processes import end_with_parent; sys.argv = ['', str(os.getppid())]; end_with_parent(); {work}"
+    worker = (
+        "import os, sys, time; from weft_llvm.processes import end_with_parent; sys.argv = ['', str(os.getppid())];"
+        f" end_with_parent(); {work}"
+    )
     script = f"""import os, sys, time
 from weft_llvm.workers import Workers
 from weft_llvm.toolchain import Cpu
@@ -228,7 +242,9 @@ time.sleep(1)
 
 def is_running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"  # who is gone and not buried is gone
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )  # who is gone and not buried is gone
     except OSError:
         return False
 
@@ -236,7 +252,9 @@ def is_running(pid: int) -> bool:
 def test_a_worker_that_cannot_start() -> None:
     with Workers(1, command=["/nonexistent/python"]) as workers, pytest.raises(CodegenError) as error:
         workers.submit(ir(1), HOST, "f1").result(60)
-    assert "no compile worker could be started for kernel 'f1'" in str(error.value) and "No such file" in str(error.value)
+    assert "no compile worker could be started for kernel 'f1'" in str(error.value) and "No such file" in str(
+        error.value
+    )
 
 
 def test_python_without_an_executable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +293,8 @@ def test_a_thread_that_cannot_start(had: int, monkeypatch: pytest.MonkeyPatch) -
                 with pytest.raises(CodegenError) as error:
                     workers.submit(ir(k), HOST, f"f{k}")
                 assert str(error.value).startswith(
-                    f"no thread could be started for a compile worker of kernel 'f{k}'\n  why: can't start new thread\n  hint: end other processes"
+                    f"no thread could be started for a compile worker of kernel 'f{k}'\n  why: can't start new thread\n"
+                    "  hint: end other processes"
                 )
         assert threading.Thread.start is start
         assert all(f.result(60) for f in [*first, workers.submit(ir(7), HOST, "f7")])

@@ -61,7 +61,9 @@ def reduction(name: str, extent: Any) -> BlockIter:
 def relu(n: Any = 8) -> Program:
     """One elementwise block."""
     x, y, i, b = buffer("x", (n,), dt.float32), buffer("y", (n,), dt.float32), Var("i"), Var("b")
-    block = Block("relu", (spatial("b", n),), (i,), Store(y, (b,), maximum(x[b], 0.0)), annotations=(("op", "Relu"), ("node", 0)))
+    block = Block(
+        "relu", (spatial("b", n),), (i,), Store(y, (b,), maximum(x[b], 0.0)), annotations=(("op", "Relu"), ("node", 0))
+    )
     return Program("relu", (x,), (y,), (N,) if n is N else (), loops(block, ("i", n)))
 
 
@@ -71,7 +73,8 @@ def matmul(m: Any = 4, n: Any = 6, k: Any = 5, dtype: Any = dt.float32) -> Progr
     vi, vj, vk = Var("vi"), Var("vj"), Var("vk")
     block = Block(
         "matmul", (spatial("vi", m), spatial("vj", n), reduction("vk", k)), (Var("i"), Var("j"), Var("k")),
-        Store(c, (vi, vj), add(c[vi, vj], mul(a[vi, vk], b[vk, vj]))), init=Store(c, (vi, vj), const(0, dtype)), annotations=(("op", "MatMul"),),
+        Store(c, (vi, vj), add(c[vi, vj], mul(a[vi, vk], b[vk, vj]))), init=Store(c, (vi, vj), const(0, dtype)),
+        annotations=(("op", "MatMul"),),
     )  # fmt: skip
     dims = tuple(d for d in (N, M) if d in (m, n, k))
     return Program("matmul", (a, b), (c,), dims, loops(block, ("i", m), ("j", n), ("k", k)))
@@ -82,7 +85,12 @@ def matmul_relu(m: Any = 4, n: Any = 6, k: Any = 5) -> Program:
     p = matmul(m, n, k)
     t = p.outputs[0]
     y, bi, bj = buffer("Y", t.shape, dt.float32), Var("bi"), Var("bj")
-    block = Block("relu", (spatial("bi", m), spatial("bj", n)), (Var("i1"), Var("j1")), Store(y, (bi, bj), maximum(t[bi, bj], 0.0)))
+    block = Block(
+        "relu",
+        (spatial("bi", m), spatial("bj", n)),
+        (Var("i1"), Var("j1")),
+        Store(y, (bi, bj), maximum(t[bi, bj], 0.0)),
+    )
     return Program("matmul_relu", p.inputs, (y,), p.dims, Allocate(t, seq(p.body, loops(block, ("i1", m), ("j1", n)))))
 
 
@@ -97,7 +105,11 @@ def guarded() -> Program:
 
 def row_sums() -> Program:
     """Two-level accumulation in a register, Let, If/else and a symbolic extent; no block."""
-    x, y, acc = buffer("x", (M, N), dt.float32), buffer("y", (M,), dt.float32), buffer("acc", (), dt.float32, "register")
+    x, y, acc = (
+        buffer("x", (M, N), dt.float32),
+        buffer("y", (M,), dt.float32),
+        buffer("acc", (), dt.float32, "register"),
+    )
     i, j, t = Var("i"), Var("j"), Var("t", dt.float32)
     inner = For(j, N, Let(t, x[i, j], If(t < 0.0, Store(acc, (), acc[()] - t), Store(acc, (), acc[()] + t))))
     body = Allocate(acc, Seq((Store(acc, (), const(0.0)), inner, Store(y, (i,), acc[()]))))
@@ -131,22 +143,28 @@ def vectorized() -> Program:
     io, v = Var("io"), Var("v", dt.float32.with_lanes(4))
     lanes = Ramp(io * 4, i64(1), 4)
     mask = lanes < N
-    body = Let(v, mul(Load(x, (lanes,), mask), Broadcast(s[0], 4)), Store(y, (lanes,), v + Broadcast(const(1.0), 4), mask))
+    body = Let(
+        v, mul(Load(x, (lanes,), mask), Broadcast(s[0], 4)), Store(y, (lanes,), v + Broadcast(const(1.0), 4), mask)
+    )
     return Program("vectorized", (x, s), (y,), (N,), For(io, (N + 3) // 4, body), aliases=((0, 0),))
 
 
 def opaque() -> Program:
-    """A block with explicit regions around an intrinsic call, in a scope and alignment of its own; a definition that is not the last statement."""
+    """A block with explicit regions around an intrinsic call, in a scope and alignment of its own; a definition that is
+    not the last statement."""
     x, y = buffer("x", (8,), dt.float32), buffer("y", (8,), dt.float32)
     tile = Buffer("tile", (i64(4),), dt.float32, "scratchpad", 128)
     b, i, j = Var("b"), Var("i"), Var("j")
     copy = Block(
         "load", (spatial("b", 2),), (i,), Evaluate(IntrinsicCall("copy4", (tile[0], x[b * 4]))),
-        reads=(Region(x, ((b * 4, i64(4)),)),), writes=(Region(tile, ((i64(0), i64(4)),)),), annotations=(("role", "cache"),),
+        reads=(Region(x, ((b * 4, i64(4)),)),), writes=(Region(tile, ((i64(0), i64(4)),)),), annotations=(("role",
+            "cache"),),
     )  # fmt: skip
     back = For(j, i64(4), Store(y, (i * 4 + j,), tile[j] * 2.0))
     mark = Block("done", (), (), Evaluate(IntrinsicCall("note", (i64(7),))), reads=(), writes=())
-    return Program("opaque", (x,), (y,), (), Seq((For(i, i64(2), Seq((Allocate(tile, Seq((copy, back))), mark))), mark_again())))
+    return Program(
+        "opaque", (x,), (y,), (), Seq((For(i, i64(2), Seq((Allocate(tile, Seq((copy, back))), mark))), mark_again()))
+    )
 
 
 def mark_again() -> Stmt:
@@ -161,7 +179,9 @@ _copy4.addresses = True  # type: ignore[attr-defined]  # loads among its argumen
 
 INTRINSICS = {"copy4": _copy4, "note": lambda value: None}
 
-EXAMPLES = {f.__name__: f for f in (relu, matmul, matmul_relu, guarded, row_sums, histogram, collatz, vectorized, opaque)}
+EXAMPLES = {
+    f.__name__: f for f in (relu, matmul, matmul_relu, guarded, row_sums, histogram, collatz, vectorized, opaque)
+}
 
 
 def arrays(program: Program, seed: int = 0, dims: dict[str, int] | None = None) -> dict[str, np.ndarray]:
@@ -178,20 +198,26 @@ def arrays(program: Program, seed: int = 0, dims: dict[str, int] | None = None) 
 
 @st.composite
 def programs(draw: st.DrawFn, max_stages: int = 3, symbolic: bool = True) -> Program:
-    """A chain of 1 … max_stages blocks, each elementwise (with shifts and transposes), a reduction, or a tiled nest with a predicate.
+    """A chain of 1 … max_stages blocks, each elementwise (with shifts and transposes), a reduction, or a tiled nest
+    with a predicate.
 
-    Names: block `s0`, its buffer `t0`, loops `s0_i`, `s0_j`, `s0_k` (fused nests: `s0_f`), iterators `s0_vi` …; the last buffer is the output `out`.
+    Names: block `s0`, its buffer `t0`, loops `s0_i`, `s0_j`, `s0_k` (fused nests: `s0_f`), iterators `s0_vi` …; the
+    last buffer is the output `out`.
     """
     sizes = st.sampled_from([i64(1), i64(2), i64(3), i64(4), i64(6), *((N, M) if symbolic else ())])
     dtype = draw(st.sampled_from([dt.float32, dt.int32]))
-    inputs = [buffer(f"x{q}", draw(st.lists(sizes, min_size=1, max_size=2)), dtype) for q in range(draw(st.integers(1, 2)))]
+    inputs = [
+        buffer(f"x{q}", draw(st.lists(sizes, min_size=1, max_size=2)), dtype) for q in range(draw(st.integers(1, 2)))
+    ]
     known, nests, middle = list(inputs), [], []
     count = draw(st.integers(1, max_stages))
     for s in range(count):
         last = s == count - 1
         target = buffer("out" if last else f"t{s}", draw(st.lists(sizes, min_size=1, max_size=2)), dtype)
         # Each intermediate is read by the next stage, so that compute_at and inlining have something to do.
-        sources = [known[-1] if s else draw(st.sampled_from(known))] + draw(st.lists(st.sampled_from(known), max_size=1))
+        sources = [known[-1] if s else draw(st.sampled_from(known))] + draw(
+            st.lists(st.sampled_from(known), max_size=1)
+        )
         nests.append(_stage(draw, f"s{s}", target, sources, sizes))
         known.append(target)
         if not last:
@@ -250,4 +276,3 @@ def _stage(draw: st.DrawFn, name: str, target: Buffer, sources: list[Buffer], si
         bindings[0] = at
     block = Block(name, tuple(iters), tuple(bindings), Store(target, tuple(axes), value), init, predicate)
     return loops(block, *nest)
-

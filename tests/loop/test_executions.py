@@ -20,12 +20,17 @@ def test_loops_multiply() -> None:
 
 
 def test_a_block_under_its_predicate() -> None:
-    assert times("for i in 4 { for j in 8 { block b(v: 30 = i*8 + j) where i*8 + j < 30 { y[v] = x[v] } } }") == {"b": 30}
+    assert times("for i in 4 { for j in 8 { block b(v: 30 = i*8 + j) where i*8 + j < 30 { y[v] = x[v] } } }") == {
+        "b": 30
+    }
 
 
 def test_both_sides_of_a_branch_share_its_steps() -> None:
     one, other = (f"block {name}(v: 10 = i) {{ y[v] = x[v] }}" for name in ("near", "far"))
-    assert times(f"for i in 10 {{ if i < 7 {{ {one} }} else {{ {other} }} }}") == {"near": pytest.approx(7), "far": pytest.approx(3)}
+    assert times(f"for i in 10 {{ if i < 7 {{ {one} }} else {{ {other} }} }}") == {
+        "near": pytest.approx(7),
+        "far": pytest.approx(3),
+    }
 
 
 def test_a_triangle() -> None:
@@ -34,7 +39,11 @@ def test_a_triangle() -> None:
 
 def test_sizes_of_the_program() -> None:
     body = "for i in n { block b(v: n = i) { y[v] = x[v] } }"
-    assert times(body, " dims(n)", n=5) == {"b": 5} and times(body, " dims(n)", n=0) == {"b": 0} and times(body, " dims(n)") is None
+    assert (
+        times(body, " dims(n)", n=5) == {"b": 5}
+        and times(body, " dims(n)", n=0) == {"b": 0}
+        and times(body, " dims(n)") is None
+    )
 
 
 def test_stores_of_a_body_that_has_loops_of_its_own() -> None:
@@ -54,4 +63,6 @@ def test_the_mean_of_a_formula_over_the_steps_that_there_are() -> None:
       for i in 10 { if i < 4 { block b(v: 10 = i) { y[v] = x[v] } } }
     }""")
     (found,) = executions(program, {}) or []
-    assert found.mean(Var("v", dt.int64) * 2) == 3 and found.mean(const(7)) == 7 and found.mean(Var("w", dt.int64)) is None
+    assert (
+        found.mean(Var("v", dt.int64) * 2) == 3 and found.mean(const(7)) == 7 and found.mean(Var("w", dt.int64)) is None
+    )

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.loop.programs import DIMS, EXAMPLES, INTRINSICS, M, N, arrays, loops, matmul, programs, reduction, relu, spatial
+from tests.loop.programs import (
+    DIMS,
+    EXAMPLES,
+    INTRINSICS,
+    M,
+    N,
+    arrays,
+    loops,
+    matmul,
+    programs,
+    reduction,
+    relu,
+    spatial,
+)
 
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -93,9 +106,15 @@ def test_what_is_not_stored_shows() -> None:
 
 def test_init_runs_at_the_first_step_only() -> None:
     y, r, q = buffer("y", (2,), dt.int64), Var("r"), Var("q")
-    iters, body = (spatial("s", 2), reduction("r", 3), reduction("q", 2)), Store(y, (Var("s"),), y[Var("s")] + r * 2 + q)
+    iters, body = (
+        (spatial("s", 2), reduction("r", 3), reduction("q", 2)),
+        Store(y, (Var("s"),), y[Var("s")] + r * 2 + q),
+    )
     block = Block("b", iters, (Var("i"), Var("j"), Var("k")), body, Store(y, (Var("s"),), int64(100)))
-    assert interpret(Program("p", (), (y,), (), loops(block, ("i", 2), ("j", 3), ("k", 2))), [])["y"].tolist() == [115, 115]
+    assert interpret(Program("p", (), (y,), (), loops(block, ("i", 2), ("j", 3), ("k", 2))), [])["y"].tolist() == [
+        115,
+        115,
+    ]
 
 
 def test_buffers_of_vectors() -> None:
@@ -114,7 +133,13 @@ def test_masked_lanes_are_not_touched() -> None:
       z[at[ramp(0, 1, 4)]; m] = broadcast(7i32, 4) }"""
     out = interpret(parse_program(text), [np.array([1, 2, 3], np.int32), np.array([2, 0, 1, -9])])
     assert out["y"].tolist() == [3, 1, 2, 0] and out["z"].tolist() == [7, 7, 7]
-    assert run("program p(x: int32[1]) -> (y: int32[2]) { for i in 2 { y[i; i < 1] = x[i; i < 1] } }", np.array([5], np.int32))[0] == 5
+    assert (
+        run(
+            "program p(x: int32[1]) -> (y: int32[2]) { for i in 2 { y[i; i < 1] = x[i; i < 1] } }",
+            np.array([5], np.int32),
+        )[0]
+        == 5
+    )
 
 
 def test_vector_atomics() -> None:
@@ -126,7 +151,9 @@ def test_vector_atomics() -> None:
 def test_atomics() -> None:
     text = """program p(x: float32[4]) -> (y: float32[3]) { for i in 3 { y[i] = 0.0f32 }
       for j in 4 parallel { atomic y[0] += x[j] atomic y[1] min= x[j] atomic y[2] max= x[j] } }"""
-    np.testing.assert_array_equal(run(text, np.array([1, -2, 3, -4], np.float32), shuffle_seed=5), np.array([-2, -4, 3], np.float32))
+    np.testing.assert_array_equal(
+        run(text, np.array([1, -2, 3, -4], np.float32), shuffle_seed=5), np.array([-2, -4, 3], np.float32)
+    )
 
 
 def test_in_place() -> None:
@@ -190,7 +217,21 @@ def test_barrier_errors() -> None:
 # -- formulas
 
 
-NUMBERS = [dt.bool_, dt.int4, dt.int8, dt.int32, dt.int64, dt.uint4, dt.uint8, dt.uint32, dt.uint64, dt.float16, dt.bfloat16, dt.float32, dt.float64]
+NUMBERS = [
+    dt.bool_,
+    dt.int4,
+    dt.int8,
+    dt.int32,
+    dt.int64,
+    dt.uint4,
+    dt.uint8,
+    dt.uint32,
+    dt.uint64,
+    dt.float16,
+    dt.bfloat16,
+    dt.float32,
+    dt.float64,
+]
 
 
 @st.composite
@@ -221,7 +262,9 @@ def formulas(draw: st.DrawFn, dtype: DType, depth: int = 3) -> Expr:
         return e.Cast(draw(formulas(draw(st.sampled_from(sources)).with_lanes(lanes), depth - 1)), dtype)
     if kind == "compare":
         other = draw(st.sampled_from(NUMBERS[1:])).with_lanes(lanes)
-        return draw(st.sampled_from([e.Lt, e.Le, e.Eq, e.Ne]))(draw(formulas(other, depth - 1)), draw(formulas(other, depth - 1)))
+        return draw(st.sampled_from([e.Lt, e.Le, e.Eq, e.Ne]))(
+            draw(formulas(other, depth - 1)), draw(formulas(other, depth - 1))
+        )
     if kind == "not":
         return e.Not(draw(side))
     if kind == "and":
@@ -232,11 +275,16 @@ def formulas(draw: st.DrawFn, dtype: DType, depth: int = 3) -> Expr:
         return draw(st.sampled_from([e.FloorDiv, e.FloorMod, e.TruncDiv, e.TruncMod]))(draw(side), divisor)
     if kind == "bits":
         return draw(st.sampled_from([e.BitAnd, e.BitOr, e.BitXor, e.ShiftLeft, e.ShiftRight]))(draw(side), draw(side))
-    return draw(st.sampled_from([e.Add, e.Sub, e.Mul, e.Min, e.Max, *([e.Div] if dtype.is_float else [])]))(draw(side), draw(side))
+    return draw(st.sampled_from([e.Add, e.Sub, e.Mul, e.Min, e.Max, *([e.Div] if dtype.is_float else [])]))(
+        draw(side), draw(side)
+    )
 
 
 VALUES = {
-    d.name: np.array([0, 1, 1, 0] if d.is_bool else [3, 250, -7, 2**70 + 2**40 + 12345], object if not d.is_float else np.float64) for d in NUMBERS
+    d.name: np.array(
+        [0, 1, 1, 0] if d.is_bool else [3, 250, -7, 2**70 + 2**40 + 12345], object if not d.is_float else np.float64
+    )
+    for d in NUMBERS
 }
 
 
@@ -251,10 +299,18 @@ def value(dtype: DType, k: int) -> Any:
 def test_formulas_mean_what_evaluate_says(data: st.DataObject, dtype: DType) -> None:
     formula = data.draw(formulas(dtype))
     with np.errstate(all="ignore"):
-        env = {f"v{k}_{d.name}": np.array(value(d, k)).astype(np.float64 if d.is_float else d.numpy).astype(d.numpy)[()] for d in NUMBERS for k in range(4)}
+        env = {
+            f"v{k}_{d.name}": np.array(value(d, k)).astype(np.float64 if d.is_float else d.numpy).astype(d.numpy)[()]
+            for d in NUMBERS
+            for k in range(4)
+        }
         inputs = [buffer(f"b_{d.name}", (4,), d) for d in NUMBERS]
         given = [np.array([env[f"v{k}_{d.name}"] for k in range(4)], d.numpy) for d in NUMBERS]
-    body: Stmt = Store(y := buffer("y", (dtype.lanes,), dtype.scalar), (Ramp(int64(0), int64(1), 4),) if dtype.lanes > 1 else (int64(0),), formula)
+    body: Stmt = Store(
+        y := buffer("y", (dtype.lanes,), dtype.scalar),
+        (Ramp(int64(0), int64(1), 4),) if dtype.lanes > 1 else (int64(0),),
+        formula,
+    )
     for b in inputs:
         for k in range(4):
             body = Let(Var(f"v{k}_{b.dtype.name}", b.dtype), b[k], body)
@@ -276,7 +332,9 @@ def test_functions_bitcasts_and_rare_operators() -> None:
         (x[i] / 0.0, given * np.float32(np.inf)),
     ):
         y = buffer("y", (3,), dt.float32)
-        np.testing.assert_array_equal(interpret(Program("p", (x,), (y,), (), loops(Store(y, (i,), formula), ("i", 3))), [given])["y"], expected)
+        np.testing.assert_array_equal(
+            interpret(Program("p", (x,), (y,), (), loops(Store(y, (i,), formula), ("i", 3))), [given])["y"], expected
+        )
 
 
 def test_complex_numbers() -> None:
@@ -286,14 +344,17 @@ def test_complex_numbers() -> None:
 
 
 def test_only_the_chosen_side_of_a_select_is_loaded() -> None:
-    text = "program p(x: float32[3]) -> (y: float32[5]) { for i in 5 { y[i] = select(i < 1, 0.0f32, select(i - 1 < 3, x[i - 1], 9.0f32)) } }"
+    text = (
+        "program p(x: float32[3]) -> (y: float32[5]) { for i in 5 { y[i] = select(i < 1, 0.0f32, select(i - 1 < 3, x[i"
+        " - 1], 9.0f32)) } }"
+    )
     assert run(text, np.array([1, 2, 3], np.float32)).tolist() == [0, 1, 2, 3, 9]
 
 
 def test_only_the_chosen_lanes_of_a_select_are_loaded_or_divided() -> None:
     text = """program p(x: int64[3], s: int64[1], n: int64[1]) -> (y: int64[4]) {
       y[ramp(0, 1, 4)] = select(ramp(0, 1, 4) < broadcast(n[0], 4), x[ramp(0, 1, 4)], select(broadcast(n[0], 4) < broadcast(3, 4),
-        broadcast(s[n[0]], 4), broadcast(12, 4)//(ramp(0, 1, 4) - broadcast(2, 4)))) }"""
+        broadcast(s[n[0]], 4), broadcast(12, 4)//(ramp(0, 1, 4) - broadcast(2, 4)))) }"""  # noqa: E501
     assert run(text, [5, 6, 7], [9], [3]).tolist() == [5, 6, 7, 12]
     assert run(text, [5, 6, 7], [9], [0]).tolist() == [9, 9, 9, 9]
     with pytest.raises(LoopError, match="load of 's' is out of bounds"):
@@ -347,8 +408,9 @@ HEAD = "program p(x: float32[4]) -> (y: float32[4])"
 
 
 def test_out_of_bounds() -> None:
-    assert message(HEAD + " { for i in 4 { y[i] = x[i + 1] } }", F4) == (
-        "load of 'x' is out of bounds: indices [4], shape [4]\n"
+    assert (
+        message(HEAD + " { for i in 4 { y[i] = x[i + 1] } }", F4)
+        == "load of 'x' is out of bounds: indices [4], shape [4]\n"
         "  program p(x: float32[4]) -> (y: float32[4]) {\n"
         "    for i in 4 {\n"
         "      y[i] = x[i + 1]  # <-- here\n"
@@ -356,13 +418,21 @@ def test_out_of_bounds() -> None:
         "  }\n"
         "  why: here i = 3"
     )
-    assert "store to 'y' is out of bounds: indices [-1], shape [4]" in message(HEAD + " { for i in 4 { y[i - 1] = x[i] } }", F4)
+    assert "store to 'y' is out of bounds: indices [-1], shape [4]" in message(
+        HEAD + " { for i in 4 { y[i - 1] = x[i] } }", F4
+    )
     assert "atomic" in message(HEAD + " { atomic y[ramp(0, 4, 2)] += broadcast(1.0f32, 2) }", F4)
     assert "load of 'y' is out of bounds: indices [4]" in message(HEAD + " { atomic y[4] += 1.0f32 }", F4)
-    assert "load of 'x' is out of bounds: indices [[0, 4]], shape [4]" in message(HEAD + " { y[ramp(0, 1, 2)] = x[ramp(0, 4, 2)] }", F4)
-    assert "store to 'y' is out of bounds: indices [[-2, 0]], shape [4]" in message(HEAD + " { y[ramp(-2, 2, 2)] = x[ramp(0, 1, 2)] }", F4)
+    assert "load of 'x' is out of bounds: indices [[0, 4]], shape [4]" in message(
+        HEAD + " { y[ramp(0, 1, 2)] = x[ramp(0, 4, 2)] }", F4
+    )
+    assert "store to 'y' is out of bounds: indices [[-2, 0]], shape [4]" in message(
+        HEAD + " { y[ramp(-2, 2, 2)] = x[ramp(0, 1, 2)] }", F4
+    )
     deep = "".join(f"if n < {100 - k} {{ " for k in range(70)) + "y[0] = x[n] " + "}" * 70
-    assert "load of 'x' is out of bounds: indices [5], shape [4]" in message(HEAD + " dims(n) { " + deep + " }", F4, dims={"n": 5})
+    assert "load of 'x' is out of bounds: indices [5], shape [4]" in message(
+        HEAD + " dims(n) { " + deep + " }", F4, dims={"n": 5}
+    )
 
 
 def test_block_iterators_outside_their_extent() -> None:
@@ -372,8 +442,12 @@ def test_block_iterators_outside_their_extent() -> None:
 
 def test_division_by_zero() -> None:
     text = message("program p(x: int64[2]) -> (y: int64[2]) { for i in 2 { y[i] = 6//x[i] } }", [1, 0])
-    assert text.startswith("integer division by zero\n") and "y[i] = 6//x[i]  # <-- here" in text and "here i = 1" in text
-    assert "division by zero" in message("program p(x: int64[2]) -> (y: int64[2]) { y[ramp(0, 1, 2)] = broadcast(6, 2)//x[ramp(0, 1, 2)] }", [1, 0])
+    assert (
+        text.startswith("integer division by zero\n") and "y[i] = 6//x[i]  # <-- here" in text and "here i = 1" in text
+    )
+    assert "division by zero" in message(
+        "program p(x: int64[2]) -> (y: int64[2]) { y[ramp(0, 1, 2)] = broadcast(6, 2)//x[ramp(0, 1, 2)] }", [1, 0]
+    )
 
 
 def test_inputs_that_do_not_fit() -> None:
@@ -405,9 +479,15 @@ def test_ill_formed_programs() -> None:
     for body, expected in (
         (Store(x, (zero,), const(0.0)), "the input 'x' is stored to"),
         (Store(y, (i,), const(0.0)), "variable 'i' is not defined here"),
-        (For(i, int64(2), Store(y, (e.cast_to(Var("i", dt.int32), dt.int64),), const(0.0))), "variable 'i' is int64, used as int32"),
+        (
+            For(i, int64(2), Store(y, (e.cast_to(Var("i", dt.int32), dt.int64),), const(0.0))),
+            "variable 'i' is int64, used as int32",
+        ),
         (Store(t, (zero,), const(0.0)), "buffer 't' does not exist here"),
-        (Store(y, (zero,), buffer("x", (4,), dt.int32)[0]), "buffer 'x' is used as int32 of rank 1, it is defined otherwise"),
+        (
+            Store(y, (zero,), buffer("x", (4,), dt.int32)[0]),
+            "buffer 'x' is used as int32 of rank 1, it is defined otherwise",
+        ),
         (Evaluate(IntrinsicCall("nop", ())), "unknown intrinsic 'nop'"),
         (Allocate(Buffer("t", (int64(-1),), dt.float32), Seq(())), "a buffer of negative size [-1] is allocated"),
         (Stmt(), "no meaning for a Stmt"),
@@ -418,7 +498,10 @@ def test_ill_formed_programs() -> None:
     with pytest.raises(LoopError, match="did you mean 'note'"):
         run(HEAD + " { @not_() }", F4, intrinsics=INTRINSICS)
     with pytest.raises(LoopError, match="buffer 'v' holds vectors and is indexed by a vector"):
-        run("program p(v: int64x4[4]) -> (y: int64[4]) { y[ramp(0, 1, 4)] = v[ramp(0, 1, 4)] }", np.zeros((4, 4), np.int64))
+        run(
+            "program p(v: int64x4[4]) -> (y: int64[4]) { y[ramp(0, 1, 4)] = v[ramp(0, 1, 4)] }",
+            np.zeros((4, 4), np.int64),
+        )
 
 
 def test_addresses() -> None:
@@ -427,9 +510,14 @@ def test_addresses() -> None:
         to.array[to.offset : to.offset + count] = 7
 
     fill.addresses = True  # type: ignore[attr-defined]
-    text = "program p() -> (y: int64[2, 3]) { for i in 2 { for j in 3 { y[i, j] = @twice(i*j) -> int64 } } @fill(y[1, 0], 2) }"
+    text = (
+        "program p() -> (y: int64[2, 3]) { for i in 2 { for j in 3 { y[i, j] = @twice(i*j) -> int64 } } @fill(y[1, 0],"
+        " 2) }"
+    )
     assert run(text, intrinsics={"fill": fill, "twice": lambda v: v * 2}).tolist() == [[0, 0, 0], [7, 7, 4]]
-    assert "address in 'y' is out of bounds" in message("program p() -> (y: int64[2]) { @fill(y[2], 1) }", intrinsics={"fill": fill})
+    assert "address in 'y' is out of bounds" in message(
+        "program p() -> (y: int64[2]) { @fill(y[2], 1) }", intrinsics={"fill": fill}
+    )
 
 
 def test_what_one_statement_computed_under_a_condition_no_other_takes_for_granted() -> None:
@@ -437,13 +525,21 @@ def test_what_one_statement_computed_under_a_condition_no_other_takes_for_grante
       for j in 9 { y[j] = 0.0f32 }
       for i in 9 { if i >= 5 { y[k[i]*2] = x[k[i]*2] } @prefetch(x[k[i]*2], 2) }
     }"""
-    np.testing.assert_array_equal(run(text, np.arange(9, dtype=np.float32), np.arange(9) % 5), [0, 0, 2, 0, 4, 0, 6, 0, 0])
+    np.testing.assert_array_equal(
+        run(text, np.arange(9, dtype=np.float32), np.arange(9) % 5), [0, 0, 2, 0, 4, 0, 6, 0, 0]
+    )
 
 
 def test_a_prefetch_means_nothing_but_its_element_exists() -> None:
     text = "program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { @prefetch(x[min(i + 1, 3)], 2) y[i] = x[i] } }"
     assert run(text, np.arange(4, dtype=np.float32)).tolist() == [0, 1, 2, 3]
-    assert "prefetch of 'x' is out of bounds: indices [4], shape [4]" in message(text.replace("min(i + 1, 3)", "i + 1"), np.arange(4, dtype=np.float32))
+    assert "prefetch of 'x' is out of bounds: indices [4], shape [4]" in message(
+        text.replace("min(i + 1, 3)", "i + 1"), np.arange(4, dtype=np.float32)
+    )
     asked: list[float] = []
-    run(text, np.arange(4, dtype=np.float32), intrinsics={"prefetch": lambda element, locality: asked.append(float(element))})
+    run(
+        text,
+        np.arange(4, dtype=np.float32),
+        intrinsics={"prefetch": lambda element, locality: asked.append(float(element))},
+    )
     assert asked == [1, 2, 3, 3]

@@ -53,21 +53,28 @@ i, n = Var("i"), Var("n")
 STATEMENTS: dict[str, Stmt] = {
     "empty": Seq(()),
     "empty loop": For(i, n, Seq(())),
-    "for, of another dtype": For(Var("q", dt.int32), const(3, "int32"), Seq(()), "blockIdx.z", (("a", -1), ("b", 'x\n"\\'), ("odd key", 0))),
+    "for, of another dtype": For(Var("q", dt.int32), const(3, "int32"), Seq(()), "blockIdx.z", (("a", -1), ("b",
+        'x\n"\\'), ("odd key", 0))),
     "while": While(x[0] < n, Store(x, (int64(0),), x[0] + 1)),
     "if else": If(x[0] < n, Seq(()), If(n < 0, Store(x, (n,), n))),
-    "let before others": Seq((Let(Var("t"), n + 1, Store(x, (n,), Var("t"))), Store(x, (n,), n), Let(Var("u"), n, Seq(())))),
+    "let before others": Seq((Let(Var("t"), n + 1, Store(x, (n,), Var("t"))), Store(x, (n,), n), Let(Var("u"), n,
+        Seq(())))),
     "let of a let": Let(Var("t"), n + 1, Let(Var("u", dt.float32), const(1.0), Store(x, (n,), Var("t")))),
     "predicates": Store(y, (n, int64(0)), Load(x, (n,), n < 4), n < 3),
-    "atomics": Seq((AtomicUpdate(x, (n,), "add", n), AtomicUpdate(y, (n, n), "min", n - 1), AtomicUpdate(x, (n,), "max", n))),
+    "atomics": Seq((AtomicUpdate(x, (n,), "add", n), AtomicUpdate(y, (n, n), "min", n - 1), AtomicUpdate(x, (n,), "max",
+        n))),
     "intrinsics": Seq((
-        Evaluate(IntrinsicCall("go", ())), Evaluate(IntrinsicCall("dot", (x[n], n * 2), dt.int32)), Store(x, (n,), IntrinsicCall("f", (n,), dt.int64)),
+        Evaluate(IntrinsicCall("go", ())), Evaluate(IntrinsicCall("dot", (x[n], n * 2), dt.int32)), Store(x, (n,),
+            IntrinsicCall("f", (n,), dt.int64)),
     )),
-    "regions": Block("b", (), (), Seq(()), reads=(Region(y, ((n, int64(1)), (int64(0), n))), Region(x, ((n, n),))), writes=()),
+    "regions": Block("b", (), (), Seq(()), reads=(Region(y, ((n, int64(1)), (int64(0), n))), Region(x, ((n, n),))),
+        writes=()),
     "iterators": Block(
-        "b", (BlockIter(Var("p", dt.int32), const(4, "int32"), "scan"), BlockIter(Var("q"), n, "reduce")), (const(1, "int32"), n), Seq(()), Seq(()), n < 3
+        "b", (BlockIter(Var("p", dt.int32), const(4, "int32"), "scan"), BlockIter(Var("q"), n, "reduce")), (const(1,
+            "int32"), n), Seq(()), Seq(()), n < 3
     ),
-    "odd names": Block("conv 2d/1", (BlockIter(Var("for"), Var("reduce")),), (Var("not"),), Store(Buffer("if", (n,), dt.int64), (Var("for"),), n)),
+    "odd names": Block("conv 2d/1", (BlockIter(Var("for"), Var("reduce")),), (Var("not"),), Store(Buffer("if", (n,),
+        dt.int64), (Var("for"),), n)),
 }  # fmt: skip
 
 
@@ -90,8 +97,15 @@ def test_the_example_of_the_architecture() -> None:
 
 
 def test_dims_of_another_dtype_and_comments() -> None:
-    p = parse_program("program p(dims: int8[n], x: int8[4]) -> (y: float32[2]) dims(n as int32, m) aliases(0 = 1) { y[0] = 1.0f32 # <-- here\n y[1] = 2.0f32 }")
-    assert p.dims == (Var("n", dt.int32), Var("m")) and p.inputs[0].shape == (Var("n", dt.int32),) and p.aliases == ((0, 1),)
+    p = parse_program(
+        "program p(dims: int8[n], x: int8[4]) -> (y: float32[2]) dims(n as int32, m) aliases(0 = 1) { y[0] = 1.0f32 #"
+        " <-- here\n y[1] = 2.0f32 }"
+    )
+    assert (
+        p.dims == (Var("n", dt.int32), Var("m"))
+        and p.inputs[0].shape == (Var("n", dt.int32),)
+        and p.aliases == ((0, 1),)
+    )
     assert isinstance(p.body, Seq) and len(p.body.stmts) == 2
 
 

@@ -9,7 +9,9 @@ from weft.loop.printer import excerpt, print_buffer, print_program, print_stmt
 
 
 def test_blocks() -> None:
-    assert print_program(matmul(dtype="int32")) == """\
+    assert (
+        print_program(matmul(dtype="int32"))
+        == """\
 program matmul(A: int32[4, 5], B: int32[5, 6]) -> (C: int32[4, 6]) {
   for i in 4 {
     for j in 6 {
@@ -22,10 +24,13 @@ program matmul(A: int32[4, 5], B: int32[5, 6]) -> (C: int32[4, 6]) {
     }
   }
 }"""
+    )
 
 
 def test_predicates_kinds_and_annotations() -> None:
-    assert str(guarded()) == """\
+    assert (
+        str(guarded())
+        == """\
 program guarded(x: int32[n]) -> (y: int32[n]) dims(n) {
   for io in (n + 3)//4 parallel {
     for ii in 4 unrolled @ factor=4, pragma="a \\"quoted\\" name" {
@@ -35,12 +40,16 @@ program guarded(x: int32[n]) -> (y: int32[n]) dims(n) {
     }
   }
 }"""
+    )
 
 
 def test_definitions_need_braces_only_before_other_statements() -> None:
     text = str(opaque())
     assert "    allocate tile: float32[4] in scratchpad align 128 {\n" in text
-    assert "      block load(b: 2 = i) reads(x[b*4 for 4]) writes(tile[0 for 4]) @ role=\"cache\" {\n        @copy4(tile[0], x[b*4])\n" in text
+    assert (
+        '      block load(b: 2 = i) reads(x[b*4 for 4]) writes(tile[0 for 4]) @ role="cache" {\n        @copy4(tile[0],'
+        " x[b*4])\n" in text
+    )
     assert "    block done() reads() writes() {\n" in text
     assert "    allocate acc: float32[] in register\n    acc[] = 0.0f32\n" in str(row_sums())
 
@@ -63,7 +72,10 @@ def test_other_dtypes_of_variables() -> None:
 
 
 def test_buffer() -> None:
-    assert print_buffer(Buffer("a b", (N, int64(4)), dt.float16, "shared", 32)) == "`a b`: float16[n, 4] in shared align 32"
+    assert (
+        print_buffer(Buffer("a b", (N, int64(4)), dt.float16, "shared", 32))
+        == "`a b`: float16[n, 4] in shared align 32"
+    )
 
 
 def test_marks() -> None:
@@ -75,14 +87,18 @@ def test_marks() -> None:
     assert "    for k in 5 {  # <-- here\n" in print_stmt(p.body, frozenset({"k"}))
     assert print_stmt(p.body, "k") == print_stmt(p.body, ["k"])
     store = next(s for s in walk_stmts(p.body) if isinstance(s, Store))
-    assert "          init {\n            C[vi, vj] = 0.0f32  # <-- twice\n          }\n" in print_program(p, at=store, note="twice")
+    assert "          init {\n            C[vi, vj] = 0.0f32  # <-- twice\n          }\n" in print_program(
+        p, at=store, note="twice"
+    )
 
 
 def test_excerpt_of_a_long_program() -> None:
     y = buffer("y", (100,), dt.float32)
     nests: list[Stmt] = [For(Var(f"i{q}"), int64(2), Store(y, (int64(q),), const(0.0))) for q in range(100)]
     p = Program("long", (), (y,), (), For(Var("outer"), int64(1), Seq(tuple(nests))))
-    assert excerpt(p, {"i50": "slow"}, around=2) == """\
+    assert (
+        excerpt(p, {"i50": "slow"}, around=2)
+        == """\
 program long() -> (y: float32[100]) {
   for outer in 1 {
     ...
@@ -92,6 +108,7 @@ program long() -> (y: float32[100]) {
       y[50] = 0.0f32
     }
     ..."""
+    )
     assert excerpt(p) == str(p)
     assert excerpt(matmul(), {"k": "slow"}) == print_program(matmul(), {"k": "slow"})
 

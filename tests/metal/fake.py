@@ -1,7 +1,9 @@
-"""pyobjc's Metal as far as weft-metal uses it, on this machine: memory is numpy's, texts run by the shim, and every call is kept.
+"""pyobjc's Metal as far as weft-metal uses it, on this machine: memory is numpy's, texts run by the shim, and every
+call is kept.
 
-Commands run when their buffer is waited for, not before: what forgets to wait finds old bytes. What a Mac would refuse is refused: buffers beyond the table,
-offsets that are no multiple of 4, groups larger than a pipeline has, encoders that are not ended, pages that are not whole.
+Commands run when their buffer is waited for, not before: what forgets to wait finds old bytes. What a Mac would refuse
+is refused: buffers beyond the table, offsets that are no multiple of 4, groups larger than a pipeline has, encoders
+that are not ended, pages that are not whole.
 """
 
 from __future__ import annotations
@@ -189,7 +191,13 @@ class Gpu:
         most: threads of a pipeline.
     """
 
-    def __init__(self, unified: bool = True, capacity: int = 1 << 30, families: tuple[int, ...] = (5001, 2002, 1007), most: int = 1024) -> None:
+    def __init__(
+        self,
+        unified: bool = True,
+        capacity: int = 1 << 30,
+        families: tuple[int, ...] = (5001, 2002, 1007),
+        most: int = 1024,
+    ) -> None:
         self.unified, self.capacity, self.families, self.most = unified, capacity, families, most
         self.calls: list[str] = []
         self.options: list[Options] = []
@@ -233,12 +241,16 @@ class Gpu:
     def _release(self, length: int) -> None:
         self.held -= length
 
-    def newBufferWithBytesNoCopy_length_options_deallocator_(self, pages: Any, length: int, options: int, deallocator: Any) -> Buffer | None:
+    def newBufferWithBytesNoCopy_length_options_deallocator_(
+        self, pages: Any, length: int, options: int, deallocator: Any
+    ) -> Buffer | None:
         assert ctypes.addressof(pages) % mmap.PAGESIZE == 0 and length % mmap.PAGESIZE == 0 and deallocator is None
         self.calls.append(f"pages {length // mmap.PAGESIZE}")
         return Buffer(pages, length)
 
-    def newLibraryWithSource_options_error_(self, text: str, options: Options, error: None) -> tuple[Compiled | None, Error | None]:
+    def newLibraryWithSource_options_error_(
+        self, text: str, options: Options, error: None
+    ) -> tuple[Compiled | None, Error | None]:
         self.options.append(options)
         symbol = re.search(r"\[\[kernel.*?\]\] void (\w+)\(", text)
         assert symbol is not None and "#include <metal_stdlib>" in text
@@ -250,7 +262,9 @@ class Gpu:
             return None, Error(f"Compilation failed: \n\nprogram_source:{found[1]}: error: {found[2]}\n")
         return Compiled(text, symbol[1]), None
 
-    def newComputePipelineStateWithFunction_error_(self, function: Compiled, error: None) -> tuple[State | None, Error | None]:
+    def newComputePipelineStateWithFunction_error_(
+        self, function: Compiled, error: None
+    ) -> tuple[State | None, Error | None]:
         if not self.compilable(function.text):
             return None, Error("Threadgroup memory size (65536) exceeds the maximum threadgroup memory allowed (32768)")
         return State(Library("metal", [(function.symbol, function.text)]), self.most), None

@@ -29,11 +29,15 @@ using namespace metal;
   const long k = (long)weft_group.x * 4 + weft_thread.x;
   if (k < n) y[k] = x[k] * 2.0f;
 }
-"""
-BOTH = pytest.mark.parametrize("gpu", [{"unified": True}, {"unified": False}], indirect=True, ids=["unified", "discrete"])
+"""  # noqa: E501
+BOTH = pytest.mark.parametrize(
+    "gpu", [{"unified": True}, {"unified": False}], indirect=True, ids=["unified", "discrete"]
+)
 
 
-def section(text: str = TEXT, symbol: str = "twice", buffers: tuple[int, ...] = (0, 1), group: tuple[int, int, int] = (4, 1, 1)) -> Any:
+def section(
+    text: str = TEXT, symbol: str = "twice", buffers: tuple[int, ...] = (0, 1), group: tuple[int, int, int] = (4, 1, 1)
+) -> Any:
     launch = Launch(symbol, text.encode(), ("(d0 + 3)//4", "1", "1"), group, buffers, (0,))
     return pack({"k": Kernel("k", (launch,)).to_bytes()})
 
@@ -51,7 +55,10 @@ def doubled(device: MetalDevice, module: Any, x: Any) -> Any:
 
 def inputs(graph: Graph, size: int) -> dict[str, Any]:
     rng = np.random.default_rng(size)
-    return {v.name: rng.standard_normal([d if isinstance(d, int) else size for d in v.shape]).astype(np.float32) for v in graph.inputs}
+    return {
+        v.name: rng.standard_normal([d if isinstance(d, int) else size for d in v.shape]).astype(np.float32)
+        for v in graph.inputs
+    }
 
 
 @BOTH
@@ -135,7 +142,10 @@ def test_a_kernel_that_the_gpu_cannot_run_is_refused(gpu: Gpu) -> None:
     gpu.compilable = lambda text: False
     with pytest.raises(ExecutionError, match="cannot run on device 'metal'") as error:
         device.load(*section())
-    assert error.value.why == "Apple M0: Threadgroup memory size (65536) exceeds the maximum threadgroup memory allowed (32768)"
+    assert (
+        error.value.why
+        == "Apple M0: Threadgroup memory size (65536) exceeds the maximum threadgroup memory allowed (32768)"
+    )
     gpu.compilable, gpu.most = lambda text: True, 2
     with pytest.raises(ExecutionError, match="4 threads are wanted in a group, with as many registers 2 are allowed"):
         device.load(*section())
@@ -194,7 +204,9 @@ def test_elsewhere_it_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     exe.save(tmp_path / "m.weft")
     with pytest.raises(ExecutionError) as error:
         exe.run(inputs(graph, 2))
-    assert "the device 'metal' is not here" in str(error.value) and "it is a part of macOS, and this is linux" in str(error.value)
+    assert "the device 'metal' is not here" in str(error.value) and "it is a part of macOS, and this is linux" in str(
+        error.value
+    )
 
 
 def test_a_mac_without_pyobjc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +217,10 @@ def test_a_mac_without_pyobjc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install pyobjc-framework-Metal" in str(driver.missing())
 
 
-@pytest.mark.parametrize("found, says", [(None, "there is no GPU that Metal knows"), (Gpu(families=(2002,)), "Apple M0 does not know Metal 3")])
+@pytest.mark.parametrize(
+    "found, says",
+    [(None, "there is no GPU that Metal knows"), (Gpu(families=(2002,)), "Apple M0 does not know Metal 3")],
+)
 def test_a_mac_without_a_gpu_of_today(monkeypatch: pytest.MonkeyPatch, found: Gpu | None, says: str) -> None:
     module = FakeMetal(found)
     monkeypatch.setattr(driver, "metal", lambda: module)

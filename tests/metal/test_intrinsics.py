@@ -26,7 +26,10 @@ NUMPY: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16
 
 def product(dtype: str, m: int, k: int, n: int) -> Graph:
     g = GraphBuilder("product")
-    g.output(g.add(MatMul(), *(g.input(name, tensor_type(dtype, shape)) for name, shape in (("a", (m, k)), ("b", (k, n))))), "c")
+    g.output(
+        g.add(MatMul(), *(g.input(name, tensor_type(dtype, shape)) for name, shape in (("a", (m, k)), ("b", (k, n))))),
+        "c",
+    )
     return g.build()
 
 
@@ -38,12 +41,18 @@ def test_meanings(name: str) -> None:
     assert all(isinstance(c, Call) and c.name in TEMPLATES for c in codes)
 
 
-@pytest.mark.parametrize("name", [i.name if i.name == "simdgroup_load_bf16" else pytest.param(i.name, marks=pytest.mark.full) for i in intrinsics()])
+@pytest.mark.parametrize(
+    "name",
+    [i.name if i.name == "simdgroup_load_bf16" else pytest.param(i.name, marks=pytest.mark.full) for i in intrinsics()],
+)
 def test_texts_on_fragments(name: str) -> None:
     """What level 4 of the conformance kit does on a GPU, with the played instructions."""
     every = {i.name: i for i in intrinsics()}
     with shimmed("metal -family=apple9", "metal") as called:
-        assert check_intrinsic(every[name], run=runner(Kit.open(called, quick=False)), copies=every.values(), warp=32) >= 16
+        assert (
+            check_intrinsic(every[name], run=runner(Kit.open(called, quick=False)), copies=every.values(), warp=32)
+            >= 16
+        )
 
 
 @pytest.mark.parametrize("family", [f.name for f in FAMILIES])
@@ -51,7 +60,9 @@ def test_who_has_them(family: str) -> None:
     found = resolve_target(f"metal -family={family}")
     assert bool(found.intrinsics) == (family != "mac2")
     if family == "mac2":
-        assert not any("simdgroup" in line for line in (*dialect(False, False).header, *dialect(False, False).intrinsics.values()))
+        assert not any(
+            "simdgroup" in line for line in (*dialect(False, False).header, *dialect(False, False).intrinsics.values())
+        )
 
 
 @pytest.mark.parametrize("dtype", NUMPY)

@@ -26,11 +26,17 @@ from weft_testing.plugin import resolve_target
 def test_without_a_gpu_code_is_for_the_oldest_family() -> None:
     found = resolve_target("metal")
     assert str(found.target) == "metal -family=apple7 -cores=8"
-    assert found.machine.grid is not None and found.machine.grid.warp == 32 and found.machine.scopes["shared"].size == 32 << 10
+    assert (
+        found.machine.grid is not None
+        and found.machine.grid.warp == 32
+        and found.machine.scopes["shared"].size == 32 << 10
+    )
     assert {"simdgroup_matrix", "shuffle", "bfloat"} <= found.machine.features
 
 
-@pytest.mark.parametrize("gpu", [{"families": (5001, 2002, 1007, 1008, 1009)}, {"families": (5001, 2002)}], indirect=True)
+@pytest.mark.parametrize(
+    "gpu", [{"families": (5001, 2002, 1007, 1008, 1009)}, {"families": (5001, 2002)}], indirect=True
+)
 def test_with_a_gpu_it_is_for_that(gpu: Gpu) -> None:
     assert resolve_target("metal").target.options.family == ("apple9" if 1009 in gpu.families else "mac2")
 
@@ -41,7 +47,10 @@ def test_every_family_compiles(family: str) -> None:
     assert [step.kind for step in exe.manifest.steps].count("device") == 1
 
 
-@pytest.mark.parametrize("text, says", [("metal -family=apple3", "'apple3' is no family of GPUs that Weft knows"), ("metal -cores=0", "1 to 256, got 0")])
+@pytest.mark.parametrize(
+    "text, says",
+    [("metal -family=apple3", "'apple3' is no family of GPUs that Weft knows"), ("metal -cores=0", "1 to 256, got 0")],
+)
 def test_options_that_are_none(text: str, says: str) -> None:
     with pytest.raises(TargetError, match=says):
         resolve_target(text)

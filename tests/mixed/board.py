@@ -1,4 +1,5 @@
-"""A target for tests, "board": a device with memory of its own that interprets loop programs. It takes the operators that its option names."""
+"""A target for tests, "board": a device with memory of its own that interprets loop programs. It takes the operators
+that its option names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Buffers of a device begin where its instructions want them, from the declaration to the launch: values, constants, scratch, what a caller gives."""
+"""Buffers of a device begin where its instructions want them, from the declaration to the launch: values, constants,
+scratch, what a caller gives."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ class Wide(board.Board):
     where: ClassVar[str] = "wide"
 
     def machine(self, target: Target) -> Machine:
-        return Machine("wide", vector_bits=128, vector_registers=16, scopes={"global": Scope("global", align=self.align)})
+        return Machine(
+            "wide", vector_bits=128, vector_registers=16, scopes={"global": Scope("global", align=self.align)}
+        )
 
     def device(self, target: Target) -> str:
         return self.where
@@ -198,7 +201,9 @@ def test_a_device_that_gives_less_than_kernels_take_for_granted(monkeypatch: pyt
 @pytest.mark.usefixtures("wide")
 def test_kernels_of_the_host_take_arrays_that_begin_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wide, "where", "cpu")
-    with pytest.raises(PluginError, match="the target 'wide' declares that global memory is aligned to 4096 bytes") as caught:
+    with pytest.raises(
+        PluginError, match="the target 'wide' declares that global memory is aligned to 4096 bytes"
+    ) as caught:
         weft.compile(network(), target="wide", cache=False)
     assert "callers' arrays begin at any element" in str(caught.value)
 
@@ -217,7 +222,10 @@ def test_a_machine_that_declares_nothing_aligns_to_64() -> None:
     assert str(s).count("align 4096") == 3 and str(parse_program(str(s))) == str(s)
     assert exceeds(s.program, declared) is None
     wanted = exceeds(s.program, plain)
-    assert wanted is not None and "wants 'in0' aligned to 4096 bytes, scope 'global' is aligned to 64 and 'in1' aligned to 4096" in wanted
+    assert (
+        wanted is not None
+        and "wants 'in0' aligned to 4096 bytes, scope 'global' is aligned to 64 and 'in1' aligned to 4096" in wanted
+    )
     assert str(replay(naive, s.trace, {"product": UNIT})) == str(s)
 
 
@@ -226,7 +234,11 @@ def test_memories_of_the_chip_are_aligned_as_they_declare() -> None:
     for align, fits in ((256, True), (128, False)):
         g = GraphBuilder("product")
         g.output(g.add(MatMul(), *(g.input(n, tensor_type("float32", (SIZE, SIZE))) for n in "AB")), "C")
-        s = Schedule(lower_group(g.build()), Machine("m", 128, 8, scopes={"near": Scope("near", align=align)}), intrinsics={"product": near})
+        s = Schedule(
+            lower_group(g.build()),
+            Machine("m", 128, 8, scopes={"near": Scope("near", align=align)}),
+            intrinsics={"product": near},
+        )
         for b in s.program.inputs:
             s.cache_read("matmul", b.name, "near")
         s.cache_write("matmul", "near")
@@ -253,7 +265,9 @@ def test_a_device_that_asks_for_nothing_shares_arrays_wherever_they_begin(monkey
     monkeypatch.setattr(Beside, "align", HostDevice.align)
     monkeypatch.setattr(Products, "apply", lambda self, schedule: None)
     seen: list[int] = []
-    monkeypatch.setattr(Beside, "share", lambda self, data: seen.append(array_address(data)) or HostDevice.share(self, data))
+    monkeypatch.setattr(
+        Beside, "share", lambda self, data: seen.append(array_address(data)) or HostDevice.share(self, data)
+    )
     plugin = Plugin()
     plugin.opened = Beside
     host().register(plugin, "wide")

@@ -1,4 +1,5 @@
-"""What data has to be is found by the host before a device's kernels run; a device alone checks what inputs tell without a kernel."""
+"""What data has to be is found by the host before a device's kernels run; a device alone checks what inputs tell
+without a kernel."""
 
 from __future__ import annotations
 
@@ -36,11 +37,15 @@ def test_the_host_checks_before_the_device_computes() -> None:
     np.testing.assert_array_equal(exe(X, np.array([1, 1])), X[[1, 1]])
 
 
-@pytest.mark.parametrize(("target", "strict"), [("board -ops=Gather,Require", False), ("board -ops=Gather,Require, llvm", True)])
+@pytest.mark.parametrize(
+    ("target", "strict"), [("board -ops=Gather,Require", False), ("board -ops=Gather,Require, llvm", True)]
+)
 def test_a_device_alone(target: str, strict: bool) -> None:
     several = weft.compile(gather(2), target, strict=strict, cache=False)
     assert all(s.kind != "native" for s in several.manifest.steps)
-    np.testing.assert_array_equal(several(X, np.array([0, 7])), X[[0, 2]])  # the nearest valid one, as Gather is defined
+    np.testing.assert_array_equal(
+        several(X, np.array([0, 7])), X[[0, 2]]
+    )  # the nearest valid one, as Gather is defined
     one = weft.compile(gather(1), target, strict=strict, cache=False)
     np.testing.assert_array_equal(one(X, np.array([-1])), X[[-1]])
     with pytest.raises(ExecutionError, match="Gather 'lookup': index 7 is out of range, expected -3 … 2"):

@@ -114,7 +114,10 @@ def test_an_input_that_only_tells_a_size_is_not_copied() -> None:
     from weft_ops.movement import BroadcastTo
 
     g = GraphBuilder("sized")
-    x, picture = g.input("x", tensor_type("float32", (1, 3))), g.input("picture", tensor_type("float32", (Var("n"), 1000)))
+    x, picture = (
+        g.input("x", tensor_type("float32", (1, 3))),
+        g.input("picture", tensor_type("float32", (Var("n"), 1000))),
+    )
     wide = g.add(BroadcastTo((Var("n"), 3)), x)
     g.output(g.add(Relu(), wide), "y")
     g.output(g.add(Relu(), picture), "z")
@@ -128,7 +131,10 @@ def test_an_input_that_only_tells_a_size_is_not_copied() -> None:
 
 def test_a_constant_of_several_regions_is_held_once(tmp_path: Path) -> None:
     g = GraphBuilder("tied")
-    x, w = g.input("x", tensor_type("float32", (4, 64))), g.constant(np.random.default_rng(0).random((64, 64), np.float32), "w")
+    x, w = (
+        g.input("x", tensor_type("float32", (4, 64))),
+        g.constant(np.random.default_rng(0).random((64, 64), np.float32), "w"),
+    )
     y = g.add(Softmax(), g.add(MatMul(), x, w))
     g.output(g.add(Multiply(), g.add(Add(), y, g.constant(np.float32(2), "two")), g.add(MatMul(), y, w)), "z")
     graph = g.build()
@@ -160,19 +166,32 @@ def test_strict_lists_every_node_with_its_reason() -> None:
     with pytest.raises(UnsupportedError) as caught:
         weft.compile(model(), "board -ops=MatMul,Add,Relu, llvm", cache=False, strict=True)
     text = str(caught.value)
-    assert text.startswith("1 of 5 nodes are not computed by 'board'\n  %softmax = Softmax(axis=-1)(%relu)  # soft\n") or "# soft" in text
+    assert (
+        text.startswith("1 of 5 nodes are not computed by 'board'\n  %softmax = Softmax(axis=-1)(%relu)  # soft\n")
+        or "# soft" in text
+    )
     assert "board: anything: the board has no Softmax [operator] [no_rule]" in text
     assert "hint: leave out strict" in text
     assert weft.compile(model(), "board -ops=MatMul,Add,Relu,Softmax, llvm", cache=False, strict=True)
 
 
 def test_a_device_alone_that_does_not_take_all() -> None:
-    with pytest.raises(UnsupportedError, match=r'1 of 5 nodes are not computed by \'board\'(?s:.*)hint: name a target for the rest as well: "board, llvm"'):
+    with pytest.raises(
+        UnsupportedError,
+        match=(
+            r'1 of 5 nodes are not computed by \'board\'(?s:.*)hint: name a target for the rest as well: "board, llvm"'
+        ),
+    ):
         weft.compile(model(), "board -ops=MatMul,Add,Relu", cache=False)
 
 
 def test_a_host_before_a_device() -> None:
-    with pytest.raises(UnsupportedError, match="target 'llvm' takes everything: what follows it has nothing to do\n  hint: name it last: \"board, llvm\""):
+    with pytest.raises(
+        UnsupportedError,
+        match=(
+            "target 'llvm' takes everything: what follows it has nothing to do\n  hint: name it last: \"board, llvm\""
+        ),
+    ):
         weft.compile(model(), "llvm, board", cache=False)
 
 
@@ -234,13 +253,18 @@ def test_an_archive_runs_and_shows_its_plan(tmp_path: Path) -> None:
 
 
 def test_without_costs_whatever_is_taken_is_there() -> None:
-    compilation = MixedCompilation(resolve_targets("board -ops=Relu -latency=1000000, llvm"), cache=False, by_cost=False)
+    compilation = MixedCompilation(
+        resolve_targets("board -ops=Relu -latency=1000000, llvm"), cache=False, by_cost=False
+    )
     agrees(model(), compilation.run(model()))
     assert compilation.placement is not None
     assert [p.target for p in compilation.placement.nodes if type(p.node.op).__name__ == "Relu"] == ["board"]
 
 
-@pytest.mark.parametrize(("target", "strict"), [("board -ops=Relu -latency=1000000", False), ("board -ops=Relu -latency=1000000, llvm", True)])
+@pytest.mark.parametrize(
+    ("target", "strict"),
+    [("board -ops=Relu -latency=1000000", False), ("board -ops=Relu -latency=1000000, llvm", True)],
+)
 def test_costs_send_nothing_to_a_host_that_is_no_alternative(target: str, strict: bool) -> None:
     g = GraphBuilder("relu")
     g.output(g.add(Relu(), g.input("x", tensor_type("float32", (4, 8)))), "y")
@@ -266,7 +290,9 @@ def test_a_way_that_takes_time_is_gone_for_what_takes_longer_on_the_host(size: i
     else:  # 2 of 1 KiB go there and 1 comes back; 2·16³ FLOP take microseconds here
         code, reason = placed.refused["board"]
         assert code == "cost"
-        assert re.fullmatch(r"it would take 0 s there and 60 (ms|µs) more for copies, on 'llvm' it takes [\d.]+ [µn]s", reason)
+        assert re.fullmatch(
+            r"it would take 0 s there and 60 (ms|µs) more for copies, on 'llvm' it takes [\d.]+ [µn]s", reason
+        )
 
 
 def test_an_archive_without_native_code_is_for_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,21 +312,33 @@ def test_an_archive_without_native_code_is_for_any_machine(tmp_path: Path, monke
 
 def test_what_rules_say_of_a_node() -> None:
     target = resolve_target("board -ops=MatMul,Softmax")
-    product, add, softmax = (next(n for n in model().nodes if isinstance(n.op, kind)) for kind in (MatMul, Add, Softmax))
+    product, add, softmax = (
+        next(n for n in model().nodes if isinstance(n.op, kind)) for kind in (MatMul, Add, Softmax)
+    )
     assert offer_by_rules(product, target.rules, target.machine, cost=2e-6) == Take((product,), 2e-6)
     refused = offer_by_rules(add, target.rules, target.machine)
     assert refused == Refuse(add, "no_rule", "anything: the board has no Add [operator]")
-    assert offer_by_rules(softmax, target.rules, target.machine) == Refuse(softmax, "not_claimed", "the target does not claim this composite")
+    assert offer_by_rules(softmax, target.rules, target.machine) == Refuse(
+        softmax, "not_claimed", "the target does not claim this composite"
+    )
     assert isinstance(offer_by_rules(softmax, target.rules, target.machine, claims={Softmax}), Take)
 
 
-def test_what_a_code_generator_lacks_ends_a_compilation_for_it_alone_and_says_whose_work_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_code_generator_lacks_ends_a_compilation_for_it_alone_and_says_whose_work_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(plugin.Text, "check", lambda self, program: ["more than 256 integer registers"])
     said = [
         "  more than 256 integer registers",
-        "  hint: the schedule of the rule that took it should leave none of these; a rule declines in `offer` what its schedules cannot make fit",
+        (
+            "  hint: the schedule of the rule that took it should leave none of these; a rule declines in `offer` what"
+            " its schedules cannot make fit"
+        ),
     ]
-    for target, strict in (("board -ops=MatMul,Add,Relu,Softmax", False), ("board -ops=MatMul,Add,Relu,Softmax, llvm", True)):
+    for target, strict in (
+        ("board -ops=MatMul,Add,Relu,Softmax", False),
+        ("board -ops=MatMul,Add,Relu,Softmax, llvm", True),
+    ):
         with pytest.raises(CodegenError) as caught:
             weft.compile(model(), target=target, strict=strict, cache=False)
         assert str(caught.value).splitlines()[1:] == said
@@ -310,7 +348,9 @@ def fails_on(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules of the board fail for products with a sum of so many terms, which its rule took."""
 
     def apply(self: object, schedule: Schedule) -> None:
-        if any(int_const(i.extent) == size for b in blocks_in(schedule.program.body) for i in b.iters if i.kind == "reduce"):
+        if any(
+            int_const(i.extent) == size for b in blocks_in(schedule.program.body) for i in b.iters if i.kind == "reduce"
+        ):
             raise ScheduleError("the tile does not fit", why=f"a sum of {size} terms")
 
     monkeypatch.setattr(plugin.Anything, "apply", apply)
@@ -320,7 +360,13 @@ def test_a_take_that_cannot_be_scheduled_goes_to_the_host_with_its_reason(monkey
     """The other nodes of the region stay; the reason is in the placement, and a warning says it."""
     fails_on(6, monkeypatch)
     compilation = MixedCompilation(resolve_targets("board -ops=MatMul,Add, llvm -threads=1"), cache=False)
-    with pytest.warns(ScheduleWarning, match=r"1 nodes that 'board' took are left to other targets: no schedule rule takes program.*the tile does not fit"):
+    with pytest.warns(
+        ScheduleWarning,
+        match=(
+            r"1 nodes that 'board' took are left to other targets: no schedule rule takes program.*the tile does"
+            r" not fit"
+        ),
+    ):
         exe = compilation.run(model())
     agrees(model(), exe)
     assert len(plugin.launched) == 1
@@ -329,7 +375,9 @@ def test_a_take_that_cannot_be_scheduled_goes_to_the_host_with_its_reason(monkey
     assert went == [("MatMul", "board"), ("Add", "board"), ("Relu", "llvm"), ("Softmax", "llvm"), ("MatMul", "llvm")]
     code, reason = compilation.placement.nodes[-1].refused["board"]
     assert code == "unscheduled"
-    assert reason.startswith("no schedule rule takes program") and reason.endswith("anything: failed: the tile does not fit (a sum of 6 terms)")
+    assert reason.startswith("no schedule rule takes program") and reason.endswith(
+        "anything: failed: the tile does not fit (a sum of 6 terms)"
+    )
     assert "not board: no schedule rule takes program" in str(compilation.placement)
 
 
@@ -338,7 +386,11 @@ def test_what_is_taken_together_and_cannot_be_scheduled_goes_together(monkeypatc
 
     @hookimpl
     def offload(graph: Graph, target: Target) -> Offers | None:
-        return [Take(tuple(graph.nodes[:3])), Take((graph.nodes[4],)), Refuse(graph.nodes[3], "operator", "no")] if target.kind == "board" else None
+        return (
+            [Take(tuple(graph.nodes[:3])), Take((graph.nodes[4],)), Refuse(graph.nodes[3], "operator", "no")]
+            if target.kind == "board"
+            else None
+        )
 
     monkeypatch.setattr(plugin, "offload", offload, raising=False)
     host().unregister("board")
@@ -388,8 +440,11 @@ def doubles(graph: Graph) -> Graph:
         ("Add,Relu", {"Add": "llvm", "Relu": "llvm", "Negative": "llvm"}),
     ],
 )
-def test_offers_are_for_the_graph_after_the_targets_own_passes(ops: str, placed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pass of the target made one thing of is taken, or refused, as one thing; other targets get it as it was."""
+def test_offers_are_for_the_graph_after_the_targets_own_passes(
+    ops: str, placed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pass of the target made one thing of is taken, or refused, as one thing; other targets get it as it
+    was."""
     seen: list[list[str]] = []
 
     @hookimpl
@@ -417,15 +472,19 @@ def test_offers_are_for_the_graph_after_the_targets_own_passes(ops: str, placed:
     assert {type(p.node.op).__name__: p.target for p in compilation.placement.nodes} == placed
     whys = {type(p.node.op).__name__: p.refused["board"][1] for p in compilation.placement.nodes if p.refused}
     if ops == "Doubled,Negative":
-        assert whys["Add"] == whys["Relu"] == "after the target's passes, Relu %add: anything: the board has no Relu [operator]"
+        assert (
+            whys["Add"]
+            == whys["Relu"]
+            == "after the target's passes, Relu %add: anything: the board has no Relu [operator]"
+        )
     a = np.array([[-1, 2, -3, 4]] * 3, np.float32)
     np.testing.assert_array_equal(exe.run({"x": a})["y"], -2 * np.maximum(a, 0))
 
 
-
 @pytest.mark.parametrize(("ops", "there"), [("MatMul,Relayout", True), ("MatMul", False)])
 def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is offered as it can be, laid out so in its region, and checked against the reference as any other; without a way to lay it out the host has it."""
+    """It is offered as it can be, laid out so in its region, and checked against the reference as any other; without a
+    way to lay it out the host has it."""
     tiles = Layout((Split(0, 4), Split(2, 4), Permute((0, 2, 1, 3))))
 
     @hookimpl
@@ -448,7 +507,11 @@ def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypat
     x, w = g.input("x", tensor_type("float32", (8, 12))), np.arange(96, dtype=np.float32).reshape(12, 8) % 7
     g.output(g.add(Negative(), g.add(MatMul(), x, g.constant(w, "w"))), "y")
     compilation = MixedCompilation(resolve_targets(f"board -ops={ops}, llvm -threads=1"), cache=False)
-    with nullcontext() if there else pytest.warns(ScheduleWarning, match="are left to other targets: no schedule rule takes program"):
+    with (
+        nullcontext()
+        if there
+        else pytest.warns(ScheduleWarning, match="are left to other targets: no schedule rule takes program")
+    ):
         exe = compilation.run(g.build())
     assert compilation.placement is not None
     product = compilation.placement.nodes[0]

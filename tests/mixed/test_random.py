@@ -30,7 +30,8 @@ from weft_runtime import device as devices
 from weft_runtime.device import DeviceKind
 
 OPERATORS = (
-    "Add", "BroadcastTo", "Cast", "Concat", "Divide", "Exp", "Identity", "Less", "MatMul", "Maximum", "Multiply", "Negative", "ReduceMax", "ReduceSum",
+    "Add", "BroadcastTo", "Cast", "Concat", "Divide", "Exp", "Identity", "Less", "MatMul", "Maximum", "Multiply",
+    "Negative", "ReduceMax", "ReduceSum",
     "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Subtract", "Transpose", "Where",
 )  # fmt: skip
 NARROW = ("int8", "float16", "bfloat16", "bool", "int64", "float64")
@@ -71,7 +72,8 @@ def boards() -> Iterator[None]:
 
 
 class Network:
-    """A graph that grows by one random operator at a time: rows known, none or symbolic; sizes that data say; narrow types."""
+    """A graph that grows by one random operator at a time: rows known, none or symbolic; sizes that data say; narrow
+    types."""
 
     def __init__(self, draw: Callable[..., Any]) -> None:
         self.draw, self.builder = draw, GraphBuilder("random")
@@ -103,14 +105,28 @@ class Network:
         sizes = self.builder.input("sizes", tensor_type("int64", (2,)))
         if self.pick((False, True)):
             sizes = self.add(ops.Maximum(), sizes, sizes)
-        return self.add(ops.Reshape((self.builder.symbol(sizes, 0), self.builder.symbol(sizes, 1))), self.input("data", 12))
+        return self.add(
+            ops.Reshape((self.builder.symbol(sizes, 0), self.builder.symbol(sizes, 1))), self.input("data", 12)
+        )
 
     def one(self, fits: Callable[[Value], bool] = lambda v: True) -> Value | None:
         found = [v for v in self.values if fits(v)]
         return found[self.pick(range(len(found)))] if found else None
 
     def step(self) -> None:
-        grow = (self.unary, self.unary, self.binary, self.binary, self.product, self.softmax, self.move, self.reduce, self.cast, self.where, self.shift)
+        grow = (
+            self.unary,
+            self.unary,
+            self.binary,
+            self.binary,
+            self.product,
+            self.softmax,
+            self.move,
+            self.reduce,
+            self.cast,
+            self.where,
+            self.shift,
+        )
         value = self.pick(grow)()
         if value is not None:
             self.values.append(value)
@@ -122,7 +138,9 @@ class Network:
         def fits(v: Value) -> bool:
             last = v.shape[-1] if v.shape else None
             return (
-                v.dtype.name == "float32" and (like is None or v.shape == like.shape) and (rank is None or len(v.shape) == rank)
+                v.dtype.name == "float32"
+                and (like is None or v.shape == like.shape)
+                and (rank is None or len(v.shape) == rank)
                 and (not columns or (isinstance(last, int) and last >= columns))
             )  # fmt: skip
 
@@ -210,7 +228,9 @@ def close(got: dict[str, Any], wanted: Sequence[Any]) -> None:
         assert (a.dtype, a.shape) == (b.dtype, b.shape), name
         # A narrow value may round the other way: by one, if it is an integer.
         relative, absolute = (2e-2, 1.0) if a.dtype.itemsize < 4 else (1e-4, 1e-4)
-        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=relative, atol=absolute, err_msg=name)
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=relative, atol=absolute, err_msg=name
+        )
 
 
 def check(case: tuple[Graph, str], folder: Path) -> None:
@@ -230,7 +250,9 @@ def check(case: tuple[Graph, str], folder: Path) -> None:
                 continue
             got = executable.run(given_)
             close(got, wanted)
-            assert not any(np.shares_memory(a, b) for a in got.values() for b in given_.values()), "results own their memory"
+            assert not any(np.shares_memory(a, b) for a in got.values() for b in given_.values()), (
+                "results own their memory"
+            )
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))

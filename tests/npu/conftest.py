@@ -1,4 +1,5 @@
-"""The example accelerator is no part of the workspace: its folder is put on the path, and the plugin is registered by hand."""
+"""The example accelerator is no part of the workspace: its folder is put on the path, and the plugin is registered by
+hand."""
 
 import sys
 from collections.abc import Iterator

@@ -13,7 +13,9 @@ ALONE = "(float32 and (MatMul or Relu or Softmax or Transpose or TopK)) or (Add 
 TOGETHER = "dense or odd or fork or mlp"
 
 
-@pytest.mark.parametrize(("levels", "keyword"), [((1, 2, 8), ""), ((3, 4, 9), ALONE), ((5, 6), TOGETHER), ((7,), "seeds or results")])
+@pytest.mark.parametrize(
+    ("levels", "keyword"), [((1, 2, 8), ""), ((3, 4, 9), ALONE), ((5, 6), TOGETHER), ((7,), "seeds or results")]
+)
 def test_quick(levels: tuple[int, ...], keyword: str) -> None:
     report = run("npu", levels=levels, quick=True, keyword=keyword)
     assert report.passed, report.summary()

@@ -38,8 +38,18 @@ def instructions(draw: Any, depth: int) -> list[Instruction]:
             strides = [draw(numbers) for _ in range(dims)]
             if op.axes is not None:
                 strides[-1] = 1
-            terms = [Term(draw(st.integers(0, depth - 1)), draw(numbers), draw(st.integers(0, 5))) for _ in range(draw(st.integers(0, 3)) if depth else 0)]
-            operands.append(View(draw(st.sampled_from(sorted(w for w in where if w < DRAM + 3))), draw(numbers), tuple(strides), tuple(terms)))
+            terms = [
+                Term(draw(st.integers(0, depth - 1)), draw(numbers), draw(st.integers(0, 5)))
+                for _ in range(draw(st.integers(0, 3)) if depth else 0)
+            ]
+            operands.append(
+                View(
+                    draw(st.sampled_from(sorted(w for w in where if w < DRAM + 3))),
+                    draw(numbers),
+                    tuple(strides),
+                    tuple(terms),
+                )
+            )
         found.append(Instruction(name, shape, tuple(operands)))
     return found
 
@@ -113,7 +123,10 @@ def test_what_is_no_binary() -> None:
     ]:
         with pytest.raises(ExecutionError, match=why):
             decode(data)
-    with pytest.raises(ExecutionError, match=r"the npu's code is of version 7\n  why: this device runs version 1\n  hint: compile the model again"):
+    with pytest.raises(
+        ExecutionError,
+        match=r"the npu's code is of version 7\n  why: this device runs version 1\n  hint: compile the model again",
+    ):
         decode(code[:4] + struct.pack("<H", 7) + code[6:])
 
 

@@ -1,4 +1,5 @@
-"""Models on the example accelerator: results are those of the reference, nodes go where they can be computed, and what cannot says why."""
+"""Models on the example accelerator: results are those of the reference, nodes go where they can be computed, and what
+cannot says why."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def data(g: GraphBuilder, *shape: int) -> Any:
 
 
 def agrees(graph: Graph, target: str = "npu", *, alone: bool = True, atol: float = 4e-6) -> Executable:
-    """Results within a few units in the last place of the greatest, and, if `alone`, nothing on the host: small graphs would not be worth the copies."""
+    """Results within a few units in the last place of the greatest, and, if `alone`, nothing on the host: small graphs
+    would not be worth the copies."""
     exe = weft.compile(graph, target, cache=False)
     inputs = {v.name: RNG.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
     got = exe.run(inputs)
@@ -61,7 +63,9 @@ def traces(graph: Graph, target: str = "npu") -> list[tuple[str, str]]:
 
     compilation = MixedCompilation(resolve_targets(target), cache=False)
     compilation.run(graph)
-    return [(k.rule, str(k.trace)) for r in compilation.regions if r.target.target.kind == "npu" for k in r.kernels.values()]
+    return [
+        (k.rule, str(k.trace)) for r in compilation.regions if r.target.target.kind == "npu" for k in r.kernels.values()
+    ]
 
 
 # -- products
@@ -110,16 +114,28 @@ def test_products_of_any_size(m: int, k: int, n: int) -> None:
 @given(st.data())
 def test_convolutions(d: Any) -> None:
     c, o = d.draw(st.sampled_from([1, 3, 8, 16, 24])), d.draw(st.sampled_from([8, 16, 20]))
-    kernel, stride, pad, dilation = (d.draw(st.sampled_from(list(x))) for x in ((1, 2, 3, 5), (1, 2, 3), (0, 1, 2), (1, 2)))
+    kernel, stride, pad, dilation = (
+        d.draw(st.sampled_from(list(x))) for x in ((1, 2, 3, 5), (1, 2, 3), (0, 1, 2), (1, 2))
+    )
     h, w = d.draw(st.integers(9, 20)), d.draw(st.integers(9, 20))
     op = Conv(strides=(stride, stride), pads=(pad, pad, pad, 0), dilations=(dilation, dilation))
-    agrees(one((1, c, h, w), lambda g, x: g.add(Relu(), g.add(Add(), g.add(op, x, data(g, o, c, kernel, kernel)), data(g, o, 1, 1)))))
+    agrees(
+        one(
+            (1, c, h, w),
+            lambda g, x: g.add(Relu(), g.add(Add(), g.add(op, x, data(g, o, c, kernel, kernel)), data(g, o, 1, 1))),
+        )
+    )
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_depthwise_convolutions(stride: int) -> None:
     op = Conv(strides=(stride, stride), pads=(1, 1, 1, 1), groups=24)
-    agrees(one((1, 24, 15, 17), lambda g, x: g.add(Relu(), g.add(Add(), g.add(op, x, data(g, 24, 1, 3, 3)), data(g, 24, 1, 1)))))
+    agrees(
+        one(
+            (1, 24, 15, 17),
+            lambda g, x: g.add(Relu(), g.add(Add(), g.add(op, x, data(g, 24, 1, 3, 3)), data(g, 24, 1, 1))),
+        )
+    )
 
 
 def test_a_convolution_larger_than_the_memories() -> None:
@@ -147,7 +163,14 @@ def test_other_operators(op: Any) -> None:
 
 
 def test_windows_that_overlap_are_added_one_after_another() -> None:
-    agrees(one((1, 12, 9), lambda g, x: g.add(Col2Im(image=(5, 6), block=(2, 3), strides=(2, 1), pads=(1, 0, 0, 1), dilations=(1, 2)), x)))
+    agrees(
+        one(
+            (1, 12, 9),
+            lambda g, x: g.add(
+                Col2Im(image=(5, 6), block=(2, 3), strides=(2, 1), pads=(1, 0, 0, 1), dilations=(1, 2)), x
+            ),
+        )
+    )
 
 
 def test_a_long_vector_of_a_prime_length() -> None:
@@ -176,7 +199,9 @@ def test_what_the_npu_does_not_take_goes_to_the_host(tmp_path: Path) -> None:
     graph = one((32, 512), build)
     exe = agrees(graph, "npu, llvm", alone=False, atol=2e-5)  # sums of a thousand products, one after another
     assert [s.kind for s in exe.manifest.steps].count("device") == 2
-    with pytest.raises(UnsupportedError, match=r"TopK.*\n.*npu: TopK is no formula of its operands' elements \[opaque\]"):
+    with pytest.raises(
+        UnsupportedError, match=r"TopK.*\n.*npu: TopK is no formula of its operands' elements \[opaque\]"
+    ):
         weft.compile(graph, "npu", cache=False)
     exe.save(tmp_path / "m.weft")
     x = RNG.standard_normal((32, 512)).astype(np.float32)
@@ -187,7 +212,9 @@ def test_what_is_not_worth_the_copies_stays_on_the_host() -> None:
     small = one((8, 16), lambda g, x: g.add(Relu(), x))
     assert [s.kind for s in weft.compile(small, "npu, llvm", cache=False).manifest.steps] == ["native"]
     large = one((512, 512), lambda g, x: g.add(Relu(), g.add(MatMul(), x, data(g, 512, 4096))))
-    kinds = {c: {s.kind for s in weft.compile(large, f"npu -clock={c}, llvm", cache=False).manifest.steps} for c in (0, 1)}
+    kinds = {
+        c: {s.kind for s in weft.compile(large, f"npu -clock={c}, llvm", cache=False).manifest.steps} for c in (0, 1)
+    }
     assert kinds == {0: {"copy", "device"}, 1: {"native"}}  # at a megahertz the host is faster
     with pytest.raises(TargetError, match="option '-clock' is 0 to 100000 MHz, got -1"):
         weft.compile(small, "npu -clock=-1", cache=False)
@@ -237,7 +264,9 @@ def test_a_scope_that_a_schedule_overflows() -> None:
       for j in 100000 { y[j] = t[j] }
     }
     """
-    with pytest.raises(WeftError, match=r"weft-npu: the schedule wants 400128 bytes of scope 'npu.weights', there are 262144"):
+    with pytest.raises(
+        WeftError, match=r"weft-npu: the schedule wants 400128 bytes of scope 'npu.weights', there are 262144"
+    ):
         require(NpuCodegen((1 << 18, 1 << 18, 1 << 17, 1 << 15)), parse_program(text), "npu")
 
 
@@ -303,12 +332,19 @@ def test_a_group_that_does_not_fit_together_is_computed_block_by_block() -> None
     g = GraphBuilder("net")
     x, w, b = (g.input(name, tensor_type("float32", shape)) for name, shape in shapes.items())
     g.output(g.add(Relu(), g.add(Add(), g.add(MatMul(), x, w), b)), "y")
-    s = Schedule(lower_group(g.build()), resolve_target("npu").machine, checked=True, intrinsics={i.name: i for i in INTRINSICS})
+    s = Schedule(
+        lower_group(g.build()), resolve_target("npu").machine, checked=True, intrinsics={i.name: i for i in INTRINSICS}
+    )
     gemm = rules()[0]
     assert isinstance(gemm, Gemm)
     gemm.apart(s)
     assert lacking(s.program, s.machine) == []
-    assert [str(s.trace).count(f"'{name}'") for name in ("gemm8x8", "vec.fma", "vec.add", "vec.atleast")] == [2, 0, 1, 1]
+    assert [str(s.trace).count(f"'{name}'") for name in ("gemm8x8", "vec.fma", "vec.add", "vec.atleast")] == [
+        2,
+        0,
+        1,
+        1,
+    ]
     assert all(b.annotation("tensorize") for b in blocks_in(s.program.body))
     arrays = [RNG.integers(-4, 5, shape).astype(np.float32) for shape in shapes.values()]
     (got,) = interpret(s.program, arrays, intrinsics=meanings(INTRINSICS)).values()

@@ -25,7 +25,10 @@ def test_nothing_but_public_names_is_imported() -> None:
 
 
 def test_a_plugin_that_is_not_used_imports_nothing_heavy() -> None:
-    code = "import sys, weft_npu.plugin; print([m for m in ('numpy', 'typer', 'weft.loop', 'weft_npu.codegen') if m in sys.modules])"
+    code = (
+        "import sys, weft_npu.plugin; print([m for m in ('numpy', 'typer', 'weft.loop', 'weft_npu.codegen') if m in"
+        " sys.modules])"
+    )
     found = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -33,15 +36,21 @@ def test_a_plugin_that_is_not_used_imports_nothing_heavy() -> None:
 def test_a_wheel(tmp_path: Path) -> None:
     require("hatchling")
     code = f"from hatchling.build import build_wheel; print(build_wheel({str(tmp_path)!r}))"
-    name = subprocess.run([sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True).stdout.split()[-1]
+    name = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER, capture_output=True, text=True, check=True
+    ).stdout.split()[-1]
     with zipfile.ZipFile(tmp_path / name) as wheel:
         names = wheel.namelist()
-        assert {Path(n).name for n in names if n.startswith("weft_npu/")} == {p.name for p in (FOLDER / "weft_npu").glob("*.*")}
+        assert {Path(n).name for n in names if n.startswith("weft_npu/")} == {
+            p.name for p in (FOLDER / "weft_npu").glob("*.*")
+        }
         entry = wheel.read(next(n for n in names if n.endswith("entry_points.txt"))).decode()
     assert entry.split() == ["[weft.plugins]", "npu", "=", "weft_npu.plugin"]
 
 
-@pytest.mark.parametrize("name", ["gemm8x8", "gemm1x8", "dma.load", "vec.copy", "vec.fma", "vec.select", "vec.mac", "vec.greatest"])
+@pytest.mark.parametrize(
+    "name", ["gemm8x8", "gemm1x8", "dma.load", "vec.copy", "vec.fma", "vec.select", "vec.mac", "vec.greatest"]
+)
 def test_instructions_do_what_they_mean(name: str) -> None:
     from weft_npu.intrinsics import INTRINSICS
 

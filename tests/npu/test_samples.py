@@ -1,4 +1,5 @@
-"""Every kernel that the npu computes is made by tensorizing: of every operator's samples, and of the models. `pytest --full` takes all, otherwise a few."""
+"""Every kernel that the npu computes is made by tensorizing: of every operator's samples, and of the models. `pytest
+--full` takes all, otherwise a few."""
 
 from __future__ import annotations
 
@@ -28,13 +29,28 @@ def cases() -> dict[str, Case]:
     found = {}
     for op in ALL_OPERATORS:
         for k, sample in enumerate(op.samples()):
-            if all(x is None or x.dtype == np.float32 for x in sample.inputs) and any(x is not None for x in sample.inputs):
+            if all(x is None or x.dtype == np.float32 for x in sample.inputs) and any(
+                x is not None for x in sample.inputs
+            ):
                 found[f"{op.__name__} {sample.name or k}"] = Case(op, sample, "float32", sample.name)
     return found
 
 
 CASES = cases()
-ALWAYS = ("Conv", "MatMul", "MaxPool", "AveragePool", "Softmax", "Pad", "Relu", "Gelu", "Clip", "Concat", "ReduceSum", "Resize")
+ALWAYS = (
+    "Conv",
+    "MatMul",
+    "MaxPool",
+    "AveragePool",
+    "Softmax",
+    "Pad",
+    "Relu",
+    "Gelu",
+    "Clip",
+    "Concat",
+    "ReduceSum",
+    "Resize",
+)
 """Operators of which a sample is in every run."""
 
 
@@ -66,7 +82,14 @@ def is_tensorized(kernel: Kernel) -> None:
     assert blocks and [b.name for b in blocks if not b.annotation("tensorize")] == []
     made = {s.args[1] for s in kernel.trace.steps if s.do == "tensorize"}
     assert made == {b.annotation("tensorize") for b in blocks}
-    named = type(kernel.naive)(kernel.scheduled.name, kernel.naive.inputs, kernel.naive.outputs, kernel.naive.dims, kernel.naive.body, kernel.naive.aliases)
+    named = type(kernel.naive)(
+        kernel.scheduled.name,
+        kernel.naive.inputs,
+        kernel.naive.outputs,
+        kernel.naive.dims,
+        kernel.naive.body,
+        kernel.naive.aliases,
+    )
     assert str(replay(named, kernel.trace, {i.name: i for i in INTRINSICS})) == str(kernel.scheduled)
 
 
@@ -85,7 +108,9 @@ def test_every_kernel_of_a_sample_is_made_by_tensorize(name: str) -> None:
     with np.errstate(all="ignore"):
         for got, want in zip(exe.run(case.inputs()).values(), case.expected()):
             greatest = np.abs(want[np.isfinite(want)]).max(initial=0.0)
-            np.testing.assert_allclose(got, want, rtol=0, atol=case.tolerance() * eps * max(float(greatest), 1e-30), equal_nan=True)
+            np.testing.assert_allclose(
+                got, want, rtol=0, atol=case.tolerance() * eps * max(float(greatest), 1e-30), equal_nan=True
+            )
 
 
 def test_every_kernel_of_a_residual_network_is_made_by_tensorize() -> None:

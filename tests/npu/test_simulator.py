@@ -1,4 +1,5 @@
-"""The simulator: batches of loops mean what one instruction after another means; bounds; overlap of copies and computation."""
+"""The simulator: batches of loops mean what one instruction after another means; bounds; overlap of copies and
+computation."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ def spelt(code: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     def place(x: Any, counters: list[int]) -> Any:
         if not isinstance(x, View):
             return x
-        return View(x.memory, x.base + sum(t.step * (counters[t.loop] % t.modulo if t.modulo else counters[t.loop]) for t in x.terms), x.strides)
+        return View(
+            x.memory,
+            x.base + sum(t.step * (counters[t.loop] % t.modulo if t.modulo else counters[t.loop]) for t in x.terms),
+            x.strides,
+        )
 
     def go(at: int, counters: list[int]) -> int:
         while at < len(code):
@@ -61,7 +66,9 @@ def nests(draw: Any) -> Kernel:
         strides = [draw(st.sampled_from([0, 1, 2, 3, 8])) for _ in range(dims)]
         if dense:
             strides[-1] = 1
-        terms = [Term(d, draw(st.sampled_from([0, 1, 4, 16, 64])), draw(st.sampled_from([0, 0, 2, 3]))) for d in range(depth)]
+        terms = [
+            Term(d, draw(st.sampled_from([0, 1, 4, 16, 64])), draw(st.sampled_from([0, 0, 2, 3]))) for d in range(depth)
+        ]
         return View(memory, draw(st.integers(0, 40)), tuple(strides), tuple(terms))
 
     if draw(st.booleans()):
@@ -70,11 +77,22 @@ def nests(draw: Any) -> Kernel:
         c = view(2, 2, True)
         operands: tuple[View, ...] = (View(2, c.base, (8, 1), c.terms), view(0, 2, True), view(1, 2, True))
     else:
-        op, shape = draw(st.sampled_from(["vec.add", "vec.mul", "vec.max"])), (draw(st.integers(1, 3)), draw(st.integers(1, 4)))
+        op, shape = (
+            draw(st.sampled_from(["vec.add", "vec.mul", "vec.max"])),
+            (draw(st.integers(1, 3)), draw(st.integers(1, 4))),
+        )
         target = view(2, 2, False)
         same = draw(st.booleans())
-        operands = (View(2, target.base, (4, 1), target.terms), View(2, target.base, (4, 1), target.terms) if same else view(2, 2, False), view(0, 2, False))
-    code = [*(Instruction("loop", (n,)) for n in trips), Instruction(op, shape, operands), *(Instruction("end") for _ in trips)]
+        operands = (
+            View(2, target.base, (4, 1), target.terms),
+            View(2, target.base, (4, 1), target.terms) if same else view(2, 2, False),
+            view(0, 2, False),
+        )
+    code = [
+        *(Instruction("loop", (n,)) for n in trips),
+        Instruction(op, shape, operands),
+        *(Instruction("end") for _ in trips),
+    ]
     return Kernel(0, (4096, 4096, 4096, 4096), tuple(code))
 
 
@@ -86,7 +104,9 @@ def test_loops_at_once_mean_one_after_another(kernel: Kernel, seed: int) -> None
         r = Run(Program(Kernel(0, kernel.memories, code)), [])
         rng = np.random.default_rng(seed)
         for memory in r.memories.values():
-            memory[:] = rng.integers(-2, 3, memory.size)  # whole numbers: sums are exact in any order, as long as they are small
+            memory[:] = rng.integers(
+                -2, 3, memory.size
+            )  # whole numbers: sums are exact in any order, as long as they are small
         r.run()
         results.append(r.memories[2])
     big = np.abs(results[1]) > 2**24
@@ -114,7 +134,7 @@ def test_a_product() -> None:
         end
         vec.max 16x16 accumulators[0; 16 1], accumulators[0; 16 1], 3.0
         dma.store 16x16 p2[0; 16 1], accumulators[0; 16 1]
-        """,
+        """,  # noqa: E501
         a.reshape(-1), b.reshape(-1), c.reshape(-1),
     )  # fmt: skip
     np.testing.assert_allclose(c, np.maximum(a @ b, 3), rtol=1e-5)
@@ -150,14 +170,19 @@ def test_two_buffers_in_turn_are_faster_than_one() -> None:
     [
         (
             "loop 5\n dma.load 256 activations[0 + 256*i0; 1], p0[0; 1]\nend",
-            "kernel 'kernel' leaves the memory 'activations' of the npu\n  dma.load 256, operand 0, in loops 5\n"
-            "  why: it touches bytes 0 … 5119, the memory has 4096",
+            (
+                "kernel 'kernel' leaves the memory 'activations' of the npu\n  dma.load 256, operand 0, in loops 5\n"
+                "  why: it touches bytes 0 … 5119, the memory has 4096"
+            ),
         ),
         (
             "dma.load 8 activations[0; 1], p0[1000; 1]",
             "leaves the memory 'parameter 0' of the npu\n  dma.load 8, operand 1\n  why: it touches bytes 4000 … 4031",
         ),
-        ("fill_zero 8x8 accumulators[-1; 8 1]", "leaves the memory 'accumulators' of the npu\n  fill_zero 8x8, operand 0\n  why: it touches bytes -4 … "),
+        (
+            "fill_zero 8x8 accumulators[-1; 8 1]",
+            "leaves the memory 'accumulators' of the npu\n  fill_zero 8x8, operand 0\n  why: it touches bytes -4 … ",
+        ),
     ],
 )
 def test_what_leaves_a_memory(text: str, why: str) -> None:
@@ -189,7 +214,9 @@ def test_vector_operations_agree_with_numpy() -> None:
 
 
 def test_a_device_runs_a_section() -> None:
-    text = "loop 2\n dma.load 4 activations[0; 1], p0[0 + 4*i0; 1]\n dma.store 4 p1[0 + 4*i0; 1], activations[0; 1]\nend\n"
+    text = (
+        "loop 2\n dma.load 4 activations[0; 1], p0[0 + 4*i0; 1]\n dma.store 4 p1[0 + 4*i0; 1], activations[0; 1]\nend\n"
+    )
     code = encode(assemble(HEAD.format(2) + text))
     image, entries = pack({"first": code, "second": code})
     device = Npu(1 << 16)
@@ -209,7 +236,9 @@ def test_a_device_runs_a_section() -> None:
     assert device.free == 1 << 16
     with pytest.raises(ExecutionError, match="device 'npu' has too little memory"):
         device.reserve(1 << 17)
-    with pytest.raises(ExecutionError, match=r"kernel 'x' of the npu is cut short\n  why: it has \d+ bytes, \d+ are there"):
+    with pytest.raises(
+        ExecutionError, match=r"kernel 'x' of the npu is cut short\n  why: it has \d+ bytes, \d+ are there"
+    ):
         unpack(image[:-1], {"x": entries["second"]})
     with pytest.raises(ExecutionError, match="kernel 'x' of the npu lies outside its section"):
         unpack(image, {"x": len(image)})

@@ -1,4 +1,5 @@
-"""ONNX's own conformance cases of single operators, from the installed `onnx` package, and how Weft is held against them.
+"""ONNX's own conformance cases of single operators, from the installed `onnx` package, and how Weft is held against
+them.
 
 python -m tests.onnx_backend.node_cases --update-passing [--only REGEX]      runs every case, writes passing.txt
 """
@@ -25,7 +26,8 @@ from weft_onnx.tensors import to_array
 
 PASSING = Path(__file__).parent / "passing.txt"
 NOT_PASSING = Path(__file__).parent / "not_passing.txt"
-# Operators of which a case may have other steps than one native segment, and why. So may cases of strings, sequences and optionals.
+# Operators of which a case may have other steps than one native segment, and why. So may cases of strings, sequences
+# and optionals.
 STEPS = {
     "If": "a branch that may fail, or whose results are not of the other's type, is taken or not",
     "Loop": "the trips are more than are unrolled, or only the run knows how many",
@@ -109,7 +111,10 @@ def run(case: Any) -> None:
 def has_steps(model: onnx.ModelProto) -> bool:
     """Whether a model may have other steps than one native segment."""
     ends = [*model.graph.input, *model.graph.output]
-    objects = any(e.type.WhichOneof("value") != "tensor_type" or e.type.tensor_type.elem_type == onnx.TensorProto.STRING for e in ends)
+    objects = any(
+        e.type.WhichOneof("value") != "tensor_type" or e.type.tensor_type.elem_type == onnx.TensorProto.STRING
+        for e in ends
+    )
     return objects or any(n.op_type in STEPS for n in nodes(model.graph))
 
 
@@ -142,7 +147,9 @@ def run_on_device(case: Any, kind: str) -> dict[str, str]:
     check(case, executable)
     assert mixed.placement is not None
     elsewhere = [p for p in mixed.placement.nodes if p.target != kind]
-    return {type(p.node.op).__name__: "{1} [{0}]".format(*p.refused.get(kind, ("", "nobody says why"))) for p in elsewhere}
+    return {
+        type(p.node.op).__name__: "{1} [{0}]".format(*p.refused.get(kind, ("", "nobody says why"))) for p in elsewhere
+    }
 
 
 def check(case: Any, executable: weft.Executable) -> None:
@@ -161,7 +168,9 @@ def check(case: Any, executable: weft.Executable) -> None:
 def obeys(op: str, inputs: list[Any], results: list[Any], expected: list[Any]) -> None:
     """Holds random results against the expected ones' dtypes and shapes, and against what any draw has to be."""
     for got, want in zip(results, expected):
-        assert got.dtype == want.dtype and got.shape == want.shape, f"got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+        assert got.dtype == want.dtype and got.shape == want.shape, (
+            f"got {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
+        )
     if op != "Dropout":
         assert set(np.unique(results[0])) <= {0, 1}
         assert not results[0][inputs[0] <= 0].any() and results[0][inputs[0] >= 1].all()
@@ -170,7 +179,9 @@ def obeys(op: str, inputs: list[Any], results: list[Any], expected: list[Any]) -
     kept = results[1] if len(results) > 1 else results[0] != 0
     np.testing.assert_allclose(results[0], np.where(kept, x / (1 - ratio), 0), rtol=1e-6)
     share = kept.mean()  # six deviations of a sum of as many draws
-    assert abs(share - (1 - ratio)) <= 6 * np.sqrt(ratio * (1 - ratio) / x.size), f"{share} are kept, expected about {1 - ratio}"
+    assert abs(share - (1 - ratio)) <= 6 * np.sqrt(ratio * (1 - ratio) / x.size), (
+        f"{share} are kept, expected about {1 - ratio}"
+    )
 
 
 def compare(got: Any, want: Any, rtol: float, atol: float) -> None:
@@ -180,7 +191,9 @@ def compare(got: Any, want: Any, rtol: float, atol: float) -> None:
         for g, w in zip(got or (), want or ()):
             compare(g, w, rtol, atol)
         return
-    assert isinstance(got, np.ndarray) and isinstance(want, np.ndarray), f"got {type(got).__name__}, expected {type(want).__name__}"
+    assert isinstance(got, np.ndarray) and isinstance(want, np.ndarray), (
+        f"got {type(got).__name__}, expected {type(want).__name__}"
+    )
     assert got.dtype == want.dtype, f"got {got.dtype}, expected {want.dtype}"
     assert got.shape == want.shape, f"got {got.shape}, expected {want.shape}"
     if got.dtype == object:
@@ -226,7 +239,10 @@ def main(arguments: Sequence[str]) -> None:
     operators = {op for op, _ in kept} - {"expanded"}
     print(f"{len(kept)} of {len(cases())} cases pass, of {len(operators)} operators")
     if options.update_passing:
-        head = f"# Node cases of onnx {onnx.__version__} that pass: operator, case. Written by `python -m tests.onnx_backend.node_cases --update-passing`.\n"
+        head = (
+            f"# Node cases of onnx {onnx.__version__} that pass: operator, case. Written by `python -m"
+            " tests.onnx_backend.node_cases --update-passing`.\n"
+        )
         PASSING.write_text(head + "".join(f"{op} {name}\n" for op, name in sorted(kept)))
 
 

@@ -1,4 +1,5 @@
-"""`weft_onnx.backend`, and ONNX's own suite of tests run by it: in CI a few cases, with --full all that are listed as passing."""
+"""`weft_onnx.backend`, and ONNX's own suite of tests run by it: in CI a few cases, with --full all that are listed as
+passing."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def suite() -> Any:
         return BackendTest(backend.WeftBackend, __name__).tests
 
 
-RUNNER_FAILS = {"test_loop16_seq_none": "the runner takes the length of tensors in a sequence, which have no dimensions here"}
+RUNNER_FAILS = {
+    "test_loop16_seq_none": "the runner takes the length of tensors in a sequence, which have no dimensions here"
+}
 
 
 def test_case_of_the_public_suite(case: str) -> None:
@@ -55,7 +58,9 @@ def model() -> onnx.ModelProto:
     tensor = helper.make_tensor_value_info
     nodes = [helper.make_node("Sub", ["a", "b"], ["c"]), helper.make_node("Abs", ["c"], ["0"])]
     ends = [[tensor(name, TensorProto.FLOAT, ["n"]) for name in names] for names in ("ab", "c0")]
-    return helper.make_model(helper.make_graph(nodes, "g", *ends), opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return helper.make_model(
+        helper.make_graph(nodes, "g", *ends), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
 
 
 A, B = np.array([1, -2, 3], np.float32), np.array([2, 2, 2], np.float32)
@@ -75,7 +80,9 @@ def test_a_model_is_prepared_and_run() -> None:
 def test_a_node_is_run() -> None:
     (y,) = backend.run_node(helper.make_node("Clip", ["x", "", "high"], ["y"]), [A, np.float32(1.5)])
     np.testing.assert_array_equal(y, [1, -2, 1.5])
-    first, second = backend.run_node(helper.make_node("Split", ["x"], ["p", "q"], axis=0), np.arange(4, dtype=np.int64), opset_version=11)
+    first, second = backend.run_node(
+        helper.make_node("Split", ["x"], ["p", "q"], axis=0), np.arange(4, dtype=np.int64), opset_version=11
+    )
     assert first.tolist() == [0, 1] and second.tolist() == [2, 3]
 
 
@@ -95,7 +102,10 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         backend.prepare(model(), "TPU")
     opened: list[str] = []
     monkeypatch.setattr(backend, "open_device", opened.append)
-    assert backend.WeftBackend.target("CUDA") == "cuda, llvm" and backend.WeftBackend.target("CUDA:1") == "cuda -device=1, llvm"
+    assert (
+        backend.WeftBackend.target("CUDA") == "cuda, llvm"
+        and backend.WeftBackend.target("CUDA:1") == "cuda -device=1, llvm"
+    )
     assert opened == ["cuda", "cuda:1"]
 
     def absent(name: str) -> None:

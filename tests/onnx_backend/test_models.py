@@ -1,6 +1,8 @@
-"""ONNX's other cases, whose data are in the `onnx` package: small models, models and operators as PyTorch exported them; with --full, architectures.
+"""ONNX's other cases, whose data are in the `onnx` package: small models, models and operators as PyTorch exported
+them; with --full, architectures.
 
-What has to be downloaded is not run: the suite's kind "real", of which the kind "light" is the same architectures with weights that are made up.
+What has to be downloaded is not run: the suite's kind "real", of which the kind "light" is the same architectures with
+weights that are made up.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ KINDS = ("simple", "pytorch-converted", "pytorch-operator")
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 # Case → why it does not pass.
 NOT_PASSING: dict[str, str] = {
-    "test_gradient_of_add": "Gradient, of ai.onnx.preview.training, is no operator of a model that runs but asks for another model: reverse mode",
+    "test_gradient_of_add": (
+        "Gradient, of ai.onnx.preview.training, is no operator of a model that runs but asks for another model: reverse"
+        " mode"
+    ),
     "test_gradient_of_add_and_mul": "the same",
 }
 
@@ -62,7 +67,8 @@ def read(path: Path, type: onnx.TypeProto) -> Any:
 @pytest.mark.full
 @pytest.mark.parametrize("path", sorted(DATA.glob("light/*.onnx")), ids=lambda p: p.stem)
 def test_architecture(path: Path) -> None:
-    """Weights are all alike, and so is the input, as the suite's runner makes it; outputs are stored beside the model."""
+    """Weights are all alike, and so is the input, as the suite's runner makes it; outputs are stored beside the
+    model."""
     model = onnx.load(path)
     initialized = {i.name for i in model.graph.initializer}
     inputs = {}

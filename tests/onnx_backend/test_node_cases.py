@@ -1,14 +1,27 @@
-"""ONNX's node cases that are listed as passing: a stratified part in CI, all with --full; on the host's processor, and on an OpenCL device.
+"""ONNX's node cases that are listed as passing: a stratified part in CI, all with --full; on the host's processor, and
+on an OpenCL device.
 
-On a device everything that passes on the host passes, and only what no device computes stays with the host: sizes of other values, strings, sequences
-and control flow. In CI these are few cases, since every kernel is compiled by the driver, and with --full all.
+On a device everything that passes on the host passes, and only what no device computes stays with the host: sizes of
+other values, strings, sequences and control flow. In CI these are few cases, since every kernel is compiled by the
+driver, and with --full all.
 """
 
 from __future__ import annotations
 
 import onnx
 import pytest
-from tests.onnx_backend.node_cases import STEPS, cases, has_steps, nodes, not_passing, one_in, passing, run, run_on_device, stratified
+from tests.onnx_backend.node_cases import (
+    STEPS,
+    cases,
+    has_steps,
+    nodes,
+    not_passing,
+    one_in,
+    passing,
+    run,
+    run_on_device,
+    stratified,
+)
 
 HOST_ONLY = ("[sizes]", "[no_tensor]", "[control]")
 ON_DEVICE_ONE_IN = 90

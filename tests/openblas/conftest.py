@@ -1,4 +1,5 @@
-"""The example library is no part of the workspace: its folder is put on the path, and the plugin is registered by hand."""
+"""The example library is no part of the workspace: its folder is put on the path, and the plugin is registered by
+hand."""
 
 import sys
 from collections.abc import Iterator

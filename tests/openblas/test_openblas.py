@@ -43,13 +43,20 @@ def product(a: Any, b: Any, dtype: str = "float32") -> Graph:
 def arrays(a: Any, b: Any, dtype: str, seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     shapes = {"a": a, "b": b}
-    return {name: rng.standard_normal([d if isinstance(d, int) else SIZES[d.name] for d in shape]).astype(dtype) for name, shape in shapes.items()}
+    return {
+        name: rng.standard_normal([d if isinstance(d, int) else SIZES[d.name] for d in shape]).astype(dtype)
+        for name, shape in shapes.items()
+    }
 
 
 def check(got: Any, inputs: dict[str, Any]) -> None:
     expected = np.matmul(inputs["a"].astype(np.float64), inputs["b"].astype(np.float64))
     assert got.shape == expected.shape
-    bound = np.finfo(inputs["a"].dtype).eps * (inputs["a"].shape[-1] + 1) * np.matmul(np.abs(inputs["a"]), np.abs(inputs["b"]))
+    bound = (
+        np.finfo(inputs["a"].dtype).eps
+        * (inputs["a"].shape[-1] + 1)
+        * np.matmul(np.abs(inputs["a"]), np.abs(inputs["b"]))
+    )
     assert (np.abs(got - expected) <= bound + 1e-300).all()
 
 
@@ -58,7 +65,8 @@ def check(got: Any, inputs: dict[str, Any]) -> None:
     ("a", "b"),
     [
         ((7, 9), (9, 5)), ((9,), (9, 5)), ((7, 9), (9,)), ((9,), (9,)), ((4, 1), (1, 5)), ((1, 9), (9, 1)),
-        ((BATCH, 12, ROWS, 8), (BATCH, 12, 8, ROWS)), ((BATCH, 5, 8), (8, 3)), ((2, 1, 4, 8), (3, 8, 5)), ((1, 1, 4), (7, 4, 1)),
+        ((BATCH, 12, ROWS, 8), (BATCH, 12, 8, ROWS)), ((BATCH, 5, 8), (8, 3)), ((2, 1, 4, 8), (3, 8, 5)), ((1, 1, 4),
+            (7, 4, 1)),
         ((4, 0), (0, 5)), ((0, 4), (4, 5)), ((2, 3, 4), (2, 4, 0)), ((0, 3, 4), (0, 4, 5)), ((2, 3, 0), (2, 0, 4)),
     ],
 )  # fmt: skip
@@ -83,7 +91,9 @@ def test_calls_mean_what_the_loops_mean(data: st.DataObject) -> None:
     naive = lower_group(product(a, b, "float64"), "kernel")
     called = call_library(naive)
     assert "openblas.dgemm" in str(called) and "block" not in str(called)
-    given_arrays = [x.reshape([int_const(d) for d in p.shape]) for x, p in zip(inputs.values(), naive.inputs, strict=True)]
+    given_arrays = [
+        x.reshape([int_const(d) for d in p.shape]) for x, p in zip(inputs.values(), naive.inputs, strict=True)
+    ]
     (got,) = interpret(called, given_arrays, intrinsics={"openblas.dgemm": gemm}).values()
     check(got.reshape(np.matmul(*inputs.values()).shape), inputs)
 
@@ -101,7 +111,9 @@ def test_it_computes_with_another_target_and_nothing_is_copied(monkeypatch: pyte
     exe = weft.compile(mlp(), "openblas -always, llvm", cache=False)
     x = np.random.default_rng(1).standard_normal((9, 64)).astype(np.float32)
     assert [s.kind for s in exe.manifest.steps].count("device") == 2
-    np.testing.assert_allclose(exe.run({"x": x})["y"], weft.compile(mlp(), "llvm", cache=False).run({"x": x})["y"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        exe.run({"x": x})["y"], weft.compile(mlp(), "llvm", cache=False).run({"x": x})["y"], rtol=1e-4, atol=1e-6
+    )
 
 
 def test_costs_decide() -> None:
@@ -148,7 +160,11 @@ def test_a_matrix_that_lies_transposed_is_read_as_it_lies() -> None:
     from weft_openblas.products import call_library
 
     text = str(lower_group(product((4, 6), (6, 5)), "kernel"))
-    turned = parse_program(text.replace("in1: float32[6, 5]", "in1: float32[5, 6]").replace("in1[matmul_vr0, matmul_vi1]", "in1[matmul_vi1, matmul_vr0]"))
+    turned = parse_program(
+        text.replace("in1: float32[6, 5]", "in1: float32[5, 6]").replace(
+            "in1[matmul_vr0, matmul_vi1]", "in1[matmul_vi1, matmul_vr0]"
+        )
+    )
     called = call_library(turned)
     assert "openblas.sgemm(in0[0, 0], 0, 6, in1[0, 0], 1, 6, matmul[0, 0], 5, 4, 5, 6)" in str(called)
     x, y = np.arange(24, dtype=np.float32).reshape(4, 6), np.arange(30, dtype=np.float32).reshape(5, 6)
@@ -162,7 +178,10 @@ def test_sizes_beyond_the_librarys_integers_are_an_error(monkeypatch: pytest.Mon
     exe = weft.compile(product((BATCH, 300), (300, 4)), "openblas", cache=False)
     inputs = arrays((BATCH, 300), (300, 4), "float32")
     monkeypatch.setattr(device, "LARGEST", 299)
-    text = "failed on device 'openblas'\n  why: OverflowError: a size of 300 is too large for OpenBLAS, which counts to 299"
+    text = (
+        "failed on device 'openblas'\n  why: OverflowError: a size of 300 is too large for OpenBLAS, which counts"
+        " to 299"
+    )
     with pytest.raises(ExecutionError, match=text):
         exe.run(inputs)
     monkeypatch.undo()

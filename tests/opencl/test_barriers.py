@@ -11,7 +11,10 @@ from weft.loop.parser import parse_program
 from weft_opencl.barriers import begin_with_barriers
 from weft_testing.conform.kit import Kit
 
-HEAD = "program p(x: float32[4, 4]) -> (y: float32[8, 4], s: float32[4]) { for i in 4 threadIdx.x { s[i] = 1.0f32 @barrier() for t in 8 {"
+HEAD = (
+    "program p(x: float32[4, 4]) -> (y: float32[8, 4], s: float32[4]) { for i in 4 threadIdx.x { s[i] = 1.0f32"
+    " @barrier() for t in 8 {"
+)
 ADD, KEEP, HAND = "for r in 4 { acc[] = acc[] + x[i, r]*s[r] }", "y[t, i] = acc[]", "s[i] = min(acc[], 2.0f32)"
 
 
@@ -22,13 +25,20 @@ def program(body: str, after: str = "") -> Program:
 @pytest.mark.parametrize(
     ("body", "after", "begun", "barriers"),
     [
-        (f"{ADD} {KEEP} @barrier() {HAND} @barrier()", "y[0, i] = s[3 - i]", True, 4),  # the last one is moved, and one stands behind the loop
+        (
+            f"{ADD} {KEEP} @barrier() {HAND} @barrier()",
+            "y[0, i] = s[3 - i]",
+            True,
+            4,
+        ),  # the last one is moved, and one stands behind the loop
         (f"{ADD} @barrier() {HAND} @barrier() {KEEP}", "", True, 4),
         (f"{KEEP} @barrier() {ADD} {HAND} @barrier()", "", False, 3),
         (f"{ADD} {KEEP}", "", False, 1),
     ],
 )
-def test_loops_with_loops_before_their_barriers_begin_with_one(body: str, after: str, begun: bool, barriers: int) -> None:
+def test_loops_with_loops_before_their_barriers_begin_with_one(
+    body: str, after: str, begun: bool, barriers: int
+) -> None:
     before = program(f"acc[] = 0.0f32 {body}", after)
     made = begin_with_barriers(before)
     text = str(made)

@@ -1,4 +1,5 @@
-"""The conformance kit on an OpenCL device, in tests PoCL's: in CI some samples of some operators, with --full all of it."""
+"""The conformance kit on an OpenCL device, in tests PoCL's: in CI some samples of some operators, with --full all of
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ ALONE = "(float32 and (MatMul or Relu or Softmax or Transpose or GRU)) or (Add a
 """Products, elementwise groups, rows, copies, loops around launches."""
 
 
-CHECKS = [((1, 2, 8), ""), ((3, 4), ALONE), ((5, 6), "dense or odd or mlp"), ((7,), "seeds or results"), ((9,), "Relu and float32"), ((10,), "whole")]
+CHECKS = [
+    ((1, 2, 8), ""),
+    ((3, 4), ALONE),
+    ((5, 6), "dense or odd or mlp"),
+    ((7,), "seeds or results"),
+    ((9,), "Relu and float32"),
+    ((10,), "whole"),
+]
 
 
 @pytest.mark.parametrize(("levels", "keyword"), CHECKS)

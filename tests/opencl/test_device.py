@@ -30,7 +30,9 @@ TWICE = """program twice(x: float32[n]) -> (y: float32[n]) dims(n) {
 
 
 def emitted(text: str, device: OpenclDevice) -> tuple[str, str]:
-    found = Emitter(dialect(has_float64(device.found.device), False, has_int64_atomics(device.found.device))).emit(parse_program(text))
+    found = Emitter(dialect(has_float64(device.found.device), False, has_int64_atomics(device.found.device))).emit(
+        parse_program(text)
+    )
     return found.symbol, found.source
 
 
@@ -40,7 +42,14 @@ def section(launch: Launch, name: str = "twice") -> Any:
 
 def twice(device: OpenclDevice, **changes: Any) -> Any:
     symbol, source = emitted(TWICE, device)
-    fields = {"symbol": symbol, "code": source.encode(), "grid": ("(d0 + 63)//64", "1", "1"), "group": (64, 1, 1), "buffers": (0, 1), "dims": (0,)}
+    fields = {
+        "symbol": symbol,
+        "code": source.encode(),
+        "grid": ("(d0 + 63)//64", "1", "1"),
+        "group": (64, 1, 1),
+        "buffers": (0, 1),
+        "dims": (0,),
+    }
     return section(Launch(**{**fields, **changes}))
 
 
@@ -82,7 +91,9 @@ def test_programs_are_kept_on_disk_and_a_damaged_one_is_made_again(here: Found, 
 def test_what_the_compiler_refuses_is_shown_with_its_line(device: OpenclDevice) -> None:
     _, source = emitted(TWICE, device)
     image, entries = twice(device, code=source.replace("* 2.0f", "* tow").encode())
-    with pytest.raises(ExecutionError, match="the driver's compiler refuses kernel 'twice' for device 'opencl'") as caught:
+    with pytest.raises(
+        ExecutionError, match="the driver's compiler refuses kernel 'twice' for device 'opencl'"
+    ) as caught:
         device.load(image, entries)
     assert "y[b * 64 + t] = x[b * 64 + t] * tow;" in str(caught.value) and "'tow'" in str(caught.value)
     assert device.found.version in str(caught.value)
@@ -101,7 +112,9 @@ def tripled(device: OpenclDevice, **changes: str) -> Launch:
 
 
 def halved(device: OpenclDevice, name: str = "halved") -> Launch:
-    symbol, source = emitted(TWICE.replace("x[b*64 + t]*2.0f32", "min(x[b*64 + t], 7.0f32)*0.5f32").replace("twice", name), device)
+    symbol, source = emitted(
+        TWICE.replace("x[b*64 + t]*2.0f32", "min(x[b*64 + t], 7.0f32)*0.5f32").replace("twice", name), device
+    )
     return Launch(symbol, source.encode(), ("(d0 + 63)//64", "1", "1"), (64, 1, 1), (0, 1), (0,))
 
 
@@ -136,7 +149,9 @@ def test_of_many_kernels_those_that_the_compiler_refuses_are_named(device: Openc
     assert "* tow;" in str(caught.value) and "'tow'" in str(caught.value)
 
 
-def test_a_driver_that_keeps_programs_is_not_asked_for_them(here: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_driver_that_keeps_programs_is_not_asked_for_them(
+    here: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     for keeps in (True, False):
         monkeypatch.setattr("weft_opencl.device.keeps_programs", lambda device, keeps=keeps: keeps)
@@ -192,7 +207,9 @@ def test_launches_are_prepared_once_and_started_often(device: OpenclDevice) -> N
     module = device.load(*twice(device))
     memory = device.reserve(1024)
     slices = [Slice(memory, at, 16) for at in (0, 128, 256)]
-    start = device.prepare(module, [Started("twice", (slices[0], slices[1]), (4,)), Started("twice", (slices[1], slices[2]), (4,))])
+    start = device.prepare(
+        module, [Started("twice", (slices[0], slices[1]), (4,)), Started("twice", (slices[1], slices[2]), (4,))]
+    )
     for x in (np.arange(4, dtype=np.float32), np.full(4, 7, np.float32)):
         device.write(slices[0], x)
         start()
@@ -227,7 +244,10 @@ def test_atomic_updates_lose_nothing(device: OpenclDevice, dtype: str) -> None:
     if dtype in ("int64", "uint64", "float64") and not has_int64_atomics(device.found.device):
         pytest.skip("the device has no atomic updates of 64 bits")
     operations = {"sum": "+=", "least": "min=", "most": "max="}
-    updates = "\n".join(f"atomic {name}[t % 3] {symbol} x[b*64 + t]\natomic own_{name}[t % 3] {symbol} x[b*64 + t]" for name, symbol in operations.items())
+    updates = "\n".join(
+        f"atomic {name}[t % 3] {symbol} x[b*64 + t]\natomic own_{name}[t % 3] {symbol} x[b*64 + t]"
+        for name, symbol in operations.items()
+    )
     text = f"""program p(x: {dtype}[256]) -> ({", ".join(f"{n}: {dtype}[3], all_{n}: {dtype}[4, 3]" for n in operations)}) {{
       for b in 4 blockIdx.x {{
         {" ".join(f"allocate own_{n}: {dtype}[3] in shared" for n in operations)}
@@ -237,9 +257,11 @@ def test_atomic_updates_lose_nothing(device: OpenclDevice, dtype: str) -> None:
         @barrier()
         for t1 in 64 threadIdx.x {{ if t1 < 3 {{ {" ".join(f"all_{n}[b, t1] = own_{n}[t1]" for n in operations)} }} }}
       }}
-    }}"""
+    }}"""  # noqa: E501
     symbol, source = emitted(text, device)
-    module = device.load(*section(Launch(symbol, source.encode(), ("4", "1", "1"), (64, 1, 1), tuple(range(7)), ()), "p"))
+    module = device.load(
+        *section(Launch(symbol, source.encode(), ("4", "1", "1"), (64, 1, 1), tuple(range(7)), ()), "p")
+    )
     x = np.random.default_rng(0).integers(1, 90, 256).astype(dtype)
     results = [np.full(3, 40, dtype), np.zeros((4, 3), dtype)] * 3
     slices = []
@@ -255,11 +277,14 @@ def test_atomic_updates_lose_nothing(device: OpenclDevice, dtype: str) -> None:
         device.read(slices[2 + 2 * k], of_groups)
         groups = x.reshape(4, 64)
         np.testing.assert_array_equal(of_all, [function([*groups[:, r::3].ravel(), 40]) for r in range(3)])
-        np.testing.assert_array_equal(of_groups, [[function([*g[r::3], *([g[r]] if name == "sum" else [])]) for r in range(3)] for g in groups])
+        np.testing.assert_array_equal(
+            of_groups, [[function([*g[r::3], *([g[r]] if name == "sum" else [])]) for r in range(3)] for g in groups]
+        )
 
 
 def test_launches_of_many_buffers_get_a_table(device: OpenclDevice) -> None:
-    """Of twenty memories, results among those that are copied and among those that are not; a buffer that others overlap."""
+    """Of twenty memories, results among those that are copied and among those that are not; a buffer that others
+    overlap."""
     count = 40
     inputs = ", ".join(f"x{k}: float32[n]" for k in range(count))
     total = " + ".join(f"x{k}[b*64 + t]" for k in range(count))

@@ -109,7 +109,9 @@ def test_a_target_is_resolved_to_names(here: Found) -> None:
     assert here.version in OpenclTarget().fingerprint(target)
 
 
-def test_what_the_device_does_not_compute_is_declined_and_goes_to_the_next_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_device_does_not_compute_is_declined_and_goes_to_the_next_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     has = devices.features
     monkeypatch.setattr(devices, "features", lambda device: has(device) - {"float64"})
     b = GraphBuilder("sum")
@@ -147,7 +149,10 @@ def test_importing_the_plugin_does_not_look_for_devices() -> None:
     import subprocess
     import sys
 
-    script = "import sys, weft_opencl.plugin as p; p.targets(); p.devices(); assert 'pyopencl' not in sys.modules, 'pyopencl'"
+    script = (
+        "import sys, weft_opencl.plugin as p; p.targets(); p.devices(); assert 'pyopencl' not in sys.modules,"
+        " 'pyopencl'"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
@@ -157,9 +162,8 @@ def test_the_device_needs_no_compiler() -> None:
     import sys
 
     script = (
-        "import sys, weft_opencl.device; "
-        "found = [m for m in sys.modules if m.startswith(('weft.loop', 'weft.expr', 'weft.codegen', 'weft.graph', 'weft.scheduling', 'weft_gpu.codegen'))]; "
-        "assert not found, found"
+        "import sys, weft_opencl.device; found = [m for m in sys.modules if m.startswith(('weft.loop', 'weft.expr',"
+        " 'weft.codegen', 'weft.graph', 'weft.scheduling', 'weft_gpu.codegen'))]; assert not found, found"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

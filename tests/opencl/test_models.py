@@ -1,4 +1,5 @@
-"""Whole graphs on a device: copies between memories, sizes that only a run knows, and saved models that run without the compiler."""
+"""Whole graphs on a device: copies between memories, sizes that only a run knows, and saved models that run without the
+compiler."""
 
 from __future__ import annotations
 
@@ -34,14 +35,17 @@ def test_one_executable_serves_any_size(tmp_path: Path) -> None:
     (w,) = (v.constant for v in graph.constants())
     for n in (5, 70, 1, 0):
         x = np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)
-        np.testing.assert_allclose(executable.run({"x": x})["y"], np.maximum(x @ np.asarray(w), 0), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(
+            executable.run({"x": x})["y"], np.maximum(x @ np.asarray(w), 0), rtol=1e-5, atol=1e-5
+        )
     executable.save(tmp_path / "dense.weft")
     x = np.ones((3, 24), np.float32)
     np.save(tmp_path / "x.npy", x)
     script = (
-        "import sys, numpy as np; from weft_runtime.executable import Executable; e = Executable.load(sys.argv[1] + '/dense.weft'); "
-        "np.save(sys.argv[1] + '/y.npy', e.run({'x': np.load(sys.argv[1] + '/x.npy')})['y']); "
-        "assert not any(m.startswith(('weft.loop', 'weft.codegen', 'weft.graph', 'weft.expr')) for m in sys.modules), sorted(sys.modules)"
+        "import sys, numpy as np; from weft_runtime.executable import Executable; e = Executable.load(sys.argv[1] +"
+        " '/dense.weft'); np.save(sys.argv[1] + '/y.npy', e.run({'x': np.load(sys.argv[1] + '/x.npy')})['y']); assert"
+        " not any(m.startswith(('weft.loop', 'weft.codegen', 'weft.graph', 'weft.expr')) for m in sys.modules),"
+        " sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), executable.run({"x": x})["y"])
@@ -59,7 +63,9 @@ def test_what_the_host_computes_is_copied_once() -> None:
     executable = mixed.run(g.build())
     steps = executable.manifest.steps
     copies = [(s.value, s.source, s.target) for s in steps if isinstance(s, Copy)]
-    assert len(copies) == len(set(copies)) and {"x", "y"} <= {value for value, source, target in copies if (source, target) == ("host", "opencl")}
+    assert len(copies) == len(set(copies)) and {"x", "y"} <= {
+        value for value, source, target in copies if (source, target) == ("host", "opencl")
+    }
     assert any(isinstance(s, DeviceCall) for s in steps) and any(s.kind == "native" for s in steps)
     a, b = np.random.default_rng(0).standard_normal((2, 6, 4)).astype(np.float32)
     results = executable.run({"x": a, "y": b})
@@ -91,14 +97,17 @@ def test_a_model_larger_than_the_memory_is_refused_and_the_next_call_works(monke
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("count", [61, 62, 63, 70])
 def test_kernels_of_more_buffers_than_a_device_takes_arguments(count: int) -> None:
-    """One after another and added up: one kernel each, whose buffers are memories of their own, or parts of the arena."""
+    """One after another and added up: one kernel each, whose buffers are memories of their own, or parts of the
+    arena."""
     g = GraphBuilder("many")
     xs = [g.input(f"x{k}", tensor_type("float32", (1 + k % 3, Var("n")))) for k in range(count)]
     g.output(g.add(Concat(0), *xs), "joined")
     g.output(g.add(Concat(0), *(g.add(Relu(), x) for x in xs)), "positive")
     executable = weft.compile(g.build(), target="opencl", cache=False)
     for n in (7, 0, 130):
-        arrays = {f"x{k}": np.random.default_rng(k).standard_normal((1 + k % 3, n)).astype(np.float32) for k in range(count)}
+        arrays = {
+            f"x{k}": np.random.default_rng(k).standard_normal((1 + k % 3, n)).astype(np.float32) for k in range(count)
+        }
         joined = np.concatenate(list(arrays.values()))
         results = executable.run(arrays)
         np.testing.assert_array_equal(results["joined"], joined)

@@ -1,4 +1,5 @@
-"""Convolutions as models have them, whole on a device: computed by Winograd's algorithm where the target chooses it, never where it is told not to."""
+"""Convolutions as models have them, whole on a device: computed by Winograd's algorithm where the target chooses it,
+never where it is told not to."""
 
 from __future__ import annotations
 
@@ -19,8 +20,13 @@ def layer(batch: int | str, size: tuple[int, int], channels: tuple[int, int], pa
     rng = np.random.default_rng(0)
     g = GraphBuilder("layer")
     x = g.input("x", tensor_type("float32", (Var(batch) if isinstance(batch, str) else batch, channels[0], *size)))
-    y = g.add(Conv(pads=pads), x, g.constant(rng.standard_normal((channels[1], channels[0], 3, 3)).astype(np.float32), "w"))
-    g.output(g.add(Relu(), g.add(Add(), y, g.constant(rng.standard_normal((channels[1], 1, 1)).astype(np.float32), "bias"))), "y")
+    y = g.add(
+        Conv(pads=pads), x, g.constant(rng.standard_normal((channels[1], channels[0], 3, 3)).astype(np.float32), "w")
+    )
+    g.output(
+        g.add(Relu(), g.add(Add(), y, g.constant(rng.standard_normal((channels[1], 1, 1)).astype(np.float32), "bias"))),
+        "y",
+    )
     return g.build()
 
 
@@ -33,7 +39,8 @@ def compiled(graph: Graph, options: str = "") -> tuple[Any, set[str]]:
 @pytest.mark.parametrize(
     ("batch", "size", "pads"),
     [
-        (1, (7, 7), (1, 1, 1, 1)), (3, (7, 7), (1, 1, 1, 1)), (1, (14, 14), (1, 1, 1, 1)), ("n", (14, 14), (1, 1, 1, 1)), (3, (5, 9), (0, 2, 1, 0)),
+        (1, (7, 7), (1, 1, 1, 1)), (3, (7, 7), (1, 1, 1, 1)), (1, (14, 14), (1, 1, 1, 1)), ("n", (14, 14), (1, 1, 1,
+            1)), (3, (5, 9), (0, 2, 1, 0)),
         ("n", (5, 9), (2, 0, 1, 3)),
     ],
     ids=str,

@@ -1,4 +1,5 @@
-"""Random equations: what an Einsum decomposes into means the same as numpy's, and is matrix products where something is summed."""
+"""Random equations: what an Einsum decomposes into means the same as numpy's, and is matrix products where something is
+summed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.MatMul(), (f32(2, 3), f32(4, 2)), "length of the products: expected 3, got 4"),
     (ops.Conv(), (f32(1, 2), f32(1, 2)), "expected x [n, c, in…] and w [oc, c/groups, kernel…], got [1, 2] and [1, 2]"),
     (ops.Conv(), (f32(1, 3, 4, 4), f32(2, 2, 1, 1)), "channels: expected 2, got 3"),
-    (ops.Conv(groups=2), (f32(1, 4, 4, 4), f32(3, 2, 1, 1)), "output channels: expected a multiple of groups = 2, got 3"),
+    (ops.Conv(groups=2), (f32(1, 4, 4, 4), f32(3, 2, 1, 1)),
+        "output channels: expected a multiple of groups = 2, got 3"),
     (ops.Conv(strides=(1,)), (f32(1, 2, 4, 4), f32(2, 2, 1, 1)), "expected 2 number(s), got (1,)"),
     (ops.ConvTranspose(), (f32(1, 2), f32(1, 2)), "w [c, oc/groups, kernel…]"),
     (ops.MaxPool((2, 2)), (f32(1, 2, 4),), "expected x [n, c, in…] with 2 spatial axes, got [1, 2, 4]"),
@@ -62,7 +63,8 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.Slice((0,), (1,)), (f32(2, 3),), "starts: expected 2 number(s), got [0]"),
     (ops.Slice((1,), (2,)), (f32(2),), "dimension 0: expected elements 0 … 1, got 1 … 2"),
     (ops.Pad((1,)), (f32(2),), "pads: expected 2 numbers, got [1]"),
-    (ops.Pad((1, 1), "odd"), (f32(2),), "mode: expected constant, edge, reflect or wrap, got 'odd'"),  # type: ignore[arg-type]
+    (ops.Pad((1, 1), "odd"), (f32(2),),
+        "mode: expected constant, edge, reflect or wrap, got 'odd'"),  # type: ignore[arg-type]
     (ops.Pad((1, 1)), (f32(2), f32(2)), "padding value: expected a scalar, got [2]"),
     (ops.Gather(), (f32(2), f32(2)), "indices: expected int or uint, got float32"),
     (ops.GatherElements(), (f32(2), i64(2, 1)), "indices: expected 1 dimension(s), got [2, 1]"),
@@ -74,7 +76,8 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.OneHot(3), (i64(2), f32(3)), "values: expected [off, on], got shape [3]"),
     (ops.Trilu(), (f32(2),), "expected at least two dimensions, got [2]"),
     (ops.Tile((2, 2)), (f32(2),), "repeats: expected 1 number(s), got [2, 2]"),
-    (ops.ReverseSequence(0, 0), (f32(2, 2), i64(2)), "expected different axes and a vector of lengths, got axes 0 and 0"),
+    (ops.ReverseSequence(0, 0), (f32(2, 2), i64(2)),
+        "expected different axes and a vector of lengths, got axes 0 and 0"),
     (ops.TopK(4), (f32(2, 3),), "k: expected 0 … 3, got 4"),
     (ops.NonMaxSuppression(1), (f32(1, 2, 4), f32(1, 1, 2), f32(2)), "threshold: expected one element, got shape [2]"),
     (ops.LayerNorm(), (f32(2, 3), f32(4)), "do not broadcast"),
@@ -89,40 +92,53 @@ REFUSED: list[tuple[Operator, tuple[Any, ...], str]] = [
     (ops.Det(), (f32(2),), "expected square matrices, got [2]"),
     (ops.Quantize(dt.int8), (f32(2, 3), f32(2, 3)), "scale: expected one element or a vector, got shape [2, 3]"),
     (ops.Quantize(dt.int8, 1, 2), (f32(2, 4), f32(2, 3)), "scale: expected shape [2, 2], got [2, 3]"),
-    (ops.Attention(), (f32(1, 2, 8), f32(1, 2, 8), f32(1, 2, 8)), "q_heads and kv_heads: expected both for inputs of three dimensions"),
+    (ops.Attention(), (f32(1, 2, 8), f32(1, 2, 8), f32(1, 2, 8)),
+        "q_heads and kv_heads: expected both for inputs of three dimensions"),
     (ops.Attention(), (f32(1, 2), f32(1, 2), f32(1, 2)), "expected q, k and v of three or four dimensions"),
-    (ops.Attention(), (f32(1, 3, 2, 8), f32(1, 2, 2, 8), f32(1, 2, 2, 8)), "query heads: expected a multiple of 2 key heads, got 3"),
-    (ops.Attention(), (f32(1, 2, 2, 8),) * 3 + (None, f32(1, 2, 1, 8)), "past_key and past_value: expected both or neither"),
-    (ops.RotaryEmbedding(), (f32(1, 2, 8), f32(4, 4), f32(4, 4), i64(1, 2)), "or [b, s, heads·d] with heads given, got [1, 2, 8]"),
+    (ops.Attention(), (f32(1, 3, 2, 8), f32(1, 2, 2, 8), f32(1, 2, 2, 8)),
+        "query heads: expected a multiple of 2 key heads, got 3"),
+    (ops.Attention(), (f32(1, 2, 2, 8),) * 3 + (None, f32(1, 2, 1, 8)),
+        "past_key and past_value: expected both or neither"),
+    (ops.RotaryEmbedding(), (f32(1, 2, 8), f32(4, 4), f32(4, 4), i64(1, 2)),
+        "or [b, s, heads·d] with heads given, got [1, 2, 8]"),
     (ops.RotaryEmbedding(), (f32(1, 1, 2, 8), f32(4, 4), f32(4, 4)), "cos: expected 3 dimensions, got [4, 4]"),
     (ops.DFT(), (f32(4, 3),), "expected a last dimension of 1 or 2, got [4, 3]"),
     (ops.DFT(-1), (f32(4, 1),), "axis: expected one before the last, got -1"),
     (ops.STFT(1, 2), (f32(4, 1),), "expected x [b, n, 1 or 2], got [4, 1]"),
     (ops.Window("odd", 3), (), "name: expected hann, hamming or blackman, got 'odd'"),  # type: ignore[arg-type]
     (ops.Resize((1,)), (f32(1, 2),), "shape: expected 2 dimensions, got [1]"),
-    (ops.Resize((2,), "odd"), (f32(2),), "mode: expected one of nearest, linear, cubic, got 'odd'"),  # type: ignore[arg-type]
+    (ops.Resize((2,), "odd"), (f32(2),),
+        "mode: expected one of nearest, linear, cubic, got 'odd'"),  # type: ignore[arg-type]
     (ops.Resize((2,), scales=(1.0, 2.0)), (f32(2),), "scales: expected 1 number(s), got (1.0, 2.0)"),
-    (ops.Resize((2,), "linear", "tf_crop_and_resize"), (f32(2),), "roi: expected an input for tf_crop_and_resize, got nothing"),
+    (ops.Resize((2,), "linear", "tf_crop_and_resize"), (f32(2),),
+        "roi: expected an input for tf_crop_and_resize, got nothing"),
     (ops.Pad((1, 1), "wrap"), (f32(0),), "dimension 0, whose elements are repeated: expected 1 element or more, got 0"),
     (ops.Resize((2,)), (f32(0),), "dimension 0, which is resized: expected 1 element or more, got 0"),
     (ops.GridSample(), (f32(1, 1, 0), f32(1, 3, 1)), "an axis that is sampled: expected 1 element or more, got 0"),
-    (ops.RoiAlign(1, 1), (f32(1, 1, 0, 2), f32(3, 4), f32(3)), "an axis that is sampled: expected 1 element or more, got 0"),
+    (ops.RoiAlign(1, 1), (f32(1, 1, 0, 2), f32(3, 4), f32(3)),
+        "an axis that is sampled: expected 1 element or more, got 0"),
     (ops.Resize((2, 3), axes=(1,)), (f32(4, 2),), "dimension 0 is not resized: expected 4, got 2"),
     (ops.GridSample(), (f32(1, 1, 2), f32(1, 1)), "expected x [n, c, in…] and grid [n, out…, axes]"),
     (ops.DepthToSpace(2), (f32(1, 3, 2, 2),), "channels: expected a multiple of block² = 4, got 3"),
     (ops.SpaceToDepth(2), (f32(1, 3, 2, 3),), "width: expected a multiple of block = 2, got 3"),
     (ops.AffineGrid((2, 2)), (f32(1, 3, 4),), "theta: expected [n, 2, 3], got [1, 3, 4]"),
-    (ops.NegativeLogLikelihood("odd"), (f32(2, 3), i64(2)), "reduction: expected none, sum or mean, got 'odd'"),  # type: ignore[arg-type]
+    (ops.NegativeLogLikelihood("odd"), (f32(2, 3), i64(2)),
+        "reduction: expected none, sum or mean, got 'odd'"),  # type: ignore[arg-type]
     (ops.NegativeLogLikelihood(), (f32(2, 3), i64(2, 3)), "expected x [n, classes, …] and target [n, …]"),
-    (ops.LSTM(2, "odd"), (f32(1, 1, 2), f32(1, 8, 2), f32(1, 8, 2)), "direction: expected forward, reverse or bidirectional, got 'odd'"),  # type: ignore[arg-type]
+    (ops.LSTM(2, "odd"), (f32(1, 1, 2), f32(1, 8, 2), f32(1, 8, 2)),
+        "direction: expected forward, reverse or bidirectional, got 'odd'"),  # type: ignore[arg-type]
     (ops.LSTM(2), (f32(1, 1, 2), f32(1, 6, 2), f32(1, 8, 2)), "W: [1, 6, 2] for [1, 8, 2]: expected 8, got 6"),
-    (ops.Recurrence("rnn", ("Odd",)), (f32(1, 1, 2), f32(1, 2, 2), f32(1, 2)), "activation: expected one of sigmoid, tanh, relu"),
-    (ops.Recurrence("lstm", ("Tanh",)), (f32(1, 1, 8), f32(4, 2, 2), f32(1, 2)), "activations: expected 3 of them, got ('Tanh',)"),
+    (ops.Recurrence("rnn", ("Odd",)), (f32(1, 1, 2), f32(1, 2, 2), f32(1, 2)),
+        "activation: expected one of sigmoid, tanh, relu"),
+    (ops.Recurrence("lstm", ("Tanh",)), (f32(1, 1, 8), f32(4, 2, 2), f32(1, 2)),
+        "activations: expected 3 of them, got ('Tanh',)"),
     (ops.Recurrence("rnn"), (f32(1, 2), f32(1, 2, 2), f32(1, 2)), "xw: expected 3 dimension(s), got 2: [1, 2]"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "types", "message"), REFUSED, ids=lambda v: v.split(":")[0][:40] if isinstance(v, str) else None)
+@pytest.mark.parametrize(
+    ("op", "types", "message"), REFUSED, ids=lambda v: v.split(":")[0][:40] if isinstance(v, str) else None
+)
 def test_refused(op: Operator, types: tuple[Any, ...], message: str) -> None:
     with pytest.raises(GraphError) as caught:
         op.infer(*types)

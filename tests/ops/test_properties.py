@@ -38,7 +38,9 @@ def check(op: Operator, *arrays: Any) -> None:
         if a.form == "tensors":
             inputs = [placeholder(x.shape, x.dtype, f"x{k}") for k, x in enumerate(arrays)]
             result = a.function(op, *inputs)
-            for got, w in zip(evaluate(result if isinstance(result, tuple) else (result,), dict(zip(inputs, arrays))), want):
+            for got, w in zip(
+                evaluate(result if isinstance(result, tuple) else (result,), dict(zip(inputs, arrays))), want
+            ):
                 assert_close(op, sample, got, w)
 
 
@@ -47,11 +49,22 @@ def value(d: Any, env: dict[str, int]) -> int:
 
 
 @few
-@given(st.integers(0, 7), st.none() | st.integers(-9, 9), st.none() | st.integers(-9, 9), st.sampled_from([-3, -2, -1, 1, 2, 3]), st.booleans(), st.booleans())
-def test_slice_range_is_pythons(n: int, start: int | None, stop: int | None, step: int, symbolic_size: bool, symbolic_bounds: bool) -> None:
+@given(
+    st.integers(0, 7),
+    st.none() | st.integers(-9, 9),
+    st.none() | st.integers(-9, 9),
+    st.sampled_from([-3, -2, -1, 1, 2, 3]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_slice_range_is_pythons(
+    n: int, start: int | None, stop: int | None, step: int, symbolic_size: bool, symbolic_bounds: bool
+) -> None:
     env = {"n": n, "a": start or 0, "b": stop or 0, "s": step}
     size: Any = Var("n", dt.int64) if symbolic_size else n
-    wrapped = [Var(name, dt.int64) if symbolic_bounds and v is not None else v for name, v in (("a", start), ("b", stop))]
+    wrapped = [
+        Var(name, dt.int64) if symbolic_bounds and v is not None else v for name, v in (("a", start), ("b", stop))
+    ]
     wanted = range(n)[start:stop:step]
     for s in (step, Var("s", dt.int64)):
         first, count = (value(d, env) for d in slice_range(size, *wrapped, s))
@@ -70,7 +83,9 @@ def test_broadcast_is_numpys(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 @few
-@given(st.lists(st.integers(1, 4), max_size=4), st.permutations([2, 3, 4]), st.lists(st.booleans(), min_size=3, max_size=3))
+@given(
+    st.lists(st.integers(1, 4), max_size=4), st.permutations([2, 3, 4]), st.lists(st.booleans(), min_size=3, max_size=3)
+)
 def test_reshape_between_any_shapes_of_one_size(ones: list[int], order: list[int], split: list[bool]) -> None:
     source = (2, 3, 4)
     target: list[int] = []
@@ -83,7 +98,10 @@ def test_reshape_between_any_shapes_of_one_size(ones: list[int], order: list[int
 
 
 @few
-@given(st.lists(st.sampled_from([N, Var("m", dt.int64), 2, 3, 5]), max_size=4), st.lists(st.sampled_from([N, 2, 3]), max_size=2))
+@given(
+    st.lists(st.sampled_from([N, Var("m", dt.int64), 2, 3, 5]), max_size=4),
+    st.lists(st.sampled_from([N, 2, 3]), max_size=2),
+)
 def test_products_and_quotients_of_dimensions(dims: list[Any], by: list[Any]) -> None:
     env = {"n": 7, "m": 4}
     whole = product([*dims, *by])
@@ -137,7 +155,11 @@ def test_reductions_and_running_sums(shape: tuple[int, ...], data: st.DataObject
 
 
 @few
-@given(st.lists(sizes, min_size=1, max_size=3).map(tuple), st.sampled_from(["constant", "edge", "reflect", "wrap"]), st.data())
+@given(
+    st.lists(sizes, min_size=1, max_size=3).map(tuple),
+    st.sampled_from(["constant", "edge", "reflect", "wrap"]),
+    st.data(),
+)
 def test_pads(shape: tuple[int, ...], mode: Any, data: st.DataObject) -> None:
     pads = tuple(data.draw(st.integers(-(n // 2), 6)) for n in (*shape, *shape))
     assume(all(n + lo + hi > 0 for n, lo, hi in zip(shape, pads, pads[len(shape) :])))
@@ -147,10 +169,14 @@ def test_pads(shape: tuple[int, ...], mode: Any, data: st.DataObject) -> None:
 @few
 @given(st.integers(1, 6), st.integers(1, 9), st.sampled_from(["nearest", "linear", "cubic"]), st.data())
 def test_resizes(before: int, after: int, mode: Any, data: st.DataObject) -> None:
-    coordinates = data.draw(st.sampled_from(["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"]))
+    coordinates = data.draw(
+        st.sampled_from(["half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"])
+    )
     nearest = data.draw(st.sampled_from(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]))
     antialias = mode != "nearest" and data.draw(st.booleans())
-    op = ops.Resize((after, 3), mode, coordinates, nearest, exclude_outside=data.draw(st.booleans()), antialias=antialias)  # type: ignore[arg-type]
+    op = ops.Resize(
+        (after, 3), mode, coordinates, nearest, exclude_outside=data.draw(st.booleans()), antialias=antialias
+    )  # type: ignore[arg-type]
     check(op, floats((before, 3)))
 
 

@@ -20,7 +20,11 @@ from weft_ops import ALL_OPERATORS
 from weft_ops.precision import widen
 from weft_ops.shapes import broadcast_indices
 
-CASES = [pytest.param(op, sample, id=f"{op.__name__}-{sample.name or k}") for op in ALL_OPERATORS for k, sample in enumerate(op.samples())]
+CASES = [
+    pytest.param(op, sample, id=f"{op.__name__}-{sample.name or k}")
+    for op in ALL_OPERATORS
+    for k, sample in enumerate(op.samples())
+]
 
 
 def types_of(sample: Sample) -> tuple[TensorType | None, ...]:
@@ -37,8 +41,16 @@ def assert_close(op: Operator, sample: Sample, got: Any, want: Any) -> None:
     assert got.dtype == want.dtype
     dtype = dt.dtype(want.dtype)
     if not dtype.is_float:
-        tolerance = op.tolerance(*(t for t in types_of(sample) if t is not None)) if dtype.is_integer and type(op).__name__ in ROUNDED else 0
-        assert np.max(np.abs(got.astype(np.int64) - want.astype(np.int64)), initial=0) <= tolerance if tolerance else np.array_equal(got, want)
+        tolerance = (
+            op.tolerance(*(t for t in types_of(sample) if t is not None))
+            if dtype.is_integer and type(op).__name__ in ROUNDED
+            else 0
+        )
+        assert (
+            np.max(np.abs(got.astype(np.int64) - want.astype(np.int64)), initial=0) <= tolerance
+            if tolerance
+            else np.array_equal(got, want)
+        )
         return
     wide_got, wide_want = widen(got), widen(want)
     finite = np.isfinite(wide_want)
@@ -77,7 +89,11 @@ def tensor_algorithms() -> Iterator[Any]:
     for op in ALL_OPERATORS:
         for k, sample in enumerate(op.samples()):
             given = types_of(sample)
-            names = [a.name for a in op.algorithms().values() if a.form == "tensors" and sample.op.applies(a.name, *given) is None]
+            names = [
+                a.name
+                for a in op.algorithms().values()
+                if a.form == "tensors" and sample.op.applies(a.name, *given) is None
+            ]
             for name in names + (["formula"] if issubclass(op, Elementwise) else []):
                 yield pytest.param(sample, name, id=f"{op.__name__}-{name}-{sample.name or k}")
 

@@ -1,4 +1,5 @@
-"""Fourier transforms: of turns, what should cancel does; by factors and as a convolution they are as exact as by the definition."""
+"""Fourier transforms: of turns, what should cancel does; by factors and as a convolution they are as exact as by the
+definition."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from weft_ops.signal import MOST_POINTS, factors, turn
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 10, 12, 100, 4096])
 def test_turns_are_exact_and_symmetric(n: int) -> None:
     k = np.arange(n)
-    cos, sin = (evaluate(e, {"i": k, "n": np.int64(n)}) for e in turn(Var("i", dt.int64), Var("n", dt.int64), dt.float32))
+    cos, sin = (
+        evaluate(e, {"i": k, "n": np.int64(n)}) for e in turn(Var("i", dt.int64), Var("n", dt.int64), dt.float32)
+    )
     angle = 2 * np.pi * k / n
     np.testing.assert_allclose(cos, np.cos(angle), rtol=2e-7, atol=1e-15)
     np.testing.assert_allclose(sin, np.sin(angle), rtol=2e-7, atol=1e-15)
@@ -28,8 +31,14 @@ def test_turns_are_exact_and_symmetric(n: int) -> None:
         np.testing.assert_array_equal(sin[n // 2 :], -sin[: n // 2])
 
 
-@pytest.mark.parametrize(("n", "convolved"), [(1, 0), (2, 0), (13, 0), (48, 0), (331, 1), (400, 0), (512, 0), (1018, 1), (4096, 0)])
-@pytest.mark.parametrize("op", [DFT(), DFT(inverse=True), DFT(onesided=True), DFT(inverse=True, onesided=True)], ids=["all", "inverse", "onesided", "half"])
+@pytest.mark.parametrize(
+    ("n", "convolved"), [(1, 0), (2, 0), (13, 0), (48, 0), (331, 1), (400, 0), (512, 0), (1018, 1), (4096, 0)]
+)
+@pytest.mark.parametrize(
+    "op",
+    [DFT(), DFT(inverse=True), DFT(onesided=True), DFT(inverse=True, onesided=True)],
+    ids=["all", "inverse", "onesided", "half"],
+)
 @pytest.mark.parametrize("given", [1, 2])
 def test_products_transform(n: int, convolved: bool, op: DFT, given: int) -> None:
     points = n
@@ -56,5 +65,7 @@ def test_factors_that_would_fill_the_memory_are_not_made(n: int) -> None:
     b.output(b.add(DFT(), b.input("x", TensorType(dt.float32, (1, n, 1)))))
     (node,) = decompose(b.build()).nodes
     assert isinstance(node.op, DFT)
-    assert "more constants than a model should hold" in (DFT().applies("factors", TensorType(dt.float32, (1, n, 1))) or "")
+    assert "more constants than a model should hold" in (
+        DFT().applies("factors", TensorType(dt.float32, (1, n, 1))) or ""
+    )
     assert DFT().applies("factors", TensorType(dt.float32, (1, MOST_POINTS, 1))) is None

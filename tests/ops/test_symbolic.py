@@ -37,7 +37,9 @@ def cases() -> Iterator[Any]:
 
 
 def placeholders(sample: Sample) -> tuple[list[Tensor | None], dict[Tensor, Any], dict[str, int]]:
-    inputs = [None if x is None else placeholder(symbolic(x.shape), x.dtype, f"x{k}") for k, x in enumerate(sample.inputs)]
+    inputs = [
+        None if x is None else placeholder(symbolic(x.shape), x.dtype, f"x{k}") for k, x in enumerate(sample.inputs)
+    ]
     given = {t: x for t, x in zip(inputs, sample.inputs) if t is not None and x is not None}
     dims = {f"n{d}": d for x in sample.inputs if x is not None for d in x.shape if d > 1}
     return inputs, given, dims
@@ -79,7 +81,10 @@ def test_reduction_over_axes_known_at_run_time(op: type[Reduction], keepdims: bo
     got = evaluate(runtime.algorithms()["direct"].function(runtime, t), {t: x}, env)
     want = op(axes, keepdims).reference(x)
     np.testing.assert_allclose(got, want, rtol=1e-5)
-    assert tuple(int(evaluate_expr(d, env)) for d in map(_expr, runtime.infer(TensorType(dt.float32, x.shape)).shape)) == want.shape
+    assert (
+        tuple(int(evaluate_expr(d, env)) for d in map(_expr, runtime.infer(TensorType(dt.float32, x.shape)).shape))
+        == want.shape
+    )
 
 
 def _expr(d: Dim) -> Expr:

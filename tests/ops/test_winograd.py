@@ -30,8 +30,10 @@ def test_the_matrices_filter_exactly(data: st.DataObject, m: int) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(
-    m=st.sampled_from(sorted(POINTS)), n=st.integers(1, 2), block=st.integers(1, 3), c=st.integers(1, 2), oc=st.integers(1, 2), height=st.integers(3, 9),
-    width=st.integers(3, 9), pads=st.lists(st.integers(0, 2), min_size=4, max_size=4), seed=st.integers(0, 99), skip=st.booleans(),
+    m=st.sampled_from(sorted(POINTS)), n=st.integers(1, 2), block=st.integers(1, 3), c=st.integers(1, 2),
+    oc=st.integers(1, 2), height=st.integers(3, 9),
+    width=st.integers(3, 9), pads=st.lists(st.integers(0, 2), min_size=4, max_size=4), seed=st.integers(0, 99),
+    skip=st.booleans(),
 )  # fmt: skip
 def test_formulas_and_reference_are_those_of_the_convolution(
     m: int, n: int, block: int, c: int, oc: int, height: int, width: int, pads: list[int], seed: int, skip: bool
@@ -43,7 +45,9 @@ def test_formulas_and_reference_are_those_of_the_convolution(
     assert op.infer(tensor_type("float64", x.shape), tensor_type("float64", u.shape)).shape == want.shape
     np.testing.assert_allclose(op.reference(x, u), want, rtol=0, atol=1e-12 * np.abs(want).max())
     tx, tu = placeholder(x.shape, "float64"), placeholder(u.shape, "float64")
-    np.testing.assert_allclose(evaluate(op.winograd(tx, tu), {tx: x, tu: u}), want, rtol=0, atol=1e-12 * np.abs(want).max())
+    np.testing.assert_allclose(
+        evaluate(op.winograd(tx, tu), {tx: x, tu: u}), want, rtol=0, atol=1e-12 * np.abs(want).max()
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,12 @@ def test_formulas_and_reference_are_those_of_the_convolution(
         (WinogradConv(3), (1, 4, 6, 6), (25, 4, 4), "m: expected one of 2, 4, got 3"),
         (WinogradConv(2), (1, 4, 6, 6), (36, 4, 4), r"expected x \[n, c, h, w\] and u \[16, c, oc\], got"),
         (WinogradConv(2), (1, 4, 6, 6), (16, 5, 4), "channels"),
-        (WinogradConv(2, block=4), (1, 4, 6, 6), (16, 4, 6), r"channels: expected multiples of block = 4, got \[4, 6\]"),
+        (
+            WinogradConv(2, block=4),
+            (1, 4, 6, 6),
+            (16, 4, 6),
+            r"channels: expected multiples of block = 4, got \[4, 6\]",
+        ),
     ],
 )
 def test_errors(op: WinogradConv, x: tuple[int, ...], u: tuple[int, ...], message: str) -> None:

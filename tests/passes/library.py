@@ -1,4 +1,5 @@
-"""The graph passes of the core together with those of the operator library, for tests that run them without a target."""
+"""The graph passes of the core together with those of the operator library, for tests that run them without a
+target."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ SHARED = frozenset(p.name for p in (*CORE, *PASSES) if p.shared)
 
 
 def run_passes(
-    graph: Graph, capabilities: Capabilities | None = None, extra: Sequence[GraphPass] = (), *arguments: Any, **named: Any
+    graph: Graph,
+    capabilities: Capabilities | None = None,
+    extra: Sequence[GraphPass] = (),
+    *arguments: Any,
+    **named: Any,
 ) -> Graph:
     """`weft.passes.pipeline.run_passes` with the library's passes."""
     return pipeline.run_passes(graph, capabilities, [*PASSES, *extra], *arguments, **named)

@@ -43,7 +43,9 @@ def rows(op: Operator) -> Graph:
 
 def product(op: Operator) -> Graph:
     b = GraphBuilder("product")
-    b.output(b.add(op, b.input("x", tensor_type("float32", (4, 16))), b.constant(np.ones((16, 16), np.float32), "w")), "y")
+    b.output(
+        b.add(op, b.input("x", tensor_type("float32", (4, 16))), b.constant(np.ones((16, 16), np.float32), "w")), "y"
+    )
     return b.build()
 
 
@@ -57,7 +59,9 @@ def is_packed(op: Operator, capabilities: Capabilities) -> bool:
 
 
 def test_what_a_target_claims_is_a_class() -> None:
-    assert [type(n.op) for n in decompose(rows(Softmax()), Capabilities(claims=frozenset({Softmax}))).nodes] == [Softmax]
+    assert [type(n.op) for n in decompose(rows(Softmax()), Capabilities(claims=frozenset({Softmax}))).nodes] == [
+        Softmax
+    ]
     assert len(decompose(rows(TheirSoftmax()), Capabilities(claims=frozenset({Softmax}))).nodes) > 1
     assert len(decompose(rows(Softmax()), Capabilities(claims=frozenset({LayerNorm}))).nodes) > 1
 
@@ -81,7 +85,11 @@ def test_layouts_are_of_a_class() -> None:
 def test_names_work_for_one_version_and_say_so() -> None:
     with pytest.warns(DeprecationWarning) as said:
         capabilities = Capabilities(claims=frozenset({"LayerNorm", "Softmax"}), layouts={"MatMul": in_columns})
-    assert str(said[0].message) == "operators are claimed, and have their layouts, by class: give the classes LayerNorm, MatMul, Softmax, not their names"
+    assert (
+        str(said[0].message)
+        == "operators are claimed, and have their layouts, by class: give the classes LayerNorm, MatMul, Softmax, not"
+        " their names"
+    )
     assert said[0].filename == __file__
     assert len(decompose(rows(Softmax()), capabilities).nodes) == 1 and is_packed(MatMul(), capabilities)
     (node,) = rows(Softmax()).nodes

@@ -20,7 +20,13 @@ from weft_ops.winograd import WinogradConv
 ALWAYS_FOUR = Capabilities(channel_block=4, panel=8, winograd=lambda node: (4, False))
 
 
-def net(op: Conv, x: tuple[Any, ...] = (2, 8, 7, 9), w: tuple[int, ...] = (16, 8, 3, 3), dtype: str = "float32", constant: bool = True) -> Graph:
+def net(
+    op: Conv,
+    x: tuple[Any, ...] = (2, 8, 7, 9),
+    w: tuple[int, ...] = (16, 8, 3, 3),
+    dtype: str = "float32",
+    constant: bool = True,
+) -> Graph:
     b = GraphBuilder()
     weights = b.constant(numbers(*w).astype(dtype), "w") if constant else b.input("w", tensor_type(dtype, w))
     y = b.add(Relu(), b.add(op, b.input("x", tensor_type(dtype, x)), weights, name="conv"))
@@ -44,7 +50,10 @@ def test_a_convolution_becomes_winograd(m: int, skip: bool) -> None:
 
 
 def test_tiles_that_do_not_exist_are_refused() -> None:
-    said = r"the target wants tiles of Winograd's algorithm of \(7, False\)(.|\n)*hint: `Capabilities.winograd` gives one of 2, 4"
+    said = (
+        r"the target wants tiles of Winograd's algorithm of \(7, False\)(.|\n)*hint: `Capabilities.winograd` gives one"
+        r" of 2, 4"
+    )
     with pytest.raises(GraphError, match=said):
         choose_algorithms(net(Conv(pads=(1, 0, 2, 1))), Capabilities(channel_block=4, winograd=lambda node: (7, False)))
 
@@ -75,11 +84,14 @@ def test_weights_used_twice_are_transformed_once() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        net(Conv(strides=(2, 2))), net(Conv(dilations=(2, 2))), net(Conv(groups=2), w=(16, 4, 3, 3)), net(Conv(), w=(16, 8, 1, 1)),
-        net(Conv(), w=(18, 8, 3, 3)), net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)), net(Conv(), (2, 8, Var("h"), 9)), net(Conv(), dtype="float64"),
+        net(Conv(strides=(2, 2))), net(Conv(dilations=(2, 2))), net(Conv(groups=2), w=(16, 4, 3, 3)), net(Conv(), w=(16,
+            8, 1, 1)),
+        net(Conv(), w=(18, 8, 3, 3)), net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)), net(Conv(), (2, 8, Var("h"), 9)),
+        net(Conv(), dtype="float64"),
         net(Conv(), constant=False), net(Conv(), (2, 8, 9), (16, 8, 3)),
     ],
-    ids=["stride", "dilation", "groups", "pointwise", "outputs", "channels", "symbolic", "float64", "weights", "one_axis"],
+    ids=["stride", "dilation", "groups", "pointwise", "outputs", "channels", "symbolic", "float64", "weights",
+        "one_axis"],
 )  # fmt: skip
 def test_others_stay(graph: Graph) -> None:
     assert operators(choose_algorithms(graph, ALWAYS_FOUR)) == ["Conv", "Relu"]
@@ -88,7 +100,10 @@ def test_others_stay(graph: Graph) -> None:
 def test_a_target_that_says_nothing_or_no() -> None:
     graph = net(Conv())
     assert choose_algorithms(graph, Capabilities()) is graph
-    assert operators(choose_algorithms(graph, Capabilities(channel_block=4, winograd=lambda node: None))) == ["Conv", "Relu"]
+    assert operators(choose_algorithms(graph, Capabilities(channel_block=4, winograd=lambda node: None))) == [
+        "Conv",
+        "Relu",
+    ]
 
 
 def test_layouts_activations_in_blocks_weights_in_panels() -> None:

@@ -54,12 +54,14 @@ def test_a_chain_is_blocked_from_the_first_convolution_on() -> None:
     y = b.add(Concat(1), conv(b, y, 4), conv(b, y, 8, groups=8))
     b.output(b.add(ReduceMean((2, 3)), y))
     assert chosen(b.build(), numbers(2, 3, 8, 8)) == [
-        ("Conv", NC4), ("Add", NC4), ("Relu", NC4), ("Conv", NC4), ("Add", NC4), ("MaxPool", NC4), ("Conv", NC4), ("Conv", NC4), ("Concat", NC4),
+        ("Conv", NC4), ("Add", NC4), ("Relu", NC4), ("Conv", NC4), ("Add", NC4), ("MaxPool", NC4), ("Conv", NC4),
+        ("Conv", NC4), ("Concat", NC4),
         ("ReduceMean", None),
     ]  # fmt: skip
     weights = [n.inputs[1] for n in choose_layouts(b.build(), CAPABILITIES).nodes if isinstance(n.op, Conv)]
     assert [w.tensor.layout for w in weights] == [  # type: ignore[union-attr]
-        conv_weight_layout(4, 4, input_blocked, depthwise, True) for input_blocked, depthwise in ((False, False), (True, False), (True, False), (True, True))
+        conv_weight_layout(4, 4, input_blocked, depthwise, True)
+        for input_blocked, depthwise in ((False, False), (True, False), (True, False), (True, True))
     ]
     assert conv_weight_layout(4, 4, True, False).stored_shape((8, 12, 3, 5)) == (2, 3, 3, 5, 4, 4)
     w = np.arange(8 * 12 * 15).reshape(8, 12, 3, 5)
@@ -75,13 +77,17 @@ def test_where_many_taps_are_outside_weights_lie_tap_by_tap(size: int | Var, dil
     (node,) = [n for n in choose_layouts(b.build(), CAPABILITIES).nodes if isinstance(n.op, Conv)]
     weights = node.inputs[1]
     assert weights is not None and weights.tensor.layout == conv_weight_layout(4, 4, True, False, taps_first=gaps)
-    keeps_meaning(b.build(), choose_layouts(b.build(), CAPABILITIES), [numbers(1, 8, 40, 12 if isinstance(size, Var) else size)])
+    keeps_meaning(
+        b.build(), choose_layouts(b.build(), CAPABILITIES), [numbers(1, 8, 40, 12 if isinstance(size, Var) else size)]
+    )
 
 
 def test_weights_tap_by_tap() -> None:
     w = np.arange(8 * 12 * 15).reshape(8, 12, 3, 5)
     layout = conv_weight_layout(4, 4, True, False, taps_first=True)
-    assert layout.stored_shape(w.shape) == (2, 3, 5, 3, 4, 4) and layout.pack(w)[1, 0, 3, 2, 1, 2] == w[4 + 2, 8 + 1, 0, 3]
+    assert (
+        layout.stored_shape(w.shape) == (2, 3, 5, 3, 4, 4) and layout.pack(w)[1, 0, 3, 2, 1, 2] == w[4 + 2, 8 + 1, 0, 3]
+    )
 
 
 def test_outputs_and_others_get_conversions_once() -> None:
@@ -110,7 +116,9 @@ def test_what_would_be_computed_in_vain_stays_row_major_and_so_do_computed_weigh
     w = b.input("w", tensor_type("float32", (4, 3, 3, 3)))
     b.output(b.add(Conv(), y := b.input("z", tensor_type("float32", (2, 3, 8, 8))), w))
     b.output(conv(b, conv(b, y, 8, 1, 1), 8, groups=2))
-    assert [layout for _, layout in chosen(b.build(), numbers(2, 3, 8, 8), numbers(4, 3, 3, 3), numbers(2, 3, 8, 8))][:3] == [None, None, None]
+    assert [layout for _, layout in chosen(b.build(), numbers(2, 3, 8, 8), numbers(4, 3, 3, 3), numbers(2, 3, 8, 8))][
+        :3
+    ] == [None, None, None]
 
 
 def test_a_conversion_that_costs_more_than_it_gains_is_not_made() -> None:
@@ -129,8 +137,8 @@ def test_costs_that_are_no_seconds_are_said(cost: float) -> None:
     b = GraphBuilder()
     b.output(conv(b, b.input("x", tensor_type("float32", (1, 4, 4, 4))), 4, 1))
     said = (
-        "layouts of Conv are offered at costs that are no seconds (more than 600 for one node), and may be preferred wrongly: "
-        "LayoutOffer.cost was in bytes before 0.2"
+        "layouts of Conv are offered at costs that are no seconds (more than 600 for one node), and may be preferred"
+        " wrongly: LayoutOffer.cost was in bytes before 0.2"
     )
     with pytest.warns(ScheduleWarning) as caught:
         choose_layouts(b.build(), Capabilities(layouts={Conv: lambda node: [LayoutOffer((NC4, None), (NC4,), cost)]}))
@@ -152,7 +160,13 @@ def test_products_pack_their_constant() -> None:
     x = b.input("x", tensor_type("float32", (N, 3, 6)))
     w = b.constant(numbers(6, 10), "w")
     b.output(b.add(MatMul(), x, w))
-    b.output(b.add(Add(), b.add(MatMul(), x, b.input("v", tensor_type("float32", (6, 10)))), b.add(MatMul(), b.constant(numbers(3, 6)), w)))
+    b.output(
+        b.add(
+            Add(),
+            b.add(MatMul(), x, b.input("v", tensor_type("float32", (6, 10)))),
+            b.add(MatMul(), b.constant(numbers(3, 6)), w),
+        )
+    )
     graph = choose_layouts(b.build(), CAPABILITIES)
     packed = [v for v in graph.constants() if v.tensor.layout is not None]
     assert [v.tensor.layout for v in packed] == [panel_layout(4)]
@@ -186,7 +200,12 @@ def test_what_moves_whole_blocks_follows() -> None:
 
 
 def test_what_moves_parts_of_blocks_does_not() -> None:
-    for op in (Resize((1, 24, 8, 8)), Pad((0, 4, 0, 0, 0, 4, 0, 0)), Slice((0, 2, 0, 0), (1, 8, 8, 8)), Slice((0, 0, 0, 0), (1, 8, 8, 8), (1, 2, 1, 1))):
+    for op in (
+        Resize((1, 24, 8, 8)),
+        Pad((0, 4, 0, 0, 0, 4, 0, 0)),
+        Slice((0, 2, 0, 0), (1, 8, 8, 8)),
+        Slice((0, 0, 0, 0), (1, 8, 8, 8), (1, 2, 1, 1)),
+    ):
         b = GraphBuilder()
         y = b.add(op, conv(b, b.input("x", tensor_type("float32", (1, 4, 8, 8))), 16))
         b.output(b.add(Relu(), y))
@@ -196,7 +215,10 @@ def test_what_moves_parts_of_blocks_does_not() -> None:
 def only_blocked(node: Node) -> list[LayoutOffer]:
     """A product of a chip that knows tiles of 4 × 4 alone, a bad bargain as far as costs go."""
     tiles = Layout((Split(0, 4), Split(2, 4), Permute((0, 2, 1, 3))))
-    return [LayoutOffer((tiles, tiles), (tiles,), 100.0, only=True), LayoutOffer((tiles, None), (tiles,), 200.0, only=True)]
+    return [
+        LayoutOffer((tiles, tiles), (tiles,), 100.0, only=True),
+        LayoutOffer((tiles, None), (tiles,), 200.0, only=True),
+    ]
 
 
 @pytest.mark.parametrize("constant", [True, False])
@@ -226,5 +248,7 @@ def test_a_pass_may_not_take_layouts_from_what_exists_in_them_only() -> None:
     strip = GraphPass("strip", strip_layouts, after="choose_layouts")
     with pytest.raises(GraphError) as caught:
         run_passes(b.build(), Capabilities(layouts={MatMul: only_blocked}), [strip])
-    assert str(caught.value).startswith("after the pass 'strip': ") and "is stored as the target cannot compute it" in str(caught.value)
+    assert str(caught.value).startswith(
+        "after the pass 'strip': "
+    ) and "is stored as the target cannot compute it" in str(caught.value)
     assert "why: a LayoutOffer of its operator says `only`" in str(caught.value)

@@ -121,7 +121,13 @@ def test_factors_stay_where_the_value_is_used_elsewhere_or_they_vary_along_other
 def test_factors_before(groups: int) -> None:
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (N, 4, 5, 5)))
-    b.output(b.add(Conv(pads=(1, 1, 1, 1), groups=groups), b.add(Multiply(), x, channel(b, 1)), b.constant(numbers(4, 4 // groups, 3, 3))))
+    b.output(
+        b.add(
+            Conv(pads=(1, 1, 1, 1), groups=groups),
+            b.add(Multiply(), x, channel(b, 1)),
+            b.constant(numbers(4, 4 // groups, 3, 3)),
+        )
+    )
     m = b.input("m", tensor_type("float32", (N, 7, 4)))
     b.output(b.add(MatMul(), b.add(Multiply(), b.constant(numbers(4)), m), b.constant(numbers(4, 3))))
     after = fold_scale(b.build())
@@ -195,7 +201,9 @@ def test_decompositions_that_are_wrong() -> None:
 
     with pytest.raises(GraphError, match="decomposing does not come to an end after 16 rounds"):
         decompose(graph(Forever()))
-    with pytest.raises(GraphError, match=r"the decomposition 'folded' of Other gives float32\[8\], Other gives float32\[2, 4\]"):
+    with pytest.raises(
+        GraphError, match=r"the decomposition 'folded' of Other gives float32\[8\], Other gives float32\[2, 4\]"
+    ):
         decompose(graph(Other()))
 
 

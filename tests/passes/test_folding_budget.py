@@ -1,4 +1,5 @@
-"""One allowance of constant folding for a whole compilation: what a small model makes of little is computed by the run, and takes no memory before."""
+"""One allowance of constant folding for a whole compilation: what a small model makes of little is computed by the run,
+and takes no memory before."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ from weft_ops import (
 
 ROOT = Path(__file__).parents[2]
 MOST = 160
-"""MiB that compiling a model of a few kilobytes may take where folding may make 64: what it makes, packed, and what it takes on the way."""
+"""MiB that compiling a model of a few kilobytes may take where folding may make 64: what it makes, packed, and what it
+takes on the way."""
 PEAK = """
 import resource, sys
 import weft
@@ -76,11 +78,17 @@ def chain(size: int, name: str, operand: str, times: str) -> list[onnx.NodeProto
 
 
 def body(size: int, name: str, operand: str, k: int) -> onnx.GraphProto:
-    return helper.make_graph([numbers(k, f"{name}.v"), *chain(size, name, operand, f"{name}.v")], name, [], [ELEMENTS(name, TensorProto.FLOAT, None)])
+    return helper.make_graph(
+        [numbers(k, f"{name}.v"), *chain(size, name, operand, f"{name}.v")],
+        name,
+        [],
+        [ELEMENTS(name, TensorProto.FLOAT, None)],
+    )
 
 
 def model(kind: str, count: int, size: int) -> bytes:
-    """So many such constants: in the graph itself, one for each call of a function, or in the bodies of branches or of loops."""
+    """So many such constants: in the graph itself, one for each call of a function, or in the bodies of branches or of
+    loops."""
     nodes, functions, last = [], [], "x"
     if kind == "function":
         functions = [helper.make_function("own", "f", ["a", "v"], ["b"], chain(size, "b", "a", "v"), OPSETS[:1])]
@@ -91,14 +99,36 @@ def model(kind: str, count: int, size: int) -> bytes:
         elif kind == "function":
             nodes += [numbers(k, f"v{k}"), helper.make_node("f", [last, f"v{k}"], [y], domain="own")]
         elif kind == "branches":
-            nodes.append(helper.make_node("If", ["c"], [y], then_branch=body(size, f"t{k}", last, 2 * k), else_branch=body(size, f"e{k}", last, 2 * k + 1)))
+            nodes.append(
+                helper.make_node(
+                    "If",
+                    ["c"],
+                    [y],
+                    then_branch=body(size, f"t{k}", last, 2 * k),
+                    else_branch=body(size, f"e{k}", last, 2 * k + 1),
+                )
+            )
         else:
-            inside = [numbers(k, f"v{k}"), *chain(size, f"m{k}", f"s{k}", f"v{k}"), helper.make_node("Identity", [f"c{k}"], [f"d{k}"])]
-            takes = [ELEMENTS(f"i{k}", TensorProto.INT64, []), ELEMENTS(f"c{k}", TensorProto.BOOL, []), ELEMENTS(f"s{k}", TensorProto.FLOAT, [size])]
+            inside = [
+                numbers(k, f"v{k}"),
+                *chain(size, f"m{k}", f"s{k}", f"v{k}"),
+                helper.make_node("Identity", [f"c{k}"], [f"d{k}"]),
+            ]
+            takes = [
+                ELEMENTS(f"i{k}", TensorProto.INT64, []),
+                ELEMENTS(f"c{k}", TensorProto.BOOL, []),
+                ELEMENTS(f"s{k}", TensorProto.FLOAT, [size]),
+            ]
             gives = [ELEMENTS(f"d{k}", TensorProto.BOOL, []), ELEMENTS(f"m{k}", TensorProto.FLOAT, None)]
-            nodes.append(helper.make_node("Loop", ["n", "c", last], [y], body=helper.make_graph(inside, f"l{k}", takes, gives)))
+            nodes.append(
+                helper.make_node("Loop", ["n", "c", last], [y], body=helper.make_graph(inside, f"l{k}", takes, gives))
+            )
         last = y
-    inputs = [ELEMENTS("x", TensorProto.FLOAT, [size]), ELEMENTS("c", TensorProto.BOOL, []), ELEMENTS("n", TensorProto.INT64, [])]
+    inputs = [
+        ELEMENTS("x", TensorProto.FLOAT, [size]),
+        ELEMENTS("c", TensorProto.BOOL, []),
+        ELEMENTS("n", TensorProto.INT64, []),
+    ]
     graph = helper.make_graph(nodes, "g", inputs, [ELEMENTS(last, TensorProto.FLOAT, None)])
     return helper.make_model(graph, opset_imports=OPSETS, functions=functions, ir_version=10).SerializeToString()  # type: ignore[no-any-return]
 
@@ -106,7 +136,9 @@ def model(kind: str, count: int, size: int) -> bytes:
 @pytest.mark.parametrize("kind", ["flat", "function", "branches", "loops"])
 def test_stages_branches_and_loops_share_one_allowance(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "MADE", 1 << 20)
-    exe = weft.compile(model(kind, 12, 1 << 15), cache=False)  # whose constants would come to twice as much, those of branches to four times
+    exe = weft.compile(
+        model(kind, 12, 1 << 15), cache=False
+    )  # whose constants would come to twice as much, those of branches to four times
     assert 1 << 18 < sum(a.nbytes for a in exe._constants.values()) < 1 << 20
     x = np.arange(1 << 15, dtype=np.float32) / (1 << 15)
     expected = x.astype(np.float64)
@@ -118,7 +150,9 @@ def test_stages_branches_and_loops_share_one_allowance(kind: str, monkeypatch: p
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
 def test_a_small_model_takes_little_memory_to_compile() -> None:
     """Its constants would come to 200 MiB, and as much on the way."""
-    run = subprocess.run([sys.executable, "-c", PEAK, "branches"], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT)
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, "branches"], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT
+    )
     assert int(run.stdout) <= MOST
 
 
@@ -132,7 +166,10 @@ def test_the_allowance_goes_by_the_imported_constants_each_once() -> None:
     x = b.add(MatMul(), b.add(MatMul(), x, b.constant(w)), b.constant(w))
     b.output(b.add(If(inner.build(), inner.build()), c, x, x))
     budget = Budget.of(b.build())
-    assert budget.made == folding.MADE + 2 * w.nbytes * folding.MADE_PER_BYTE and budget.work == folding.WORK + 2 * w.size * folding.WORK_PER_ELEMENT
+    assert (
+        budget.made == folding.MADE + 2 * w.nbytes * folding.MADE_PER_BYTE
+        and budget.work == folding.WORK + 2 * w.size * folding.WORK_PER_ELEMENT
+    )
 
 
 def test_the_numbers_of_a_function_are_read_once() -> None:
@@ -140,8 +177,12 @@ def test_the_numbers_of_a_function_are_read_once() -> None:
     nodes = [helper.make_node("Constant", [], ["w"], value=weights), helper.make_node("Add", ["a", "w"], ["b"])]
     function = helper.make_function("own", "f", ["a"], ["b"], nodes, OPSETS[:1])
     calls = [helper.make_node("f", [f"y{k}" if k else "x"], [f"y{k + 1}"], domain="own") for k in range(5)]
-    graph = helper.make_graph(calls, "g", [ELEMENTS("x", TensorProto.FLOAT, [1])], [ELEMENTS("y5", TensorProto.FLOAT, None)])
-    imported = weft.load(helper.make_model(graph, opset_imports=OPSETS, functions=[function], ir_version=10).SerializeToString())
+    graph = helper.make_graph(
+        calls, "g", [ELEMENTS("x", TensorProto.FLOAT, [1])], [ELEMENTS("y5", TensorProto.FLOAT, None)]
+    )
+    imported = weft.load(
+        helper.make_model(graph, opset_imports=OPSETS, functions=[function], ir_version=10).SerializeToString()
+    )
     assert len({id(v.constant) for v in imported.constants()}) == 1 and len(imported.nodes) == 5
 
 
@@ -149,22 +190,44 @@ def test_numbers_that_nodes_ask_for_come_to_so_many_in_all() -> None:
     """Each of these is within reason, a hundred of them are not."""
     pieces = [1 << 14] * 300
     nodes = [helper.make_node("Split", ["x", "s"], [f"y{i}.{k}" for k in range(300)], axis=0) for i in range(5)]
-    inputs, outputs = [ELEMENTS("x", TensorProto.FLOAT, [sum(pieces)])], [ELEMENTS(f"y{i}.0", TensorProto.FLOAT, None) for i in range(5)]
+    inputs, outputs = (
+        [ELEMENTS("x", TensorProto.FLOAT, [sum(pieces)])],
+        [ELEMENTS(f"y{i}.0", TensorProto.FLOAT, None) for i in range(5)],
+    )
     graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(np.array(pieces), "s")])
-    with pytest.raises(FrontendError, match="places of the parts would be 4915200 numbers, at most 16777216 are made of so little") as caught:
+    with pytest.raises(
+        FrontendError, match="places of the parts would be 4915200 numbers, at most 16777216 are made of so little"
+    ) as caught:
         weft.load(helper.make_model(graph, opset_imports=OPSETS, ir_version=10).SerializeToString())
     assert caught.value.why == "other nodes have 14745600"
 
 
 def test_what_is_computed_at_import_has_a_bound_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop of constants that is written out, each trip a scatter, whose reference takes its steps in Python."""
-    trips = [helper.make_node("ScatterElements", ["s", "at", "by"], ["t"], reduction="add"), helper.make_node("Identity", ["c"], ["d"])]
-    takes = [ELEMENTS("i", TensorProto.INT64, []), ELEMENTS("c", TensorProto.BOOL, []), ELEMENTS("s", TensorProto.FLOAT, [64])]
-    loop = helper.make_graph(trips, "l", takes, [ELEMENTS("d", TensorProto.BOOL, []), ELEMENTS("t", TensorProto.FLOAT, [64])])
-    numbers = {"n": np.array(50), "c0": np.array(True), "s0": np.zeros(64, np.float32), "at": np.arange(64), "by": np.ones(64, np.float32)}
+    trips = [
+        helper.make_node("ScatterElements", ["s", "at", "by"], ["t"], reduction="add"),
+        helper.make_node("Identity", ["c"], ["d"]),
+    ]
+    takes = [
+        ELEMENTS("i", TensorProto.INT64, []),
+        ELEMENTS("c", TensorProto.BOOL, []),
+        ELEMENTS("s", TensorProto.FLOAT, [64]),
+    ]
+    loop = helper.make_graph(
+        trips, "l", takes, [ELEMENTS("d", TensorProto.BOOL, []), ELEMENTS("t", TensorProto.FLOAT, [64])]
+    )
+    numbers = {
+        "n": np.array(50),
+        "c0": np.array(True),
+        "s0": np.zeros(64, np.float32),
+        "at": np.arange(64),
+        "by": np.ones(64, np.float32),
+    }
     graph = helper.make_graph(
-        [helper.make_node("Loop", ["n", "c0", "s0"], ["u"], body=loop), helper.make_node("Add", ["x", "u"], ["y"])], "g",
-        [ELEMENTS("x", TensorProto.FLOAT, [64])], [ELEMENTS("y", TensorProto.FLOAT, [64])], [numpy_helper.from_array(v, k) for k, v in numbers.items()],
+        [helper.make_node("Loop", ["n", "c0", "s0"], ["u"], body=loop), helper.make_node("Add", ["x", "u"], ["y"])],
+        "g",
+        [ELEMENTS("x", TensorProto.FLOAT, [64])], [ELEMENTS("y", TensorProto.FLOAT, [64])], [numpy_helper.from_array(v,
+            k) for k, v in numbers.items()],
     )  # fmt: skip
     data = helper.make_model(graph, opset_imports=OPSETS, ir_version=10).SerializeToString()
     assert len(weft.load(data).nodes) == 1
@@ -175,8 +238,16 @@ def test_what_is_computed_at_import_has_a_bound_as_well(monkeypatch: pytest.Monk
 
 
 def test_a_range_is_data_that_the_allowance_covers() -> None:
-    numbers = [numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("first", 0.5), ("last", 1 << 20), ("step", 2))]
-    graph = helper.make_graph([helper.make_node("Range", ["first", "last", "step"], ["y"])], "g", [], [ELEMENTS("y", TensorProto.FLOAT, None)], numbers)
+    numbers = [
+        numpy_helper.from_array(np.array(v, np.float32), n) for n, v in (("first", 0.5), ("last", 1 << 20), ("step", 2))
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Range", ["first", "last", "step"], ["y"])],
+        "g",
+        [],
+        [ELEMENTS("y", TensorProto.FLOAT, None)],
+        numbers,
+    )
     imported = weft.load(helper.make_model(graph, opset_imports=OPSETS, ir_version=10).SerializeToString())
     assert sum(v.constant.size for v in imported.constants() if v.constant is not None) < 8
     (y,) = fold_constants(imported).outputs
@@ -192,10 +263,15 @@ def test_what_weights_go_through_is_within_what_they_allow(kind: str, monkeypatc
     x = b.input("x", tensor_type("float32", ("n", 128)))
     if kind == "adapter":
         wide, a, c = (b.constant(np.ones(s, np.float16)) for s in ((128, 128), (128, 16), (16, 128)))
-        w = b.add(Cast(dt.float32), b.add(Add(), wide, b.add(Multiply(), b.add(MatMul(), a, c), b.constant(np.float16(0.5)))))
+        w = b.add(
+            Cast(dt.float32), b.add(Add(), wide, b.add(Multiply(), b.add(MatMul(), a, c), b.constant(np.float16(0.5))))
+        )
     else:
         data = np.arange(128 * 128).reshape(128, 128) % 7
-        scale, zero = b.constant(np.full((128, 4), 0.1, np.float32)), b.constant(np.ones((128, 4), np.int8).astype(dt.dtype(kind).numpy))
+        scale, zero = (
+            b.constant(np.full((128, 4), 0.1, np.float32)),
+            b.constant(np.ones((128, 4), np.int8).astype(dt.dtype(kind).numpy)),
+        )
         w = b.add(Dequantize(axis=1, block=32), b.constant(data.astype(dt.dtype(kind).numpy)), scale, zero)
     y = b.add(MatMul(), x, b.add(Transpose((1, 0)), w))
     b.output(b.add(Multiply(), y, b.constant(np.linspace(1, 2, 128, dtype=np.float32))))
@@ -207,7 +283,9 @@ def test_what_weights_go_through_is_within_what_they_allow(kind: str, monkeypatc
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_weights_that_many_share_become_others_within_the_allowance(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_many_share_become_others_within_the_allowance(
+    normalised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folding, "MADE", 1 << 16)
     monkeypatch.setattr(folding, "MADE_PER_BYTE", 0)
     b = GraphBuilder()
@@ -216,11 +294,19 @@ def test_weights_that_many_share_become_others_within_the_allowance(normalised: 
     for k in range(100):
         x = b.add(Conv(), x, w)
         scale = b.constant(np.linspace(1, 2 + k / 50, 16, dtype=np.float32).reshape(16, *[1] * 2 * (not normalised)))
-        x = b.add(BatchNorm(), x, scale, *(b.constant(np.full(16, v, np.float32)) for v in (0.1, 0, 1))) if normalised else b.add(Multiply(), x, scale)
+        x = (
+            b.add(BatchNorm(), x, scale, *(b.constant(np.full(16, v, np.float32)) for v in (0.1, 0, 1)))
+            if normalised
+            else b.add(Multiply(), x, scale)
+        )
     b.output(x)
     graph = b.build()
     after = run_passes(graph, only=SHARED)
-    stored = {id(v.constant): v.constant.nbytes for v in after.constants() if v.constant is not None and v.constant.ndim == 4 and v.constant.size == 256}
+    stored = {
+        id(v.constant): v.constant.nbytes
+        for v in after.constants()
+        if v.constant is not None and v.constant.ndim == 4 and v.constant.size == 256
+    }
     assert 10 << 10 < sum(stored.values()) <= folding.MADE + 1024
     x = np.linspace(0, 1, 1024, dtype=np.float32).reshape(1, 16, 8, 8)
     np.testing.assert_allclose(evaluate(after, [x])[0], evaluate(graph, [x])[0], rtol=1e-3, atol=1e-6)
@@ -254,7 +340,9 @@ def test_what_attributes_and_data_decide_is_left_for_the_run() -> None:
     assert work(RoiAlign(2, 2, 1 << 20, 1.0), ((1, 1, 4, 4), "float32"), ((1, 4), "float32"), ((1,), "int64")) is None
     assert work(Conv(), ((1, 1, 4, 4), "float32"), ((1, 1, 2, 2), "float32")) is None
     assert work(LayerNorm(1), ((4, 4), "float32")) == work(Softmax(1), ((4, 4), "float32")) == 32 * 256
-    assert work(BroadcastTo((0, 1 << 40)), ((1, 1), "float32")) == 16 * ((1 << 40) + 1)  # what is computed on the way may have these sizes
+    assert work(BroadcastTo((0, 1 << 40)), ((1, 1), "float32")) == 16 * (
+        (1 << 40) + 1
+    )  # what is computed on the way may have these sizes
 
 
 def test_a_python_step_for_each_update_is_counted() -> None:
@@ -293,7 +381,9 @@ def test_loops_are_left_for_the_run() -> None:
     s = inner.input("s", tensor_type("float32", (4,)))
     inner.output(inner.add(Multiply(), s, s))
     b = GraphBuilder()
-    b.output(b.add(Loop(inner.build(), carried=1), b.constant(np.array(1 << 40)), None, b.constant(np.ones(4, np.float32))))
+    b.output(
+        b.add(Loop(inner.build(), carried=1), b.constant(np.array(1 << 40)), None, b.constant(np.ones(4, np.float32)))
+    )
     before = time.process_time()
     after = run_passes(b.build())
     assert [type(n.op) for n in after.nodes] == [Loop] and time.process_time() - before < 1

@@ -30,7 +30,10 @@ N = Var("n")
 def groups(graph: Graph, *inputs: Any) -> list[str]:
     after = fuse(graph)
     keeps_meaning(graph, after, inputs)
-    return [n.op.body.name + (" view" if n.op.view else "") if isinstance(n.op, Group) else type(n.op).__name__ for n in after.nodes]
+    return [
+        n.op.body.name + (" view" if n.op.view else "") if isinstance(n.op, Group) else type(n.op).__name__
+        for n in after.nodes
+    ]
 
 
 def product(b: GraphBuilder, x: Value, seed: int = 0) -> Value:
@@ -120,13 +123,19 @@ def test_reductions_take_what_comes_before_and_the_rows_around() -> None:
     c = b.add(Exp(), b.add(Subtract(), x, b.add(ReduceMax((0,), True), x)))
     b.output(b.add(Divide(), c, b.add(ReduceSum((0,), True), c)))
     assert groups(b.build(), numbers(2, 4)) == [
-        "multiply_reducesum", "reducemax_subtract_exp_reducesum_divide", "reducemax", "subtract_exp", "reducesum", "divide",
+        "multiply_reducesum", "reducemax_subtract_exp_reducesum_divide", "reducemax", "subtract_exp", "reducesum",
+        "divide",
     ]  # fmt: skip
 
 
 def test_composites_take_cheap_formulas_on_their_rows() -> None:
     b, x = start()
-    b.output(b.add(Relu(), b.add(Softmax(), b.add(Multiply(), b.add(Add(), x, b.constant(numbers(4))), b.constant(np.float32(0.5))))))
+    b.output(
+        b.add(
+            Relu(),
+            b.add(Softmax(), b.add(Multiply(), b.add(Add(), x, b.constant(numbers(4))), b.constant(np.float32(0.5)))),
+        )
+    )
     b.output(b.add(Softmax(), b.add(Tanh(), x)))
     assert groups(b.build(), numbers(2, 4)) == ["add_multiply_softmax_relu", "tanh", "softmax"]
 
@@ -142,7 +151,9 @@ def test_reshapes_are_views_unless_an_output_would_not_own_its_memory() -> None:
     b.output(b.add(Reshape((N * 2, 2)), b.add(Exp(), x)))
     b.output(b.add(Reshape((2, 2)), b.constant(numbers(4))))
     found = groups(b.build(), numbers(2, 4))
-    assert sorted(found) == sorted(["matmul", "reshape view", "tanh", "reshape", "tanh", "reshape", "exp", "reshape view", "reshape"])
+    assert sorted(found) == sorted(
+        ["matmul", "reshape view", "tanh", "reshape", "tanh", "reshape", "exp", "reshape view", "reshape"]
+    )
 
 
 def test_layouts_bound_groups() -> None:
@@ -205,7 +216,8 @@ def test_an_output_whose_sizes_are_computed_is_no_view_of_what_comes_before_them
 
 
 def test_what_reads_its_operand_twice_reads_a_value_in_memory() -> None:
-    """A sum of products may be rounded differently where it is computed again, and the greatest element would not be found."""
+    """A sum of products may be rounded differently where it is computed again, and the greatest element would not be
+    found."""
     b, x = start()
     b.output(b.add(Argmax(1, True), b.add(Add(), b.add(Multiply(), x, x), x)))
     assert groups(b.build(), numbers(3, 4)) == ["multiply_add", "argmax"]
@@ -223,8 +235,14 @@ def test_many_functions_one_after_the_other() -> None:
     b.output(y)
     graph = b.build()
     x = numbers(2, 4).astype(np.float64)
-    functions = [sum(isinstance(m.op, Sin) for m in n.op.body.nodes) for n in fuse(graph).nodes if isinstance(n.op, Group)]
-    assert max(functions) == MOST_FUNCTIONS and sum(functions) == 6 * MOST_FUNCTIONS and functions.count(MOST_FUNCTIONS) >= 5
+    functions = [
+        sum(isinstance(m.op, Sin) for m in n.op.body.nodes) for n in fuse(graph).nodes if isinstance(n.op, Group)
+    ]
+    assert (
+        max(functions) == MOST_FUNCTIONS
+        and sum(functions) == 6 * MOST_FUNCTIONS
+        and functions.count(MOST_FUNCTIONS) >= 5
+    )
     want = x
     for _ in range(6 * MOST_FUNCTIONS):
         want = np.sin(want) + want

@@ -171,7 +171,9 @@ def test_heads_are_cut_out_of_one_product_after_its_view() -> None:
     assert len(groups) == 1  # one kernel, which reads the product as it is and stores heads side by side
 
 
-@pytest.mark.parametrize("case", ["scores used", "other axis", "tanh between", "mask scaled", "nan to one", "larger than the scores"])
+@pytest.mark.parametrize(
+    "case", ["scores used", "other axis", "tanh between", "mask scaled", "nan to one", "larger than the scores"]
+)
 def test_what_is_no_attention_stays(case: str) -> None:
     m = Model()
     scores = m.scores()

@@ -34,14 +34,29 @@ def between(channels: int, outputs: int, groups: int) -> Graph:
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (2, 8, 6, 6)))
     x = b.add(Conv(), x, b.constant(numbers(channels, 8, 1, 1, seed=2), "before"))
-    y = b.add(Conv((1, 1), (1, 1, 1, 1), groups=groups), x, b.constant(numbers(outputs, channels // groups, 3, 3, seed=1), "w"))
+    y = b.add(
+        Conv((1, 1), (1, 1, 1, 1), groups=groups),
+        x,
+        b.constant(numbers(outputs, channels // groups, 3, 3, seed=1), "w"),
+    )
     b.output(b.add(Conv(), y, b.constant(numbers(8, outputs, 1, 1, seed=3), "after")))
     return b.build()
 
 
 @pytest.mark.parametrize(
     ("channels", "outputs", "groups", "after"),
-    [(16, 16, 8, 4), (8, 16, 8, 2), (16, 16, 4, 4), (24, 24, 4, 2), (8, 8, 8, 8), (18, 18, 3, 3), (4, 4, 1, 1), (20, 20, 10, 5), (4, 8, 4, 1), (6, 10, 2, 1)],
+    [
+        (16, 16, 8, 4),
+        (8, 16, 8, 2),
+        (16, 16, 4, 4),
+        (24, 24, 4, 2),
+        (8, 8, 8, 8),
+        (18, 18, 3, 3),
+        (4, 4, 1, 1),
+        (20, 20, 10, 5),
+        (4, 8, 4, 1),
+        (6, 10, 2, 1),
+    ],
 )
 def test_groups(channels: int, outputs: int, groups: int, after: int) -> None:
     graph = between(channels, outputs, groups)
@@ -79,12 +94,22 @@ def test_blocks_of_groups_of_any_number_of_pictures() -> None:
     b.output(b.add(Relu(), b.add(Add(), y, b.constant(numbers(95, 1, 1, seed=2)))))
     graph = b.build()
     after = choose_layouts(graph, CAPABILITIES)
-    assert [n.output.tensor.layout for n in after.nodes if not isinstance(n.op, Relayout)] == [conv_layout(4, 95, 5, 4)] * 3
+    assert [n.output.tensor.layout for n in after.nodes if not isinstance(n.op, Relayout)] == [
+        conv_layout(4, 95, 5, 4)
+    ] * 3
     keeps_meaning(graph, after, [numbers(3, 85, 6, 6)])
 
 
 def test_the_cheapest_way_is_taken() -> None:
-    def chosen(groups: int, inputs: int, outputs: int, lanes: int = 8, taps: int = 9, rows: float = GROUPED_BORDERS, alone: bool = False) -> int:
+    def chosen(
+        groups: int,
+        inputs: int,
+        outputs: int,
+        lanes: int = 8,
+        taps: int = 9,
+        rows: float = GROUPED_BORDERS,
+        alone: bool = False,
+    ) -> int:
         positions = 28 * 28
         before, after = positions * inputs * groups, positions * outputs * groups
         moved = 2.0 * inputs * taps * after / 8
@@ -95,10 +120,13 @@ def test_the_cheapest_way_is_taken() -> None:
     assert chosen(3, 2, 2, rows=2) == 3  # one group pads its own blocks
     assert chosen(6, 50, 50) == 1  # twice the work is more than blocks that others do not share
     assert chosen(8, 1, 83) == 1 and chosen(32, 2, 27) == 1
-    # Five channels of the model's own input are read where they lie; of another operator's blocks they would have to be taken apart.
+    # Five channels of the model's own input are read where they lie; of another operator's blocks they would have to be
+    # taken apart.
     assert choose_groups(32, 5, 16, 8, 1.3e6, 1.3e6, 1.04e6, 5) == 8
     assert choose_groups(32, 5, 16, 8, 1.3e6, 1.3e6, 1.04e6, 5, in_rows=True) == 1
-    assert chosen(32, 24, 24, taps=1, rows=2, alone=True) == 1 and chosen(32, 12, 12, taps=1, rows=2, alone=True) == 1  # twice the work is no less
+    assert (
+        chosen(32, 24, 24, taps=1, rows=2, alone=True) == 1 and chosen(32, 12, 12, taps=1, rows=2, alone=True) == 1
+    )  # twice the work is no less
     assert chosen(32, 12, 12, taps=1, rows=2) == 2  # than conversions from and to the blocks around
 
 
@@ -125,7 +153,8 @@ def test_groups_of_whole_blocks_are_stored_in_blocks(stride: int) -> None:
 
 
 def test_long_chains_and_diamonds_behind_a_convolution() -> None:
-    """Each value is looked at once, and by a loop: paths through twenty diamonds are a million, and a chain of a thousand is no recursion."""
+    """Each value is looked at once, and by a loop: paths through twenty diamonds are a million, and a chain of a
+    thousand is no recursion."""
     b = GraphBuilder()
     y = b.add(Conv(groups=8), b.input("x", tensor_type("float32", (1, 16, 4, 4))), b.constant(numbers(16, 2, 1, 1)))
     for k in range(1000):

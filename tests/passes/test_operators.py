@@ -45,7 +45,10 @@ def test_samples(operator: type[Operator]) -> None:
                     if want.dtype == object or value.type.dtype.kind in ("bool", "int", "uint", "string"):
                         np.testing.assert_array_equal(got, want)
                     else:
-                        a, e = (np.asarray(v).astype(np.complex128 if value.type.dtype.kind == "complex" else np.float64) for v in (got, want))
+                        a, e = (
+                            np.asarray(v).astype(np.complex128 if value.type.dtype.kind == "complex" else np.float64)
+                            for v in (got, want)
+                        )
                         ulp = 2.0**-7 if value.type.dtype.bits <= 16 else 1e-4
                         finite = np.abs(e[np.isfinite(e)])
                         np.testing.assert_allclose(a, e, rtol=ulp, atol=ulp * (1 + float(finite.max(initial=0))))

@@ -130,5 +130,10 @@ def test_sizes_known_only_at_run_time() -> None:
     expected = evaluate(b.build(), inputs)
     final = run_passes(b.build(), BLOCKED, on_stage=lambda name, g, _: close(evaluate(reparsed(g), inputs), expected))
     # The size comes first, then what has it.
-    assert [n.op.body.name for n in final.nodes if isinstance(n.op, Group)] == ["multiply", "add_tanh", "reshape", "add_relu_reducesum"]
+    assert [n.op.body.name for n in final.nodes if isinstance(n.op, Group)] == [
+        "multiply",
+        "add_tanh",
+        "reshape",
+        "add_relu_reducesum",
+    ]
     assert "t.0" in str(plan_memory(final).arena_bytes) or plan_memory(final).aliases

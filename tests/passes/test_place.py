@@ -1,4 +1,5 @@
-"""Placement: the least cost by comparison with every choice, regions in an order that can run, and who is kept on the host."""
+"""Placement: the least cost by comparison with every choice, regions in an order that can run, and who is kept on the
+host."""
 
 from __future__ import annotations
 
@@ -38,11 +39,14 @@ def graphs(draw: st.DrawFn, most: int = 9) -> Graph:
 
 
 def total(graph: Graph, there: set[int], offers: dict[int, float], here: dict[int, float], copy: float) -> float:
-    """What a placement costs: node by node, and one copy of each value that is read, or wanted as a result, where it is not made."""
+    """What a placement costs: node by node, and one copy of each value that is read, or wanted as a result, where it is
+    not made."""
     cost = sum(offers[k] if k in there else here[k] for k in range(len(graph.nodes)))
     for value in graph.values():
         made = any(value in n.outputs for k, n in enumerate(graph.nodes) if k in there)
-        read = {k in there for k, n in enumerate(graph.nodes) if value in n.inputs} | ({False} if value in graph.outputs else set())
+        read = {k in there for k, n in enumerate(graph.nodes) if value in n.inputs} | (
+            {False} if value in graph.outputs else set()
+        )
         cost += copy * ((not made) in read)
     return cost
 
@@ -56,12 +60,17 @@ def test_two_targets_get_the_least_of_all_placements(graph: Graph, data: st.Data
     here = {k: float(data.draw(st.integers(0, 9))) for k in range(count)}
     copy = float(data.draw(st.integers(0, 4)))
     offers: dict[str, Offers] = {
-        "npu": [Take((n,), there[k]) if there[k] < math.inf else Refuse(n, "no", "it cannot") for k, n in enumerate(graph.nodes)],
+        "npu": [
+            Take((n,), there[k]) if there[k] < math.inf else Refuse(n, "no", "it cannot")
+            for k, n in enumerate(graph.nodes)
+        ],
         "host": [Take((n,), here[k]) for k, n in enumerate(graph.nodes)],
     }
     placed = place(graph, ["npu", "host"], offers, {"npu": Transfer(copy)})
     chosen = {k for k, p in enumerate(placed.nodes) if p.target == "npu"}
-    subsets = itertools.chain.from_iterable(itertools.combinations([k for k in range(count) if there[k] < math.inf], r) for r in range(count + 1))
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations([k for k in range(count) if there[k] < math.inf], r) for r in range(count + 1)
+    )
     assert total(graph, chosen, there, here, copy) == min(total(graph, set(s), there, here, copy) for s in subsets)
 
 
@@ -104,7 +113,11 @@ def test_a_pattern_goes_as_a_whole() -> None:
 
 def test_a_pattern_of_one_target_binds_no_other() -> None:
     graph, nodes = chain()
-    offers: dict[str, Offers] = {"pairs": [Take((nodes[1], nodes[2]), 9.0)], "single": [Take((nodes[1],), 0.0)], "host": [Take((n,), 1.0) for n in nodes]}
+    offers: dict[str, Offers] = {
+        "pairs": [Take((nodes[1], nodes[2]), 9.0)],
+        "single": [Take((nodes[1],), 0.0)],
+        "host": [Take((n,), 1.0) for n in nodes],
+    }
     placed = place(graph, ["pairs", "single", "host"], offers, {})
     assert [p.target for p in placed.nodes] == ["host", "single", "host", "host"]
 
@@ -114,10 +127,19 @@ def test_patterns_that_overlap_go_as_one(order: tuple[int, int]) -> None:
     graph, nodes = chain()
     pairs = [Take((nodes[1], nodes[2]), 0.0), Take((nodes[2], nodes[3]), 0.0)]
     first = [Take((nodes[2],), 0.0)]
-    offers: dict[str, Offers] = {"first": first, "npu": [pairs[k] for k in order], "host": [Take((n,), 1.0) for n in nodes]}
+    offers: dict[str, Offers] = {
+        "first": first,
+        "npu": [pairs[k] for k in order],
+        "host": [Take((n,), 1.0) for n in nodes],
+    }
     assert [p.target for p in place(graph, ["npu", "host"], offers, {}).nodes] == ["host", "npu", "npu", "npu"]
     # Of what goes as a whole one is gone: the rest stays.
-    assert [p.target for p in place(graph, ["first", "npu", "host"], offers, {}).nodes] == ["host", "host", "first", "host"]
+    assert [p.target for p in place(graph, ["first", "npu", "host"], offers, {}).nodes] == [
+        "host",
+        "host",
+        "first",
+        "host",
+    ]
 
 
 def test_a_pattern_is_in_one_region() -> None:
@@ -131,14 +153,20 @@ def test_a_pattern_is_in_one_region() -> None:
     nodes = graph.nodes
     offers: Offers = [Take((nodes[0],)), Take((nodes[1], nodes[3]))]
     placed = place(graph, ["npu", "host"], {"npu": offers}, {})
-    assert [(n.op.target, len(n.op.body.nodes)) for n in placed.graph.nodes if isinstance(n.op, Region)] == [("npu", 1), ("host", 1), ("npu", 2)]
+    assert [(n.op.target, len(n.op.body.nodes)) for n in placed.graph.nodes if isinstance(n.op, Region)] == [
+        ("npu", 1),
+        ("host", 1),
+        ("npu", 2),
+    ]
 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.data())
 def test_patterns_of_any_shape_leave_an_order_that_runs(graph: Graph, data: st.DataObject) -> None:
     takes = st.lists(st.sets(st.integers(0, len(graph.nodes) - 1), min_size=1), max_size=3)
-    offers: dict[str, Offers] = {t: [Take(tuple(graph.nodes[k] for k in sorted(nodes))) for nodes in data.draw(takes)] for t in ("a", "b")}
+    offers: dict[str, Offers] = {
+        t: [Take(tuple(graph.nodes[k] for k in sorted(nodes))) for nodes in data.draw(takes)] for t in ("a", "b")
+    }
     placed = place(graph, ["a", "b", "host"], offers, {})
     verify(placed.graph)
     x = [np.linspace(-1, 1, 3, dtype=np.float32) * (k + 1) for k in range(len(graph.inputs))]
@@ -148,10 +176,16 @@ def test_patterns_of_any_shape_leave_an_order_that_runs(graph: Graph, data: st.D
 
 def test_reasons_are_kept() -> None:
     graph, nodes = chain()
-    offers: Offers = [Refuse(nodes[0], "dtype", "no float32"), Take((nodes[1],), 5.0), Take((nodes[2],)), Take((nodes[3],))]
+    offers: Offers = [
+        Refuse(nodes[0], "dtype", "no float32"),
+        Take((nodes[1],), 5.0),
+        Take((nodes[2],)),
+        Take((nodes[3],)),
+    ]
     placed = place(graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 1.0) for n in nodes]}, {})
     assert [dict(p.refused) for p in placed.nodes] == [
-        {"npu": ("dtype", "no float32")}, {"npu": ("cost", "it would take 5 s there and 0 s more for copies, on 'host' it takes 1 s")}, {}, {},
+        {"npu": ("dtype", "no float32")}, {"npu": ("cost",
+            "it would take 5 s there and 0 s more for copies, on 'host' it takes 1 s")}, {}, {},
     ]  # fmt: skip
     assert "not npu: no float32 [dtype]" in str(placed)
 
@@ -159,11 +193,14 @@ def test_reasons_are_kept() -> None:
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.data())
 def test_seconds_that_are_said_are_those_of_the_placement(graph: Graph, data: st.DataObject) -> None:
-    """Of every node that stays for its cost: what the whole placement would cost with it moved is what was said, and no less than it costs now."""
+    """Of every node that stays for its cost: what the whole placement would cost with it moved is what was said, and no
+    less than it costs now."""
     count = len(graph.nodes)
     there, here = ({k: float(data.draw(st.integers(0, 9))) for k in range(count)} for _ in range(2))
     copy = float(data.draw(st.integers(1, 4)))
-    offers: dict[str, Offers] = {t: [Take((n,), of[k]) for k, n in enumerate(graph.nodes)] for t, of in (("npu", there), ("host", here))}
+    offers: dict[str, Offers] = {
+        t: [Take((n,), of[k]) for k, n in enumerate(graph.nodes)] for t, of in (("npu", there), ("host", here))
+    }
     placed = place(graph, ["npu", "host"], offers, {"npu": Transfer(copy)})
     chosen = {k for k, p in enumerate(placed.nodes) if p.target == "npu"}
     now = total(graph, chosen, there, here, copy)
@@ -171,24 +208,41 @@ def test_seconds_that_are_said_are_those_of_the_placement(graph: Graph, data: st
         if k not in chosen:
             more = total(graph, chosen | {k}, there, here, copy) - now - there[k] + here[k]
             copies = f"{show_seconds(abs(more))} {'more' if more >= 0 else 'less'} for copies"
-            assert p.refused == {"npu": ("cost", f"it would take {show_seconds(there[k])} there and {copies}, on 'host' it takes {show_seconds(here[k])}")}
+            assert p.refused == {
+                "npu": (
+                    "cost",
+                    (
+                        f"it would take {show_seconds(there[k])} there and {copies}, on 'host' it takes"
+                        f" {show_seconds(here[k])}"
+                    ),
+                )
+            }
 
 
 def test_what_goes_together_says_so() -> None:
     graph, nodes = chain()
     host = [Take((n,), 1.0) for n in nodes]
-    placed = place(graph, ["npu", "host"], {"npu": [Take((nodes[1], nodes[2]), 9.0)], "host": host}, {"npu": Transfer(0.25)})
-    said = ("cost", "with the 1 that go with it it would take 9 s there and 500 ms more for copies, on 'host' it takes 2 s")
+    placed = place(
+        graph, ["npu", "host"], {"npu": [Take((nodes[1], nodes[2]), 9.0)], "host": host}, {"npu": Transfer(0.25)}
+    )
+    said = (
+        "cost",
+        "with the 1 that go with it it would take 9 s there and 500 ms more for copies, on 'host' it takes 2 s",
+    )
     assert [p.refused["npu"] for p in placed.nodes[1:3]] == [said, said]
     offers: dict[str, Offers] = {"first": [Take((nodes[2],))], "npu": [Take((nodes[1], nodes[2]))], "host": host}
     placed = place(graph, ["first", "npu", "host"], offers, {})
-    assert placed.nodes[1].refused["npu"] == ("together", f"it would go with Relu %{nodes[2].outputs[0].name}, which is on 'first'")
+    assert placed.nodes[1].refused["npu"] == (
+        "together",
+        f"it would go with Relu %{nodes[2].outputs[0].name}, which is on 'first'",
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.data())
 def test_offers_for_what_passes_made_of_a_graph_are_offers_for_the_graph(graph: Graph, data: st.DataObject) -> None:
-    """Random rewrites: the costs are those of all that became of the nodes, whatever is refused takes its part with it, and regions mean the graph."""
+    """Random rewrites: the costs are those of all that became of the nodes, whatever is refused takes its part with it,
+    and regions mean the graph."""
     changed = {n.outputs[0].name for n in graph.nodes if data.draw(st.booleans())}
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
@@ -209,9 +263,16 @@ def test_offers_for_what_passes_made_of_a_graph_are_offers_for_the_graph(graph: 
     for part in correspond(graph, seen):
         if part.before and part.after:
             taken = not any(id(n) in refused for n in part.after)
-            assert {isinstance(o, Take) for o in found for n in (o.nodes if isinstance(o, Take) else (o.node,)) if any(n is m for m in part.before)} == {taken}
+            assert {
+                isinstance(o, Take)
+                for o in found
+                for n in (o.nodes if isinstance(o, Take) else (o.node,))
+                if any(n is m for m in part.before)
+            } == {taken}
     if not refused:
-        assert sum(o.cost for o in found if isinstance(o, Take)) == len([n for p in correspond(graph, seen) if p.before for n in p.after])
+        assert sum(o.cost for o in found if isinstance(o, Take)) == len(
+            [n for p in correspond(graph, seen) if p.before for n in p.after]
+        )
     placed = place(graph, ["npu", "host"], {"npu": found}, {})
     x = [np.linspace(-1, 1, 3, dtype=np.float32) * (k + 1) for k in range(len(graph.inputs))]
     for a, b, c in zip(evaluate(placed.graph, x), evaluate(graph, x), evaluate(seen, x), strict=True):
@@ -220,7 +281,14 @@ def test_offers_for_what_passes_made_of_a_graph_are_offers_for_the_graph(graph: 
 
 
 def test_seconds_for_people() -> None:
-    assert [show_seconds(s) for s in (0.0, 2e-9, 1.25e-5, 0.0123456, 1.0, 250.0)] == ["0 s", "2 ns", "12.5 µs", "12.3 ms", "1 s", "250 s"]
+    assert [show_seconds(s) for s in (0.0, 2e-9, 1.25e-5, 0.0123456, 1.0, 250.0)] == [
+        "0 s",
+        "2 ns",
+        "12.5 µs",
+        "12.3 ms",
+        "1 s",
+        "250 s",
+    ]
 
 
 def test_strings_and_sizes_stay_on_the_host() -> None:
@@ -243,7 +311,9 @@ def test_large_graphs_are_placed_in_time() -> None:
     g.output(x)
     graph = g.build()
     offers: Offers = [Take((n,), 1.0) for k, n in enumerate(graph.nodes) if k % 3]
-    placed = place(graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 2.0) for n in graph.nodes]}, {"npu": Transfer(0.1)})
+    placed = place(
+        graph, ["npu", "host"], {"npu": offers, "host": [Take((n,), 2.0) for n in graph.nodes]}, {"npu": Transfer(0.1)}
+    )
     assert len(placed.graph.nodes) == 2000
 
 
@@ -260,8 +330,13 @@ def test_a_take_that_stays_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> No
         x = g.add(Relu(), x)
     g.output(x)
     graph = g.build()
-    offers: dict[str, Offers] = {"npu": [Take(tuple(graph.nodes), 9.0)], "host": [Take((n,), 0.01) for n in graph.nodes]}
+    offers: dict[str, Offers] = {
+        "npu": [Take(tuple(graph.nodes), 9.0)],
+        "host": [Take((n,), 0.01) for n in graph.nodes],
+    }
     placed = place(graph, ["npu", "host"], offers, {"npu": Transfer()})
     assert judged == [0]
     ((code, why),) = {p.refused["npu"] for p in placed.nodes}
-    assert code == "cost" and why.startswith("with the 49 that go with it it would take 9 s there and 0 s more for copies, on 'host' it takes 500 ms")
+    assert code == "cost" and why.startswith(
+        "with the 49 that go with it it would take 9 s there and 0 s more for copies, on 'host' it takes 500 ms"
+    )

@@ -31,13 +31,21 @@ from weft_ops.reduction import ReduceSum
 N = Var("n")
 
 
-def check(plan: MemoryPlan, env: dict[str, int], scratch: Sequence[tuple[int, Sequence[Expr]]] = (), alignment: int = GLOBAL_ALIGN) -> None:
+def check(
+    plan: MemoryPlan,
+    env: dict[str, int],
+    scratch: Sequence[tuple[int, Sequence[Expr]]] = (),
+    alignment: int = GLOBAL_ALIGN,
+) -> None:
     """`scratch`: step and sizes, in the plan's order."""
     total = bytes_at(plan.arena_bytes, env)
     assert bytes_at(plan.lower_bound, env) <= total
     blocks = [(bytes_at(plan.offsets[v], env), bytes_at(plan.sizes[v], env), *plan.lifetimes[v]) for v in plan.offsets]
     for (first, sizes), offsets in zip(scratch, plan.scratch.values(), strict=True):
-        blocks += [(bytes_at(at, env), bytes_at(as_dim(size), env), first, first) for at, size in zip(offsets, sizes, strict=True)]
+        blocks += [
+            (bytes_at(at, env), bytes_at(as_dim(size), env), first, first)
+            for at, size in zip(offsets, sizes, strict=True)
+        ]
     for k, (at, size, first, last) in enumerate(blocks):
         assert at % alignment == 0 and at >= 0 and at + size <= total
         for other, other_size, start, end in blocks[:k]:
@@ -121,9 +129,13 @@ def test_packing_of_blocks_beyond_64_bits_is_exact() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(), st.data(), st.sampled_from([64, 256, 4096]))
-def test_scratch_of_a_step_lies_beside_what_lives_then(case: tuple[Graph, list[Any]], data: st.DataObject, alignment: int) -> None:
+def test_scratch_of_a_step_lies_beside_what_lives_then(
+    case: tuple[Graph, list[Any]], data: st.DataObject, alignment: int
+) -> None:
     graph = run_passes(case[0], Capabilities(channel_block=4, panel=4), check=False)
-    sizes = st.sampled_from([const(100), const(4096), mul(THREADS, 64), mul(N, 20), mul(mul(N, THREADS), 4), add(mul(N, 4), 12)])
+    sizes = st.sampled_from(
+        [const(100), const(4096), mul(THREADS, 64), mul(N, 20), mul(mul(N, THREADS), 4), add(mul(N, 4), 12)]
+    )
     wanted = {node.outputs[0].name: data.draw(st.lists(sizes, max_size=3)) for node in graph.nodes}
     plan = plan_memory(graph, scratch=wanted, alignment=alignment)
     used = [(k, wanted[node.outputs[0].name]) for k, node in enumerate(graph.nodes) if wanted[node.outputs[0].name]]
@@ -161,7 +173,9 @@ def test_scratch_per_thread_lies_above_what_lives_in_its_step(widths: list[int],
     for threads in (1, 2, 64):
         env = {THREADS.name: threads}
         check(plan, env, used)
-        live = [sum(plan.sizes[v] for v, (a, z) in plan.lifetimes.items() if a <= k <= z) for k in range(len(graph.nodes))]  # type: ignore[misc]
+        live = [
+            sum(plan.sizes[v] for v, (a, z) in plan.lifetimes.items() if a <= k <= z) for k in range(len(graph.nodes))
+        ]  # type: ignore[misc]
         for k, asked in used:
             live[k] += sum(bytes_at(as_dim(size), env) for size in asked)  # type: ignore[operator]
         assert bytes_at(plan.lower_bound, env) == max(live)

@@ -1,4 +1,5 @@
-"""Reduced precision means: constant weights of contractions are rounded once, everything else stays as it was. How weights are stored changes nothing."""
+"""Reduced precision means: constant weights of contractions are rounded once, everything else stays as it was. How
+weights are stored changes nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def recurrence(weights: Callable[..., Array]) -> Graph:
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (3, 2, GATES["gru"] * 4)))
     start = b.constant(numbers(2, 4), "start")
-    y, last = b.add_all(Recurrence("gru"), x, b.constant(weights(GATES["gru"], 4, 4), "r"), start, None, None, None, None)
+    y, last = b.add_all(
+        Recurrence("gru"), x, b.constant(weights(GATES["gru"], 4, 4), "r"), start, None, None, None, None
+    )
     b.output(y)
     b.output(last)
     return b.build()
@@ -109,12 +112,18 @@ def test_meaning(make: Callable[..., Graph], narrow: DType, seed: int) -> None:
 
 def weights_of(graph: Graph) -> list[tuple[str, str]]:
     return [
-        (type(n.op).__name__, str(n.inputs[1].dtype)) for n in graph.nodes if len(n.inputs) > 1 and n.inputs[1] is not None and n.inputs[1].constant is not None
+        (type(n.op).__name__, str(n.inputs[1].dtype))
+        for n in graph.nodes
+        if len(n.inputs) > 1 and n.inputs[1] is not None and n.inputs[1].constant is not None
     ]
 
 
 def test_weights_that_are_read_in_vectors_are_stored_narrow() -> None:
-    assert weights_of(stored(matmul(numbers), dt.float16)) == [("MatMul", "float16"), ("Add", "float32"), ("MatMul", "float16")]
+    assert weights_of(stored(matmul(numbers), dt.float16)) == [
+        ("MatMul", "float16"),
+        ("Add", "float32"),
+        ("MatMul", "float16"),
+    ]
     assert weights_of(stored(recurrence(numbers), dt.bfloat16)) == [("Recurrence", "bfloat16")]
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (1, 64, 9, 9)))
@@ -146,7 +155,9 @@ def product(left: Value | Array, right: Value | Array, b: GraphBuilder) -> Value
 @pytest.mark.parametrize("narrow", NARROW, ids=str)
 def test_what_is_no_float32_weight_stays(narrow: DType) -> None:
     b = GraphBuilder()
-    x, double, short = (b.input(n, tensor_type(d, (4, 4))) for n, d in (("x", "float32"), ("d", "float64"), ("s", "int8")))
+    x, double, short = (
+        b.input(n, tensor_type(d, (4, 4))) for n, d in (("x", "float32"), ("d", "float64"), ("s", "int8"))
+    )
     b.output(product(x, x, b))  # no operand is constant, as in attention
     b.output(product(numbers(4, 4), x, b))
     b.output(product(double, numbers(4, 4).astype(np.float64), b))
@@ -157,7 +168,12 @@ def test_what_is_no_float32_weight_stays(narrow: DType) -> None:
 
 
 def test_weights_that_would_overflow_stay() -> None:
-    for value, narrow, kept in ((65519.0, dt.float16, False), (65520.0, dt.float16, True), (-3.4e38, dt.bfloat16, True), (1e5, dt.bfloat16, False)):
+    for value, narrow, kept in (
+        (65519.0, dt.float16, False),
+        (65520.0, dt.float16, True),
+        (-3.4e38, dt.bfloat16, True),
+        (1e5, dt.bfloat16, False),
+    ):
         b = GraphBuilder()
         x = b.input("x", tensor_type("float32", (1, 2)))
         b.output(product(x, np.array([[1.0, 2.0], [value, 3.0]], np.float32), b))

@@ -91,21 +91,35 @@ LEFT: dict[str, tuple[Build, list[str]]] = {
     "by_zero": (lambda b, x: b.add(Divide(), x, k(b, 0)), ["Divide()"]),
     "tiny": (lambda b, x: b.add(Divide(), x, k(b, 2.0**-140)), ["Divide()"]),
     "broadcasting_zero": (lambda b, x: b.add(Add(), x, k(b, np.zeros((2, 1, 2, 3, 4)))), ["Add()"]),
-    "transposes": (lambda b, x: b.add(Transpose((0, 1, 3, 2)), b.add(Transpose((0, 2, 3, 1)), x)), ["Transpose(axes=(0, 2, 1, 3))"]),
-    "unit_axes": (lambda b, x: b.add(Transpose((1, 0, 2)), b.add(Reshape((1, N, 24)), x)), ["Reshape(shape=(n, 1, 24))"]),
+    "transposes": (
+        lambda b, x: b.add(Transpose((0, 1, 3, 2)), b.add(Transpose((0, 2, 3, 1)), x)),
+        ["Transpose(axes=(0, 2, 1, 3))"],
+    ),
+    "unit_axes": (
+        lambda b, x: b.add(Transpose((1, 0, 2)), b.add(Reshape((1, N, 24)), x)),
+        ["Reshape(shape=(n, 1, 24))"],
+    ),
     "reshapes": (lambda b, x: b.add(Reshape((N * 2, 12)), b.add(Reshape((-1, 24)), x)), ["Reshape(shape=(n*2, 12))"]),
-    "part": (lambda b, x: b.add(Slice((0, 0, 0, 1), (N, 2, 3, 3)), x), ["Slice(starts=(0, 0, 0, 1), sizes=(n, 2, 3, 3), steps=())"]),
+    "part": (
+        lambda b, x: b.add(Slice((0, 0, 0, 1), (N, 2, 3, 3)), x),
+        ["Slice(starts=(0, 0, 0, 1), sizes=(n, 2, 3, 3), steps=())"],
+    ),
     "broadcast_operand": (
         lambda b, x: b.add(Add(), b.add(BroadcastTo((N, 2, 3, 4)), b.add(ReduceSum((3,), True), x)), x),
         ["ReduceSum(axes=(3,), keepdims=true)", "Add()"],
     ),
-    "broadcast_needed": (lambda b, x: b.add(Add(), b.add(BroadcastTo((2, N, 2, 3, 4)), x), x), ["BroadcastTo(shape=(2, n, 2, 3, 4))", "Add()"]),
+    "broadcast_needed": (
+        lambda b, x: b.add(Add(), b.add(BroadcastTo((2, N, 2, 3, 4)), x), x),
+        ["BroadcastTo(shape=(2, n, 2, 3, 4))", "Add()"],
+    ),
     "where_broadcast": (
         lambda b, x: b.add(Where(), k(b, np.zeros((2, 1, 1, 1, 1)), "bool"), b.add(Negative(), x), x),
         ["BroadcastTo(shape=(2, n, 2, 3, 4))"],
     ),
     "pad_of_conv": (
-        lambda b, x: b.add(Conv(pads=(1, 0, 0, 1)), b.add(Pad((0, 0, 1, 1, 0, 0, 0, 2)), x, k(b, 0)), b.constant(numbers(2, 2, 2, 2))),
+        lambda b, x: b.add(
+            Conv(pads=(1, 0, 0, 1)), b.add(Pad((0, 0, 1, 1, 0, 0, 0, 2)), x, k(b, 0)), b.constant(numbers(2, 2, 2, 2))
+        ),
         ["Conv(strides=(), pads=(2, 1, 0, 3), dilations=(), groups=1, dtype=none)"],
     ),
 }
@@ -132,7 +146,11 @@ def test_uniform_constants_are_scalars() -> None:
     y = b.add(Add(), y, k(b, [0.0, -0.0, 0.0]))
     b.output(b.add(Multiply(), y, k(b, np.full((2, 1, 3), 2))))  # gives the result its shape
     after = simplify_algebra(b.build())
-    assert [v.shape for v in after.constants()] == [(), (3,), (2, 1, 3)]  # zeros of both signs are not the same everywhere
+    assert [v.shape for v in after.constants()] == [
+        (),
+        (3,),
+        (2, 1, 3),
+    ]  # zeros of both signs are not the same everywhere
     keeps_meaning(b.build(), after, [numbers(2, 3)])
 
 
@@ -168,7 +186,16 @@ def test_elementwise_operators_come_before_a_reshape_that_keeps_rows() -> None:
     b.output(b.add(Add(), z, y))
     after = simplify_algebra(b.build())
     keeps_meaning(b.build(), after, [numbers(1, 3, 4), numbers(1, 3, 5, seed=1)])
-    assert [str(n.op).split("(")[0] for n in after.nodes] == ["Reshape", "MatMul", "Add", "Tanh", "Multiply", "Reshape", "Tanh", "Add"]
+    assert [str(n.op).split("(")[0] for n in after.nodes] == [
+        "Reshape",
+        "MatMul",
+        "Add",
+        "Tanh",
+        "Multiply",
+        "Reshape",
+        "Tanh",
+        "Add",
+    ]
     assert str(simplify_algebra(after)) == str(after)
 
 
@@ -214,8 +241,16 @@ def test_swish() -> None:
 
 
 GELUS: dict[str, Build] = {
-    "as exported": lambda b, x: b.add(Multiply(), b.add(Multiply(), x, b.add(Add(), b.add(Erf(), b.add(Divide(), x, k(b, 2**0.5))), k(b, 1))), k(b, 0.5)),
-    "half first": lambda b, x: b.add(Multiply(), b.add(Multiply(), k(b, 0.5), x), b.add(Add(), k(b, 1), b.add(Erf(), b.add(Multiply(), x, k(b, 0.5**0.5))))),
+    "as exported": lambda b, x: b.add(
+        Multiply(),
+        b.add(Multiply(), x, b.add(Add(), b.add(Erf(), b.add(Divide(), x, k(b, 2**0.5))), k(b, 1))),
+        k(b, 0.5),
+    ),
+    "half first": lambda b, x: b.add(
+        Multiply(),
+        b.add(Multiply(), k(b, 0.5), x),
+        b.add(Add(), k(b, 1), b.add(Erf(), b.add(Multiply(), x, k(b, 0.5**0.5)))),
+    ),
 }
 
 
@@ -226,7 +261,11 @@ def test_gelu(name: str) -> None:
 
 def test_nearly_gelu() -> None:
     def other(b: GraphBuilder, x: Value, scale: float = 0.5, inner: float = 2**0.5) -> Value:
-        return b.add(Multiply(), b.add(Multiply(), x, b.add(Add(), b.add(Erf(), b.add(Divide(), x, k(b, inner))), k(b, 1))), k(b, scale))
+        return b.add(
+            Multiply(),
+            b.add(Multiply(), x, b.add(Add(), b.add(Erf(), b.add(Divide(), x, k(b, inner))), k(b, 1))),
+            k(b, scale),
+        )
 
     assert len(simplified(lambda b, x: other(b, x, scale=0.6))) == 5
     assert len(simplified(lambda b, x: other(b, x, inner=1.5))) == 5
@@ -268,7 +307,9 @@ def test_weights_that_differ_are_not_compared_whole() -> None:
         (AveragePool((5, 5)), (1, 2, 7, 6), [(5, 5)]),  # sums would be rounded otherwise
     ],
 )
-def test_a_maximum_over_windows_is_one_of_rows_and_one_of_columns(pool: Any, shape: tuple[Any, ...], kernels: list[tuple[int, ...]]) -> None:
+def test_a_maximum_over_windows_is_one_of_rows_and_one_of_columns(
+    pool: Any, shape: tuple[Any, ...], kernels: list[tuple[int, ...]]
+) -> None:
     b = GraphBuilder()
     b.output(b.add(pool, b.input("x", tensor_type("float32", shape))))
     after = simplify_algebra(b.build())

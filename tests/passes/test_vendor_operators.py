@@ -1,4 +1,5 @@
-"""Operators of somebody else's, made with public names alone, go through the passes as the library's own do; a name alone gives an operator nothing."""
+"""Operators of somebody else's, made with public names alone, go through the passes as the library's own do; a name
+alone gives an operator nothing."""
 
 from __future__ import annotations
 
@@ -108,7 +109,9 @@ class Turned(Foreign):
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
-        return compute([x.shape[k] for k in self.axes], lambda *i: x[tuple(i[self.axes.index(k)] for k in range(x.rank))], "turned")
+        return compute(
+            [x.shape[k] for k in self.axes], lambda *i: x[tuple(i[self.axes.index(k)] for k in range(x.rank))], "turned"
+        )
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,9 @@ class Cut(Foreign):
 
     def infer(self, *types: Type | None) -> TensorType:
         x = first(types)
-        return TensorType(x.dtype, tuple(d // 2 if k == self.axis and isinstance(d, int) else d for k, d in enumerate(x.shape)))
+        return TensorType(
+            x.dtype, tuple(d // 2 if k == self.axis and isinstance(d, int) else d for k, d in enumerate(x.shape))
+        )
 
     def reference(self, *arrays: Array | None) -> Any:
         assert arrays[0] is not None
@@ -195,7 +200,9 @@ class Cut(Foreign):
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
         shape = self.infer(TensorType(x.dtype, x.shape)).shape
-        return compute(shape, lambda *i: x[tuple(n + shape[k] if k == self.axis else n for k, n in enumerate(i))], "cut")
+        return compute(
+            shape, lambda *i: x[tuple(n + shape[k] if k == self.axis else n for k, n in enumerate(i))], "cut"
+        )
 
 
 @dataclass(frozen=True)
@@ -210,8 +217,20 @@ class Unknown(Cut):
         return False
 
 
-TWINS: dict[str, type[Operator]] = {"Add": Plus, "Exp": Grown, "Transpose": Turned, "Softmax": Shares, "Reshape": Viewed}
-OWN: dict[str, type[Operator]] = {"Add": Add, "Exp": Exp, "Transpose": Transpose, "Softmax": Softmax, "Reshape": Reshape}
+TWINS: dict[str, type[Operator]] = {
+    "Add": Plus,
+    "Exp": Grown,
+    "Transpose": Turned,
+    "Softmax": Shares,
+    "Reshape": Viewed,
+}
+OWN: dict[str, type[Operator]] = {
+    "Add": Add,
+    "Exp": Exp,
+    "Transpose": Transpose,
+    "Softmax": Softmax,
+    "Reshape": Reshape,
+}
 
 
 def structure(graph: Graph, renamed: dict[str, str]) -> list[Any]:
@@ -227,7 +246,14 @@ def structure(graph: Graph, renamed: dict[str, str]) -> list[Any]:
 
     def node(n: Node) -> list[Any]:
         if isinstance(n.op, Group):
-            return [n.op.view, of(n.inputs), of(n.outputs), of(n.op.body.inputs), [node(m) for m in n.op.body.nodes], of(n.op.body.outputs)]
+            return [
+                n.op.view,
+                of(n.inputs),
+                of(n.outputs),
+                of(n.op.body.inputs),
+                [node(m) for m in n.op.body.nodes],
+                of(n.op.body.outputs),
+            ]
         attributes = {k: v for k, v in n.op.attributes().items() if k not in ("axis",)}
         return [renamed.get(n.op.operator_name, n.op.operator_name), attributes, of(n.inputs), of(n.outputs)]
 
@@ -245,7 +271,11 @@ def chain(ops: dict[str, type[Operator]]) -> Graph:
     attended = b.add(ScaledDotProductAttention(0.25), q, k, b.add(ops["Exp"](), y))
     b.output(b.add(ops["Reshape"]((2, 8, 64)), b.add(ops["Transpose"]((0, 2, 1, 3)), attended)), "attended")
     grown = b.add(ops["Exp"](), x)
-    repeated = b.add(Add(), b.add(ops["Transpose"]((1, 0, 2, 3)), grown), b.add(ops["Transpose"]((1, 0, 2, 3)), b.add(ops["Add"](), y, y)))
+    repeated = b.add(
+        Add(),
+        b.add(ops["Transpose"]((1, 0, 2, 3)), grown),
+        b.add(ops["Transpose"]((1, 0, 2, 3)), b.add(ops["Add"](), y, y)),
+    )
     b.output(b.add(ReduceSum((3,)), repeated), "sums")
     return b.build()
 
@@ -279,7 +309,10 @@ def test_operators_say_what_their_axes_are() -> None:
 
 def constants_only(op: Operator) -> Graph:
     b = GraphBuilder("constants")
-    b.output(b.add(op, *[b.constant(np.ones((2, 3), np.float32), f"c{k}") for k in range(2 if isinstance(op, Plus) else 1)]), "y")
+    b.output(
+        b.add(op, *[b.constant(np.ones((2, 3), np.float32), f"c{k}") for k in range(2 if isinstance(op, Plus) else 1)]),
+        "y",
+    )
     return b.build()
 
 
@@ -299,7 +332,8 @@ def test_what_is_random_is_neither_folded_nor_merged() -> None:
 
 
 def between_convolutions(op: Operator, channels: int) -> list[str]:
-    """Operators of a graph of two convolutions, with `op` between them, once layouts are chosen for blocks of 8 channels."""
+    """Operators of a graph of two convolutions, with `op` between them, once layouts are chosen for blocks of 8
+    channels."""
     b = GraphBuilder("layouts")
     x = b.input("x", tensor_type("float32", (1, 16, 8, 8)))
     x = b.add(op, b.add(Conv(pads=(1, 1, 1, 1)), x, b.constant(np.ones((16, 16, 3, 3), np.float32), "w1")))
@@ -342,7 +376,18 @@ def named(name: str, base: type[Operator]) -> type[Operator]:
     return made
 
 
-NAMES = ["Slice", "Transpose", "Reshape", "Add", "Argmax", "Entropy", "Dequantize", "MatMul", "ScaledDotProductAttention", "Other"]
+NAMES = [
+    "Slice",
+    "Transpose",
+    "Reshape",
+    "Add",
+    "Argmax",
+    "Entropy",
+    "Dequantize",
+    "MatMul",
+    "ScaledDotProductAttention",
+    "Other",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -353,7 +398,10 @@ def test_a_name_gives_an_operator_nothing(name: str) -> None:
         b = GraphBuilder("named")
         x, y = b.input("x", tensor_type("float32", (8, 8))), b.input("y", tensor_type("float32", (8, 8)))
         b.output(b.add(MatMul(), x, b.add(op, y)), "product")
-        b.output(b.add(Add(), b.add(Slice((0, 0), (4, 8)), b.add(op, x)), b.add(Slice((4, 0), (4, 8)), b.add(op, x))), "halves")
+        b.output(
+            b.add(Add(), b.add(Slice((0, 0), (4, 8)), b.add(op, x)), b.add(Slice((4, 0), (4, 8)), b.add(op, x))),
+            "halves",
+        )
         return b.build()
 
     made = named(name, Grown)()

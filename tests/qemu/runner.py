@@ -1,8 +1,8 @@
 """Runs an aarch64 image under qemu-user, without a C compiler and without a C library.
 
-The runner is a static ELF executable: LLVM IR whose only tie to the system is one `svc` instruction, linked by Weft's own linker and wrapped in a header
-here. It maps the file on its standard input at BASE, where everything in the file already holds its final address, calls the segment's entry and
-writes the answer to standard output:
+The runner is a static ELF executable: LLVM IR whose only tie to the system is one `svc` instruction, linked by Weft's
+own linker and wrapped in a header here. It maps the file on its standard input at BASE, where everything in the file
+already holds its final address, calls the segment's entry and writes the answer to standard output:
 
     file    := header image memory          all pointers absolute, the image at a page boundary
     header  := entry ctx in out code-address start length      8 bytes each
@@ -37,8 +37,8 @@ INSTALL = "qemu-aarch64 is not installed: apt-get install qemu-user"
 
 Array = np.ndarray[Any, Any]
 
-# A system call as a function (number, six arguments): LLVM has no assembler for foreign targets here, so its words are written out. They are a constant;
-# an image is executable as a whole.
+# A system call as a function (number, six arguments): LLVM has no assembler for foreign targets here, so its words are
+# written out. They are a constant; an image is executable as a whole.
 _SYSCALL = (
     0xAA0003E8,  # mov x8, x0
     *(0xAA0003E0 | (k + 1) << 16 | k for k in range(6)),  # mov x0, x1 … mov x5, x6
@@ -102,7 +102,9 @@ bad:
 
 def static_elf(code: bytes, entry: int) -> bytes:
     """An executable that is one segment of code: 64-bit little-endian ELF, aarch64, no sections."""
-    header = struct.pack("<4sBBBB8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 2, 183, 1, LOAD + PAGE + entry, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    header = struct.pack(
+        "<4sBBBB8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 2, 183, 1, LOAD + PAGE + entry, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
     segment = struct.pack("<IIQQQQQQ", 1, 5, PAGE, LOAD + PAGE, LOAD + PAGE, len(code), len(code), PAGE)
     return (header + segment).ljust(PAGE, b"\0") + code
 
@@ -145,12 +147,22 @@ class _File:
         for array, address in zip(arrays, data):
             code, bits = dlpack_type(array.dtype)
             shape = self.add(np.asarray(array.shape, np.int64).tobytes(), 8)
-            tensor = DLTensor(data=address, device_type=DEVICE_CPU, ndim=array.ndim, code=code, bits=bits, lanes=1, shape=shape)
+            tensor = DLTensor(
+                data=address, device_type=DEVICE_CPU, ndim=array.ndim, code=code, bits=bits, lanes=1, shape=shape
+            )
             pointers.append(self.add(bytes(tensor), 8))
         return self.add(np.asarray(pointers, np.uint64).tobytes(), 8)
 
 
-def run(image: bytes, entry: int, constants: Sequence[Array], inputs: Sequence[Array], outputs: Sequence[Array], arena: int, cpu: str = "cortex-a72") -> Answer:
+def run(
+    image: bytes,
+    entry: int,
+    constants: Sequence[Array],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    arena: int,
+    cpu: str = "cortex-a72",
+) -> Answer:
     """Runs a segment's image on inputs.
 
     Args:
@@ -166,7 +178,9 @@ def run(image: bytes, entry: int, constants: Sequence[Array], inputs: Sequence[A
         raise RuntimeError(INSTALL)
     file = _File()
     code = file.add(image, PAGE)
-    table = file.add(np.asarray([file.add(np.ascontiguousarray(c).tobytes()) for c in constants], np.uint64).tobytes(), 8)
+    table = file.add(
+        np.asarray([file.add(np.ascontiguousarray(c).tobytes()) for c in constants], np.uint64).tobytes(), 8
+    )
     given = [np.array(a, order="C") for a in inputs]
     ins = file.tensors(given, [file.add(a.tobytes()) for a in given])
     # A pattern, not zeros: nobody may count on fresh memory.
@@ -184,13 +198,21 @@ def run(image: bytes, entry: int, constants: Sequence[Array], inputs: Sequence[A
         elf.chmod(0o755)
         payload.write_bytes(file.data)
         with payload.open("rb") as source:
-            # max has every optional feature: what a narrower CPU lacks is told by -cpu cortex-a72, which is what most code is for.
-            done = subprocess.run([program, "-cpu", cpu, str(elf)], stdin=source, capture_output=True, timeout=600, check=False)
+            # max has every optional feature: what a narrower CPU lacks is told by -cpu cortex-a72, which is what most
+            # code is for.
+            done = subprocess.run(
+                [program, "-cpu", cpu, str(elf)], stdin=source, capture_output=True, timeout=600, check=False
+            )
     head = 8 + 160
     if done.returncode or len(done.stdout) != head + length:
         said = done.stderr.decode(errors="replace")[-500:]
-        raise RuntimeError(f"qemu ended with {done.returncode} after {len(done.stdout)} of {head + length} bytes: {said}")
+        raise RuntimeError(
+            f"qemu ended with {done.returncode} after {len(done.stdout)} of {head + length} bytes: {said}"
+        )
     (returned,) = struct.unpack_from("<q", done.stdout)
     error, *args = struct.unpack_from("<9q", done.stdout, 8 + OFFSETS["error_code"])
-    arrays = [np.frombuffer(done.stdout, a.dtype, a.size, head + place - start).reshape(a.shape) for a, place in zip(outputs, places)]
+    arrays = [
+        np.frombuffer(done.stdout, a.dtype, a.size, head + place - start).reshape(a.shape)
+        for a, place in zip(outputs, places)
+    ]
     return Answer(int(returned), int(error), tuple(args), arrays)

@@ -8,7 +8,21 @@ from functools import cache
 import numpy as np
 
 from weft import dtypes as dt
-from weft.codegen.segment import AllocateOutput, Arena, BindData, Check, Constant, Data, Input, InputDim, KernelCall, Output, SegmentSpec, Symbol, Tensor
+from weft.codegen.segment import (
+    AllocateOutput,
+    Arena,
+    BindData,
+    Check,
+    Constant,
+    Data,
+    Input,
+    InputDim,
+    KernelCall,
+    Output,
+    SegmentSpec,
+    Symbol,
+    Tensor,
+)
 from weft.expr import nodes as ex
 from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
@@ -149,10 +163,25 @@ def make(
 ) -> Executable:
     image = link({"segment": compiled(emit_segment(spec)), "kernels": compiled(kernels)})
     items = tuple(type(i).__name__ if not isinstance(i, KernelCall) else i.kernel for i in spec.items)
-    step = Native("cpu", "run", items, tuple(i.name for i in inputs), tuple(o.name for o in outputs), tuple(constants or {}), checks or {})
+    step = Native(
+        "cpu",
+        "run",
+        items,
+        tuple(i.name for i in inputs),
+        tuple(o.name for o in outputs),
+        tuple(constants or {}),
+        checks or {},
+    )
     code = {"cpu": NativeCode(image.bytes, image.entries, "weft-llvm", "0", parallel=True)}
     return Executable.build(
-        name=spec.name, target="llvm", inputs=inputs, outputs=outputs, code=code, steps=[step], constants=constants, **options  # type: ignore[arg-type]
+        name=spec.name,
+        target="llvm",
+        inputs=inputs,
+        outputs=outputs,
+        code=code,
+        steps=[step],
+        constants=constants,
+        **options,  # type: ignore[arg-type]
     )
 
 
@@ -170,7 +199,14 @@ def affine(constant: np.ndarray | None = None) -> Executable:  # type: ignore[ty
         N * 16 + 64,
     )
     c = np.arange(4, dtype=np.float32) if constant is None else constant
-    return make(spec, ADD + TWICE, [TensorInfo("x", "float32", ("n", 4))], [TensorInfo("y", "float32", ("n", 4))], constants={"c": c}, arena="n*16 + 64")
+    return make(
+        spec,
+        ADD + TWICE,
+        [TensorInfo("x", "float32", ("n", 4))],
+        [TensorInfo("y", "float32", ("n", 4))],
+        constants={"c": c},
+        arena="n*16 + 64",
+    )
 
 
 def fixed() -> Executable:

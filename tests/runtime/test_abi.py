@@ -11,7 +11,25 @@ from pathlib import Path
 import pytest
 
 from weft_runtime import abi, header
-from weft_runtime.abi import CONTEXT, HOST, MOVE, ROOM, STRUCTURES, SWAP, TENSOR, TRIPS, Context, DLTensor, Field, Host, Move, Room, Structure, Swap, Trips
+from weft_runtime.abi import (
+    CONTEXT,
+    HOST,
+    MOVE,
+    ROOM,
+    STRUCTURES,
+    SWAP,
+    TENSOR,
+    TRIPS,
+    Context,
+    DLTensor,
+    Field,
+    Host,
+    Move,
+    Room,
+    Structure,
+    Swap,
+    Trips,
+)
 
 CLASSES = {CONTEXT: Context, TENSOR: DLTensor, ROOM: Room, HOST: Host, MOVE: Move, SWAP: Swap, TRIPS: Trips}
 
@@ -28,7 +46,8 @@ def test_the_layout_of_pointers_of_8_bytes_does_not_change() -> None:
     """Archives of this ABI version hold code with these numbers in it."""
     assert abi.ABI_VERSION == 2
     assert CONTEXT.offsets() == {
-        "version": 0, "arena": 8, "arena_bytes": 16, "constants": 24, "parallel_for": 32, "allocate_arena": 40, "allocate_output": 48, "imports": 56,
+        "version": 0, "arena": 8, "arena_bytes": 16, "constants": 24, "parallel_for": 32, "allocate_arena": 40,
+        "allocate_output": 48, "imports": 56,
         "pool": 64, "threads": 72, "error_code": 80, "error_args": 88, "host": 152,
     }  # fmt: skip
     assert list(TENSOR.offsets().values()) == [0, 8, 12, 16, 20, 21, 22, 24, 32, 40]
@@ -48,7 +67,9 @@ def test_padding_at_the_end_counts() -> None:
 
 
 def test_the_header_of_the_package_is_what_is_made() -> None:
-    assert header.FILE.read_text(encoding="utf-8") == header.abi_header(), f"run python -m {header.__name__} {header.FILE}"
+    assert header.FILE.read_text(encoding="utf-8") == header.abi_header(), (
+        f"run python -m {header.__name__} {header.FILE}"
+    )
 
 
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,10 +89,19 @@ def compiled(folder: Path, command: tuple[str, ...], text: str) -> subprocess.Co
     (folder / "weft_abi.h").write_text(header.abi_header())
     (folder / "user.c").write_text(text)
     full = [*command, "-Wall", "-Wextra", "-pedantic", "-Werror", "-c", "user.c", "-o", "user.o"]
-    return subprocess.run(full, cwd=folder, env={**os.environ, **zig_environment()}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        full, cwd=folder, env={**os.environ, **zig_environment()}, capture_output=True, text=True, check=False
+    )
 
 
-TRIPLES = ("x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu", "arm-linux-gnueabihf", "wasm32-wasi", "x86-linux-gnu")
+TRIPLES = (
+    "x86_64-linux-gnu",
+    "aarch64-linux-gnu",
+    "riscv64-linux-gnu",
+    "arm-linux-gnueabihf",
+    "wasm32-wasi",
+    "x86-linux-gnu",
+)
 
 
 @pytest.mark.needs("ziglang")

@@ -41,7 +41,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def rewritten(source: Path, to: Path, change: Callable[[str, bytes], bytes | None], compression: int = zipfile.ZIP_STORED) -> Path:
+def rewritten(
+    source: Path, to: Path, change: Callable[[str, bytes], bytes | None], compression: int = zipfile.ZIP_STORED
+) -> Path:
     """`source` with members changed and the zip itself well-formed."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(to, "w", compression) as new:
         for info in old.infolist():
@@ -88,9 +90,15 @@ foreign = [m for m in sys.modules if m.split(".")[0] in ("llvmlite", "onnx", "sa
            and m.split(".")[1] not in ("errors", "dtypes", "forks", "settings", "runtime")]
 assert not foreign, foreign
 print(y.tolist())
-"""
+"""  # noqa: E501
     root = str(Path(weft.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(Y.tolist())
 
@@ -121,7 +129,9 @@ def test_every_kind_of_constant(tmp_path: Path) -> None:
     assert list(found) == list(given)
     for name, value in given.items():
         assert found[name].dtype == value.dtype and found[name].shape == value.shape
-        np.testing.assert_array_equal(found[name].view(np.uint8) if value.ndim else found[name], value.view(np.uint8) if value.ndim else value)
+        np.testing.assert_array_equal(
+            found[name].view(np.uint8) if value.ndim else found[name], value.view(np.uint8) if value.ndim else value
+        )
         assert found[name].ctypes.data % 64 == 0 or value.size == 0
     with zipfile.ZipFile(path) as z:
         (tmp_path / "w.safetensors").write_bytes(z.read(WEIGHTS))
@@ -130,26 +140,40 @@ def test_every_kind_of_constant(tmp_path: Path) -> None:
 
 def test_without_constants(tmp_path: Path) -> None:
     fixed().save(tmp_path / "fixed.weft")
-    np.testing.assert_array_equal(Executable.load(tmp_path / "fixed.weft")(np.ones((2, 3), np.float32)), np.full((2, 3), 2))
+    np.testing.assert_array_equal(
+        Executable.load(tmp_path / "fixed.weft")(np.ones((2, 3), np.float32)), np.full((2, 3), 2)
+    )
 
 
 def test_inspect_and_expect(saved: Path) -> None:
     manifest = Executable.inspect(saved)
-    assert manifest.name == "affine" and manifest.sections["cpu"].entries["run"] == 0 and manifest.sections["cpu"].plugin == "weft-llvm"
+    assert (
+        manifest.name == "affine"
+        and manifest.sections["cpu"].entries["run"] == 0
+        and manifest.sections["cpu"].plugin == "weft-llvm"
+    )
     digest = hashlib.sha256(saved.read_bytes()).hexdigest()
     Executable.load(saved, expect="sha256:" + digest)
-    with pytest.raises(ArchiveError, match=rf"is not the expected file\n  why: its hash is sha256:{digest}, expected sha256:0000"):
+    with pytest.raises(
+        ArchiveError, match=rf"is not the expected file\n  why: its hash is sha256:{digest}, expected sha256:0000"
+    ):
         Executable.load(saved, expect="sha256:" + "0" * 64)
-    with pytest.raises(ArchiveError, match="'md5:1' is no hash to expect\n  hint: write sha256: and 64 hexadecimal digits"):
+    with pytest.raises(
+        ArchiveError, match="'md5:1' is no hash to expect\n  hint: write sha256: and 64 hexadecimal digits"
+    ):
         Executable.load(saved, expect="md5:1")
 
 
 def test_byte_flips(saved: Path, tmp_path: Path) -> None:
-    """A flipped byte of any section, or of the manifest, is found; elsewhere in the file it is found or does no harm."""
+    """A flipped byte of any section, or of the manifest, is found; elsewhere in the file it is found or does no
+    harm."""
     data = saved.read_bytes()
     path = tmp_path / "flipped.weft"
     with zipfile.ZipFile(saved) as z:
-        sizes = {i.filename: (i.header_offset + 30 + sum(struct.unpack_from("<HH", data, i.header_offset + 26)), i.file_size) for i in z.infolist()}
+        sizes = {
+            i.filename: (i.header_offset + 30 + sum(struct.unpack_from("<HH", data, i.header_offset + 26)), i.file_size)
+            for i in z.infolist()
+        }
     assert set(sizes) == {MANIFEST, CODE + "cpu", WEIGHTS}
     rng = np.random.default_rng(0)
     for begin, size in sizes.values():
@@ -169,7 +193,16 @@ def test_byte_flips(saved: Path, tmp_path: Path) -> None:
 def test_truncated_anywhere(saved: Path, tmp_path: Path) -> None:
     data = saved.read_bytes()
     path = tmp_path / "short.weft"
-    for size in {0, 1, 4, 30, 100, len(data) - 1, len(data) - 22, *map(int, np.random.default_rng(1).integers(0, len(data), 40))}:
+    for size in {
+        0,
+        1,
+        4,
+        30,
+        100,
+        len(data) - 1,
+        len(data) - 22,
+        *map(int, np.random.default_rng(1).integers(0, len(data), 40)),
+    }:
         path.write_bytes(data[:size])
         with pytest.raises(ArchiveError, match=r"truncated or corrupt|is empty|is no Weft archive"):
             Executable.load(path)
@@ -188,16 +221,37 @@ def test_messages(saved: Path, tmp_path: Path) -> None:
 
     refuses("cannot open .*bad.weft\n  why: No such file")
     refuses("is empty\n  hint: the file was cut short", lambda: path.write_bytes(b""))
-    refuses("is no Weft archive\n  why: it does not start as a zip\n  hint: a saved executable is written by", lambda: path.write_bytes(b"\x7fELF" + bytes(99)))
-    refuses("is no Weft archive\n  why: it has no manifest.json", lambda: rewritten(saved, path, lambda n, d: None if n == MANIFEST else d))
-    refuses("lacks 'code/cpu', which its manifest names", lambda: rewritten(saved, path, lambda n, d: None if n == CODE + "cpu" else d))
-    refuses(r"why: 'code/cpu' has \d+ bytes, its manifest says \d+", lambda: rewritten(saved, path, lambda n, d: d + b"x" if n == CODE + "cpu" else d))
     refuses(
-        "is corrupt\n  why: the hash of 'code/cpu' is not the one", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "cpu" else d)
+        "is no Weft archive\n  why: it does not start as a zip\n  hint: a saved executable is written by",
+        lambda: path.write_bytes(b"\x7fELF" + bytes(99)),
     )
-    refuses("the hash of 'weights.safetensors' is not", lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d))
-    refuses("holds 'manifest.json' compressed or encrypted", lambda: rewritten(saved, path, lambda n, d: d, zipfile.ZIP_DEFLATED))
-    refuses("has an unreadable manifest\n  why: ", lambda: rewritten(saved, path, lambda n, d: b"{" if n == MANIFEST else d))
+    refuses(
+        "is no Weft archive\n  why: it has no manifest.json",
+        lambda: rewritten(saved, path, lambda n, d: None if n == MANIFEST else d),
+    )
+    refuses(
+        "lacks 'code/cpu', which its manifest names",
+        lambda: rewritten(saved, path, lambda n, d: None if n == CODE + "cpu" else d),
+    )
+    refuses(
+        r"why: 'code/cpu' has \d+ bytes, its manifest says \d+",
+        lambda: rewritten(saved, path, lambda n, d: d + b"x" if n == CODE + "cpu" else d),
+    )
+    refuses(
+        "is corrupt\n  why: the hash of 'code/cpu' is not the one",
+        lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == CODE + "cpu" else d),
+    )
+    refuses(
+        "the hash of 'weights.safetensors' is not",
+        lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d),
+    )
+    refuses(
+        "holds 'manifest.json' compressed or encrypted",
+        lambda: rewritten(saved, path, lambda n, d: d, zipfile.ZIP_DEFLATED),
+    )
+    refuses(
+        "has an unreadable manifest\n  why: ", lambda: rewritten(saved, path, lambda n, d: b"{" if n == MANIFEST else d)
+    )
 
     def add(name: str) -> None:
         shutil.copy(saved, path)
@@ -220,11 +274,13 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
             Executable.load(path)
 
     refuses(
-        rf"was written by a newer Weft\n  why: its format is {FORMAT_VERSION + 1}, this Weft reads up to {FORMAT_VERSION}\n  hint: upgrade",
+        rf"was written by a newer Weft\n  why: its format is {FORMAT_VERSION + 1}, this Weft reads up to"
+        rf" {FORMAT_VERSION}\n  hint: upgrade",
         lambda m: m.update(format=FORMAT_VERSION + 1),
     )
     refuses(
-        rf"was written by an older Weft\n  why: its format is 1, this Weft reads {FORMAT_VERSION}\n  hint: compile the model again",
+        rf"was written by an older Weft\n  why: its format is 1, this Weft reads {FORMAT_VERSION}\n  hint: compile the"
+        r" model again",
         lambda m: m.update(format=1),
     )
     # Of format 5, whose sizes are text.
@@ -236,22 +292,40 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses("'target' should be text, got None", lambda m: m.pop("target"))
     refuses("'features' should be a list", lambda m: m.update(features="avx2"))
     refuses("'sections' should be an object", lambda m: m.update(sections=[]))
-    refuses(r"'inputs\[0\].dtype' should be an element type, got 'float33'", lambda m: m["inputs"][0].update(dtype="float33"))
-    refuses(r"'inputs\[0\].dtype' should be an element type, got 'float32x8'", lambda m: m["inputs"][0].update(dtype="float32x8"))
+    refuses(
+        r"'inputs\[0\].dtype' should be an element type, got 'float33'",
+        lambda m: m["inputs"][0].update(dtype="float33"),
+    )
+    refuses(
+        r"'inputs\[0\].dtype' should be an element type, got 'float32x8'",
+        lambda m: m["inputs"][0].update(dtype="float32x8"),
+    )
     refuses(r"'inputs\[0\].shape' should be an integer from 0", lambda m: m["inputs"][0].update(shape=[-1]))
     refuses(r"'inputs\[0\].shape' should be at most 64 dimensions", lambda m: m["inputs"][0].update(shape=[1] * 65))
     refuses(
-        r"'inputs\[0\].shape' should be postfix code \('n \* 2' is no code of a formula: 'n' is no operator, symbol or integer of 64 bits\), got 'n \* 2'",
+        r"'inputs\[0\].shape' should be postfix code \('n \* 2' is no code of a formula: 'n' is no operator, symbol or"
+        r" integer of 64 bits\), got 'n \* 2'",
         lambda m: m["inputs"][0].update(shape=["n * 2"]),
     )
-    refuses(r"'inputs\[0\].shape' should be postfix code \('\$1' .*: there are 1 symbols, and no \$1\)", lambda m: m["inputs"][0].update(shape=["$1"]))
+    refuses(
+        r"'inputs\[0\].shape' should be postfix code \('\$1' .*: there are 1 symbols, and no \$1\)",
+        lambda m: m["inputs"][0].update(shape=["$1"]),
+    )
     refuses("'names' should be a list, got None", lambda m: m.pop("names"))
     refuses("'names' should be names without backquotes, got 'a`b'", lambda m: m.update(names=["a`b"]))
     refuses(r"'inputs\[0\].shape' should be text, got 3", lambda m: m["inputs"][0].update(shape=[{"text": 3}]))
     refuses(r"'constants\[0\].shape' should be constant", lambda m: m["constants"][0].update(shape=["$0"]))
-    refuses(r"'steps\[0\].kind' should be one of native, copy, device, host, if, loop, got 'python'", lambda m: m["steps"][0].update(kind="python"))
-    refuses(r"'sections\[cpu\].entries\[run\]' should be an integer from 0 to", lambda m: m["sections"]["cpu"]["entries"].update(run=1 << 40))
-    refuses(r"'sections\[cpu\].sha256' should be 64 hexadecimal digits", lambda m: m["sections"]["cpu"].update(sha256="zz"))
+    refuses(
+        r"'steps\[0\].kind' should be one of native, copy, device, host, if, loop, got 'python'",
+        lambda m: m["steps"][0].update(kind="python"),
+    )
+    refuses(
+        r"'sections\[cpu\].entries\[run\]' should be an integer from 0 to",
+        lambda m: m["sections"]["cpu"]["entries"].update(run=1 << 40),
+    )
+    refuses(
+        r"'sections\[cpu\].sha256' should be 64 hexadecimal digits", lambda m: m["sections"]["cpu"].update(sha256="zz")
+    )
     refuses("has a malformed manifest\n  why: no step gives the output", lambda m: m.update(steps=[]))
     refuses("has an unreadable manifest\n  why: .*surrogates not allowed", lambda m: m.update(name="\ud800"))
     refuses(r"'steps\[0\].checks\[7\]' should be two texts", lambda m: m["steps"][0].update(checks={"7": ["one"]}))
@@ -264,7 +338,8 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     refuses(r"'c' needs 20 bytes, its place is 0 … 16 of 16", lambda m: m["constants"][0].update(shape=[5]))
     refuses("holds code for riscv64, this machine is", lambda m: m.update(machine="riscv64"))
     refuses(
-        "needs CPU features that this machine lacks: flux\n  why: it was made for target 'llvm'\n  hint: compile it for this machine",
+        "needs CPU features that this machine lacks: flux\n  why: it was made for target 'llvm'\n  hint: compile it for"
+        " this machine",
         lambda m: m.update(features=["flux"]),
     )
 
@@ -274,7 +349,10 @@ OTHER_MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "an input of another type": lambda m: m["inputs"][0].update(dtype="float64"),
     "an input of another rank": lambda m: m["inputs"][0].update(shape=["$0"]),
     "an input of other sizes": lambda m: m["inputs"][0].update(shape=["$0", 2]),
-    "an input more": lambda m: (m["inputs"].append({**m["inputs"][0], "name": "z"}), m["steps"][0]["inputs"].append("z")),
+    "an input more": lambda m: (
+        m["inputs"].append({**m["inputs"][0], "name": "z"}),
+        m["steps"][0]["inputs"].append("z"),
+    ),
     "an input less": lambda m: (m["inputs"].clear(), m["steps"][0]["inputs"].clear()),
     "an input of another name": lambda m: (m["inputs"][0].update(name="z"), m["steps"][0].update(inputs=["z"])),
     "an output of a narrower type": lambda m: m["outputs"][0].update(dtype="int8"),
@@ -291,13 +369,16 @@ OTHER_MANIFESTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("edit", OTHER_MANIFESTS.values(), ids=OTHER_MANIFESTS)
-def test_code_goes_with_the_manifest_that_it_was_saved_with_alone(saved: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def test_code_goes_with_the_manifest_that_it_was_saved_with_alone(
+    saved: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object]
+) -> None:
     path = with_manifest(saved, tmp_path / "other.weft", edit, sign=False)
     with pytest.raises(ArchiveError) as error:
         Executable.load(path)
-    assert str(error.value) == (
-        f"{path} holds code that does not go with its manifest\n  why: 'code/cpu' was made for another manifest, with other inputs, outputs, constants or steps"
-        "\n  hint: save or copy it again"
+    assert (
+        str(error.value)
+        == f"{path} holds code that does not go with its manifest\n  why: 'code/cpu' was made for another manifest,"
+        " with other inputs, outputs, constants or steps\n  hint: save or copy it again"
     )
 
 
@@ -306,9 +387,16 @@ def test_code_of_another_model_is_refused(saved: Path, tmp_path: Path) -> None:
     affine(np.zeros(4, np.float32)).save(tmp_path / "zeros.weft")
     with zipfile.ZipFile(tmp_path / "zeros.weft") as z:
         code = z.read(CODE + "cpu")
-    assert code[:-32] == archive.load(saved).code["cpu"], "models that differ in weights alone have the same code, and each its own signature"
+    assert code[:-32] == archive.load(saved).code["cpu"], (
+        "models that differ in weights alone have the same code, and each its own signature"
+    )
     path = rewritten(saved, tmp_path / "swapped.weft", lambda n, d: code if n == CODE + "cpu" else d)
-    path = with_manifest(path, tmp_path / "hashed.weft", lambda m: m["sections"]["cpu"].update(sha256=hashlib.sha256(code).hexdigest()), sign=False)
+    path = with_manifest(
+        path,
+        tmp_path / "hashed.weft",
+        lambda m: m["sections"]["cpu"].update(sha256=hashlib.sha256(code).hexdigest()),
+        sign=False,
+    )
     with pytest.raises(ArchiveError, match="holds code that does not go with its manifest"):
         Executable.load(path)
 
@@ -346,7 +434,9 @@ assert exe(np.ones((2, 4), np.float32)).shape == (2, 4)
     assert subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL).returncode == ends
 
 
-def test_large_files_are_mapped_unless_a_copy_is_wanted(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_mapped_unless_a_copy_is_wanted(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def mapped(copy: bool | None) -> bool:
         base = archive.load(saved, copy=copy).constants["c"]
         with open("/proc/self/maps") as file:
@@ -366,16 +456,23 @@ def test_a_file_that_changes_while_it_is_copied(saved: Path, tmp_path: Path, mon
     for size in (-1, 1):
         shutil.copy(saved, path)
         real = os.fstat
-        monkeypatch.setattr(archive.os, "fstat", lambda fd, real=real, size=size: SimpleNamespace(st_size=real(fd).st_size + size))
+        monkeypatch.setattr(
+            archive.os, "fstat", lambda fd, real=real, size=size: SimpleNamespace(st_size=real(fd).st_size + size)
+        )
         with pytest.raises(ArchiveError, match=r"growing.weft has changed while it was read\n  hint: load it again"):
             Executable.load(path)
         monkeypatch.undo()
 
 
 def test_nothing_of_a_file_runs_while_it_is_loaded(saved: Path, tmp_path: Path) -> None:
-    """Its code is replaced by instructions that end the process, signed and hashed: to load it, show it and save it does no harm, to run it does."""
+    """Its code is replaced by instructions that end the process, signed and hashed: to load it, show it and save it
+    does no harm, to run it does."""
     trap = {"x86_64": b"\x0f\x0b", "aarch64": bytes(4)}[cpu_features.machine()]
-    path = rewritten(saved, tmp_path / "trap.weft", lambda n, d: trap * (len(d) // len(trap)) + bytes(len(d) % len(trap)) if n.startswith(CODE) else d)
+    path = rewritten(
+        saved,
+        tmp_path / "trap.weft",
+        lambda n, d: trap * (len(d) // len(trap)) + bytes(len(d) % len(trap)) if n.startswith(CODE) else d,
+    )
     path.write_bytes(forged(path.read_bytes()))
     program = f"""
 import sys, numpy as np
@@ -444,7 +541,9 @@ def test_weights_are_hashed_in_pieces(tmp_path: Path) -> None:
     large = np.arange(3 << 20, dtype=np.float32)  # three pieces
     base = affine()
     constants = {"c": np.arange(4, dtype=np.float32), "large": large}
-    manifest = base.manifest.with_(constants=tuple(ConstantInfo(k, str(v.dtype), v.shape) for k, v in constants.items()))
+    manifest = base.manifest.with_(
+        constants=tuple(ConstantInfo(k, str(v.dtype), v.shape) for k, v in constants.items())
+    )
     path = tmp_path / "large.weft"
     Executable(manifest, base._code, constants).save(path, durable=False)
     np.testing.assert_array_equal(archive.load(path).constants["large"], large)

@@ -50,7 +50,8 @@ def test_owner_only(tmp_path: Path) -> None:
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
-    """Neither the bound nor the search for left-overs removes what the cache has not made, inside of its folder or beside it."""
+    """Neither the bound nor the search for left-overs removes what the cache has not made, inside of its folder or
+    beside it."""
     root = tmp_path / "c"
     first = Cache("kernels", root, limit=6000)
     entry = first.put("k", bytes(1000))
@@ -59,7 +60,12 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     theirs = [root / f"thesis{i}.txt" for i in range(10)]
     theirs += [root / "draft.tmp", root / "kernels" / "aa" / "x.bin", root / "kernels" / name[:2] / f"{name}.bin"]
     theirs += [root / FOLDER / f"notes{i}" for i in range(4)]
-    theirs += [root / FOLDER / "kernels" / "letter.tmp", root / FOLDER / "kernels" / "aa" / f"{name}.bin", entry.parent / "letter.tmp", entry.parent / "a.bin"]
+    theirs += [
+        root / FOLDER / "kernels" / "letter.tmp",
+        root / FOLDER / "kernels" / "aa" / f"{name}.bin",
+        entry.parent / "letter.tmp",
+        entry.parent / "a.bin",
+    ]
     assert len(theirs) == 21
     for path in theirs:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +116,8 @@ def test_a_link_in_place_of_the_folder_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_link_in_place_of_a_folder_inside_is_not_used(tmp_path: Path) -> None:
-    """Neither of a kind's folder nor of one of those that hold its entries: nothing is read, written or removed behind it."""
+    """Neither of a kind's folder nor of one of those that hold its entries: nothing is read, written or removed behind
+    it."""
     real = Cache("kernels", tmp_path / "real")
     entry = real.put("k", b"code")
     assert entry is not None
@@ -152,7 +159,10 @@ def test_another_users_directory_is_not_used(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "geteuid", lambda: mine + 12345)
     cache = Cache("kernels", tmp_path)
     assert cache.disabled is not None and cache.disabled.endswith("belongs to another user")
-    with pytest.warns(CacheWarning, match="hint: name another folder with WEFT_CACHE_DIR, or turn the cache off with WEFT_CACHE_BYTES=0"):
+    with pytest.warns(
+        CacheWarning,
+        match="hint: name another folder with WEFT_CACHE_DIR, or turn the cache off with WEFT_CACHE_BYTES=0",
+    ):
         assert cache.put("k", b"code") is None and cache.get("k") is None
 
 
@@ -163,7 +173,12 @@ def test_what_another_user_owns_is_not_used(which: str, tmp_path: Path) -> None:
     cache = Cache("kernels", tmp_path)
     entry, model = cache.put("k", b"code"), cache.put("k", lambda path: path.write_bytes(b"file"))
     assert entry is not None and model is not None
-    for path in {"given": [tmp_path], "own": [tmp_path / FOLDER], "marker": [tmp_path / FOLDER / MARKER], "entry": [entry, model]}[which]:
+    for path in {
+        "given": [tmp_path],
+        "own": [tmp_path / FOLDER],
+        "marker": [tmp_path / FOLDER / MARKER],
+        "entry": [entry, model],
+    }[which]:
         os.chown(path, 12345, 12345)
     cache = Cache("kernels", tmp_path)
     assert cache.get("k") is None and cache.get_path("k") is None

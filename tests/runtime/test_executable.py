@@ -11,7 +11,18 @@ import pytest
 from tests.runtime.models import affine, fixed, make, positives
 
 from weft import dtypes as dt
-from weft.codegen.segment import AllocateOutput, Data, Input, InputDim, KernelCall, Output, ReserveArena, SegmentSpec, Symbol, Tensor
+from weft.codegen.segment import (
+    AllocateOutput,
+    Data,
+    Input,
+    InputDim,
+    KernelCall,
+    Output,
+    ReserveArena,
+    SegmentSpec,
+    Symbol,
+    Tensor,
+)
 from weft.errors import ExecutionError, InputError
 from weft.expr import nodes as ex
 from weft_runtime import Executable, TensorInfo
@@ -86,22 +97,41 @@ def test_other_libraries(exe: Executable) -> None:
 
 def test_wrong_inputs(exe: Executable) -> None:
     good = np.ones((2, 4), np.float32)
-    with pytest.raises(InputError, match=r"input 'x' has dtype float64, expected float32\n  x: float32\[n, 4\]\n  hint: convert it yourself"):
+    with pytest.raises(
+        InputError,
+        match=r"input 'x' has dtype float64, expected float32\n  x: float32\[n, 4\]\n  hint: convert it yourself",
+    ):
         exe(np.ones((2, 4)))
     with pytest.raises(InputError, match="has dtype >f4, expected float32"):
         exe(good.astype(">f4"))
-    with pytest.raises(InputError, match=r"input 'x' has 1 dimensions, expected 2\n  x: float32\[n, 4\]\n  why: its shape is \[4\]"):
+    with pytest.raises(
+        InputError, match=r"input 'x' has 1 dimensions, expected 2\n  x: float32\[n, 4\]\n  why: its shape is \[4\]"
+    ):
         exe(good[0])
-    with pytest.raises(InputError, match=r"input 'x' has size 5 on axis 1, expected 4\n  x: float32\[n, 4\]\n  why: its shape is \[2, 5\]"):
+    with pytest.raises(
+        InputError,
+        match=r"input 'x' has size 5 on axis 1, expected 4\n  x: float32\[n, 4\]\n  why: its shape is \[2, 5\]",
+    ):
         exe(np.ones((2, 5), np.float32))
-    with pytest.raises(InputError, match=r"inputs of 'affine' do not match: missing 'x'; unknown 'xx'\n  x: float32\[n, 4\]\n  hint: did you mean 'x'\?"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"inputs of 'affine' do not match: missing 'x'; unknown 'xx'\n  x: float32\[n, 4\]\n  hint: did you mean"
+            r" 'x'\?"
+        ),
+    ):
         exe.run({"xx": good})
     with pytest.raises(InputError, match="unknown 'z'"):
         exe.run({"x": good, "z": good})
     for value in (good, [good], None):
-        with pytest.raises(InputError, match=rf"`run` takes inputs by name, got {type(value).__name__}\n  x: float32\[n, 4\]\n  hint: give a dict"):
+        with pytest.raises(
+            InputError,
+            match=rf"`run` takes inputs by name, got {type(value).__name__}\n  x: float32\[n, 4\]\n  hint: give a dict",
+        ):
             exe.run(value)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"`out` takes storage by output name, got list\n  hint: give a dict such as \{'y': array\}"):
+    with pytest.raises(
+        InputError, match=r"`out` takes storage by output name, got list\n  hint: give a dict such as \{'y': array\}"
+    ):
         exe.run({"x": good}, out=[good])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="'affine' takes 1 inputs, got 2"):
         exe(good, good)
@@ -116,9 +146,13 @@ def test_out(exe: Executable) -> None:
     both = x.copy()
     assert exe.run({"x": both}, out={"y": both})["y"] is both  # overlapping: through a temporary
     np.testing.assert_array_equal(both, expected(x))
-    with pytest.raises(InputError, match=r"storage for output 'y' has size 4 on axis 0, the result has 5\n  y: float32\[n, 4\]"):
+    with pytest.raises(
+        InputError, match=r"storage for output 'y' has size 4 on axis 0, the result has 5\n  y: float32\[n, 4\]"
+    ):
         exe.run({"x": x}, out={"y": np.empty((4, 4), np.float32)})
-    with pytest.raises(InputError, match=r"storage for output 'y' does not fit\n  y: float32\[n, 4\]\n  why: it is float64\[5, 4\]"):
+    with pytest.raises(
+        InputError, match=r"storage for output 'y' does not fit\n  y: float32\[n, 4\]\n  why: it is float64\[5, 4\]"
+    ):
         exe.run({"x": x}, out={"y": np.empty((5, 4))})
     with pytest.raises(InputError, match="storage for output 'y' must be contiguous, aligned and writable"):
         exe.run({"x": x}, out={"y": np.empty((4, 5), np.float32).T})
@@ -136,7 +170,9 @@ def test_data_dependent_output_and_checks() -> None:
     exe = positives()
     x = np.array([1, -2, 3, 0, 5], np.float32)
     np.testing.assert_array_equal(exe(x), x[x > 0])
-    with pytest.raises(ExecutionError, match=r"none of the 2 elements is positive\n  positives\n  hint: give 0 \+ 1 of them"):
+    with pytest.raises(
+        ExecutionError, match=r"none of the 2 elements is positive\n  positives\n  hint: give 0 \+ 1 of them"
+    ):
         exe(-np.ones(2, np.float32))
     with pytest.raises(ExecutionError, match="x must not be empty"):
         exe(np.empty(0, np.float32))
@@ -169,7 +205,8 @@ leave:
 
 
 def symbolic(**options: object) -> Executable:
-    """x: bfloat16[n], s: int64[1] that says n, z: bfloat16[n, 2*n] unread → y: bfloat16[n]; dims of z wait for nothing, s.0 must be n."""
+    """x: bfloat16[n], s: int64[1] that says n, z: bfloat16[n, 2*n] unread → y: bfloat16[n]; dims of z wait for nothing,
+    s.0 must be n."""
     n = ex.Var("n")
     s = ex.Var("s.0")
     spec = SegmentSpec(
@@ -181,7 +218,11 @@ def symbolic(**options: object) -> Executable:
         (Input(0), Input(1), Output(0)),
         (AllocateOutput(0, (n,)), KernelCall("copy16", (0, 2), (n,))),
     )
-    inputs = [TensorInfo("x", "bfloat16", ("s.0",)), TensorInfo("s", "int64", ("k",)), TensorInfo("z", "bfloat16", ("n", "n*2"))]
+    inputs = [
+        TensorInfo("x", "bfloat16", ("s.0",)),
+        TensorInfo("s", "int64", ("k",)),
+        TensorInfo("z", "bfloat16", ("n", "n*2")),
+    ]
     return make(spec, COPY16, inputs, [TensorInfo("y", "bfloat16", ("n",))], **options)
 
 
@@ -285,8 +326,8 @@ def test_fork(exe: Executable) -> None:
 
 
 def test_plan_and_repr(exe: Executable) -> None:
-    assert exe.plan == (
-        "affine(x: float32[n, 4]) -> (y: float32[n, 4])\n"
+    assert (
+        exe.plan == "affine(x: float32[n, 4]) -> (y: float32[n, 4])\n"
         "target 'llvm', 1 constants, arena n*16 + 64 bytes\n"
         "step 0: native cpu:run(x) -> (y)\n     0 add\n     1 AllocateOutput\n     2 twice"
     )
@@ -301,7 +342,9 @@ def test_unknown_error_code(exe: Executable) -> None:
     call.context.error_code = 999
     assert str(segment._failure(call, 999, [])).startswith("'affine' failed with code 999\n  why: arguments [0, 0")
     call.context.error_code = 1
-    assert str(segment._failure(call, 1, [])).startswith("input 'x' has another rank or dtype\n  x: float32[n, 4]\n  why: rank 0")
+    assert str(segment._failure(call, 1, [])).startswith(
+        "input 'x' has another rank or dtype\n  x: float32[n, 4]\n  why: rank 0"
+    )
 
 
 def test_large_results_are_aligned() -> None:
@@ -319,5 +362,7 @@ def test_a_result_that_no_memory_holds() -> None:
     g = GraphBuilder("huge")
     g.output(g.add(BroadcastTo((1 << 20, 1 << 40)), g.input("x", tensor_type("float32", (1,)))), "y")
     executable = weft.compile(g.build(), "llvm -threads=1", cache=False)
-    with pytest.raises(ExecutionError, match=r"no memory for output 'y' of 'huge'\n  y: float32\[1048576, 1099511627776\]\n  why: "):
+    with pytest.raises(
+        ExecutionError, match=r"no memory for output 'y' of 'huge'\n  y: float32\[1048576, 1099511627776\]\n  why: "
+    ):
         executable(np.ones(1, np.float32))

@@ -46,14 +46,18 @@ def test_a_printed_formula_means_the_same(e: Expr, n: int, odd: int, data: int) 
 
 # -- postfix code: random code against Python's own integers and against C
 
-NUMBERS = st.one_of(st.integers(-9, 9), st.sampled_from([LEAST, LEAST + 1, MOST, MOST - 1, 1 << 31, 1 << 32, -(1 << 62), 3037000500]))
+NUMBERS = st.one_of(
+    st.integers(-9, 9), st.sampled_from([LEAST, LEAST + 1, MOST, MOST - 1, 1 << 31, 1 << 32, -(1 << 62), 3037000500])
+)
 
 
 def codes() -> st.SearchStrategy[str]:
     leaves = st.one_of(NUMBERS.map(str), st.sampled_from(["$0", "$1", "$2"]))
 
     def grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-        two = st.sampled_from(["+", "-", "*", "//", "%", "truncdiv", "truncmod", "min", "max", "<", "<=", "==", "!=", "and", "or"])
+        two = st.sampled_from(
+            ["+", "-", "*", "//", "%", "truncdiv", "truncmod", "min", "max", "<", "<=", "==", "!=", "and", "or"]
+        )
         return st.one_of(
             st.tuples(inner, inner, two).map(" ".join),
             st.tuples(inner, st.sampled_from(["not", "neg"])).map(" ".join),
@@ -91,7 +95,8 @@ def walked(node: tuple, symbols: tuple[int, ...]) -> int:
         value = quotient if word in ("//", "truncdiv") else a - quotient * b
     else:
         value = {
-            "+": a + b, "-": a - b, "neg": a - b, "*": a * b, "min": min(a, b), "max": max(a, b), "<": a < b, "<=": a <= b, "==": a == b, "!=": a != b,
+            "+": a + b, "-": a - b, "neg": a - b, "*": a * b, "min": min(a, b), "max": max(a, b), "<": a < b,
+            "<=": a <= b, "==": a == b, "!=": a != b,
         }[word]  # fmt: skip
     if not LEAST <= value <= MOST:
         raise OverflowError(word)
@@ -114,12 +119,17 @@ def library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "weft_abi.h").write_text(header.abi_header())
         text = '#include "weft_abi.h"\nint value(const char *, const int64_t *, int64_t, int64_t *);\n'
-        text += "int value(const char *code, const int64_t *symbols, int64_t count, int64_t *result) { return weft_formula(code, symbols, count, result); }\n"
+        text += (
+            "int value(const char *code, const int64_t *symbols, int64_t count, int64_t *result) { return"
+            " weft_formula(code, symbols, count, result); }\n"
+        )
         (Path(folder) / "f.c").write_text(text)
         command = compiler(default_command(), "c99", "1", None).command
         traps = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
         options = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", *traps, "-shared", "-fPIC")
-        done = subprocess.run([*command, *options, "f.c", "-o", "f.so"], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, *options, "f.c", "-o", "f.so"], cwd=folder, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[:4000]
         return ctypes.CDLL(str(Path(folder) / "f.so"))
 
@@ -131,7 +141,9 @@ def _compiled() -> None:
 
 def in_c(code: str, symbols: tuple[int, ...]) -> int | str:
     result = ctypes.c_int64(77)
-    status = library().value(code.encode(), (ctypes.c_int64 * len(symbols))(*symbols), ctypes.c_int64(len(symbols)), ctypes.byref(result))
+    status = library().value(
+        code.encode(), (ctypes.c_int64 * len(symbols))(*symbols), ctypes.c_int64(len(symbols)), ctypes.byref(result)
+    )
     return result.value if status == 0 else ("OverflowError", "ZeroDivisionError", "malformed")[status - 1]
 
 
@@ -145,7 +157,22 @@ def test_python_the_reader_and_c_agree(code: str, n: int, odd: int, data: int) -
     assert to_postfix(text, NAMES.index) == code, "its text is read back to the same code"
 
 
-WORDS = ["$0", "$3", "1", "-1", "-0", "007", "9223372036854775808", "-9223372036854775808", "+", "and", "select", "neg", "", "x"]
+WORDS = [
+    "$0",
+    "$3",
+    "1",
+    "-1",
+    "-0",
+    "007",
+    "9223372036854775808",
+    "-9223372036854775808",
+    "+",
+    "and",
+    "select",
+    "neg",
+    "",
+    "x",
+]
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=8))
@@ -160,10 +187,14 @@ def test_the_reader_and_c_refuse_the_same_code(words: list[str]) -> None:
 
 
 BAD = [
-    ("1 2", "it leaves 2 values"), ("", "'' is no operator, symbol or integer of 64 bits"), ("1 +", "there are too few operands for '\\+'"),
-    ("1 2 select", "there are too few operands for 'select'"), ("$3", "there are 3 symbols, and no \\$3"), ("$-1", "'\\$-1' is no operator"),
-    ("01", "'01' is no operator"), ("1  2 +", "'' is no operator"), ("9223372036854775808", "is no operator, symbol or integer of 64 bits"),
-    ("1e3", "'1e3' is no operator"), ("٣", "is no operator"), (" ".join(["1"] * 65 + ["+"] * 64), f"more than {DEEPEST} values are on the stack"),
+    ("1 2", "it leaves 2 values"), ("", "'' is no operator, symbol or integer of 64 bits"), ("1 +",
+        "there are too few operands for '\\+'"),
+    ("1 2 select", "there are too few operands for 'select'"), ("$3", "there are 3 symbols, and no \\$3"), ("$-1",
+        "'\\$-1' is no operator"),
+    ("01", "'01' is no operator"), ("1  2 +", "'' is no operator"), ("9223372036854775808",
+        "is no operator, symbol or integer of 64 bits"),
+    ("1e3", "'1e3' is no operator"), ("٣", "is no operator"), (" ".join(["1"] * 65 + ["+"] * 64),
+        f"more than {DEEPEST} values are on the stack"),
 ]  # fmt: skip
 
 
@@ -175,7 +206,9 @@ def test_other_code_is_refused(code: str, why: str) -> None:
 
 
 def test_code_is_bounded() -> None:
-    with pytest.raises(ArchiveError, match=rf"a formula has {LONGEST + 1} characters\n  why: the longest that is read has {LONGEST}"):
+    with pytest.raises(
+        ArchiveError, match=rf"a formula has {LONGEST + 1} characters\n  why: the longest that is read has {LONGEST}"
+    ):
         from_postfix("1" + " neg" * (LONGEST // 4), ())
     with pytest.raises(ArchiveError, match=r"a formula has \d+ characters"):
         from_postfix("$0" + " $0 +" * 40, ("n" * 300,))
@@ -217,7 +250,11 @@ def test_what_is_not_asked_for_may_be_wrong() -> None:
     assert formula("select(n == 0, 7, 8//n)")({"n": 0}) == 7
     assert formula("n != 0 and 8//n > 2")({"n": 0}) == 0
     assert formula("n == 0 or m")({"n": 0}) == 1
-    for text, env, error in (("8//n", {"n": 0}, ZeroDivisionError), ("n*n", {"n": 1 << 40}, OverflowError), ("n + m", {"n": 0}, KeyError)):
+    for text, env, error in (
+        ("8//n", {"n": 0}, ZeroDivisionError),
+        ("n*n", {"n": 1 << 40}, OverflowError),
+        ("n + m", {"n": 0}, KeyError),
+    ):
         with pytest.raises(error):
             formula(text)(env)
 
@@ -252,11 +289,15 @@ def test_anything_else_is_refused(text: str, why: str) -> None:
 
 
 def test_long_formulas_are_refused() -> None:
-    with pytest.raises(ArchiveError, match=rf"a formula has {LONGEST + 1} characters\n  why: the longest that is read has {LONGEST}"):
+    with pytest.raises(
+        ArchiveError, match=rf"a formula has {LONGEST + 1} characters\n  why: the longest that is read has {LONGEST}"
+    ):
         formula("n" * (LONGEST + 1))
 
 
-@pytest.mark.parametrize("name", ["class", "True", "None", "v0", "min", "select", "ﬁ", "é", "_quoted_0", "true", "not", "a b", " v0 ", "x.0"])
+@pytest.mark.parametrize(
+    "name", ["class", "True", "None", "v0", "min", "select", "ﬁ", "é", "_quoted_0", "true", "not", "a b", " v0 ", "x.0"]
+)
 def test_a_symbol_may_have_any_name(name: str) -> None:
     # Python takes "ﬁ" for "fi".
     e = Var(name, dt.int64) * 2 + minimum(Var(name, dt.int64), const(3))

@@ -16,7 +16,20 @@ from weft_runtime.loader import Code, imports_table
 
 def test_layout() -> None:
     assert ctypes.sizeof(Context) == 160 and ctypes.sizeof(DLTensor) == 48
-    assert [OFFSETS[n] for n in ("version", "arena", "constants", "parallel_for", "pool", "threads", "error_code", "error_args", "host")] == [
+    assert [
+        OFFSETS[n]
+        for n in (
+            "version",
+            "arena",
+            "constants",
+            "parallel_for",
+            "pool",
+            "threads",
+            "error_code",
+            "error_args",
+            "host",
+        )
+    ] == [
         0,
         8,
         24,
@@ -53,7 +66,10 @@ def test_code_that_may_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
             return -1
 
     monkeypatch.setattr(loader, "_libc", Refusing)
-    with pytest.raises(ExecutionError, match="compiled code cannot be made executable\n  why: Permission denied\n  hint: the system forbids"):
+    with pytest.raises(
+        ExecutionError,
+        match="compiled code cannot be made executable\n  why: Permission denied\n  hint: the system forbids",
+    ):
         Code(b"\xc3", {})
 
 
@@ -108,5 +124,8 @@ def test_dlpack_messages() -> None:
         from_dlpack(Broken(), "x")
     with pytest.raises(InputError, match="input 'x' gave no DLPack tensor\n  why: its capsule is neither"):
         from_dlpack(Foreign(), "x")
-    with pytest.raises(InputError, match="input 'x' has an element type that cannot be read\n  why: DLPack type code 0, 4 bits, 1 lanes"):
+    with pytest.raises(
+        InputError,
+        match="input 'x' has an element type that cannot be read\n  why: DLPack type code 0, 4 bits, 1 lanes",
+    ):
         from_dlpack(Odd(), "x")

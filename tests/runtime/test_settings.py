@@ -32,7 +32,12 @@ def test_values(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "value", "why", "hint"),
     [
         ("WEFT_THREADS", "0", "0 is not between 1 and 4096", "give a number of threads, or unset it"),
-        ("WEFT_CACHE_BYTES", "many", "not a size", "give a size such as 512M or 4G; 0 turns the cache off, or unset it"),
+        (
+            "WEFT_CACHE_BYTES",
+            "many",
+            "not a size",
+            "give a size such as 512M or 4G; 0 turns the cache off, or unset it",
+        ),
         ("WEFT_VERIFY_WEIGHTS", "maybe", "neither on nor off", "give 0 or 1, or unset it"),
     ],
 )

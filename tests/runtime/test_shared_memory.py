@@ -1,4 +1,5 @@
-"""A device that works on the host's memory: nothing is copied, results are the caller's own, archives and errors are as of any device."""
+"""A device that works on the host's memory: nothing is copied, results are the caller's own, archives and errors are as
+of any device."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def test_sizes_of_zero_and_storage_of_the_caller(board: Shared) -> None:
 def test_what_cannot_be_shared_is_an_error_that_says_what(board: Shared) -> None:
     exe, x = plan(), np.ones((3, 4), np.float32)
     board.fail = "share"
-    with pytest.raises(ExecutionError, match="sharing 'v' failed on device 'board'\n  why: OSError: the pages cannot be pinned"):
+    with pytest.raises(
+        ExecutionError, match="sharing 'v' failed on device 'board'\n  why: OSError: the pages cannot be pinned"
+    ):
         exe(x)
     board.fail = ""
     np.testing.assert_allclose(exe(x), expected(x))

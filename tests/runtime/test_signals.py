@@ -1,4 +1,5 @@
-"""Handlers of signals that raise while a model runs: the exception reaches the caller, results are right or not there, and the model runs again."""
+"""Handlers of signals that raise while a model runs: the exception reaches the caller, results are right or not there,
+and the model runs again."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def raised() -> Iterator[list[Alarm]]:
     before = signal.signal(signal.SIGALRM, handler)
     others = gc.callbacks[:]  # functions of Python's that other tests' tools leave there: what is raised in one is lost
     gc.callbacks.clear()
-    # Garbage of other tests would be collected during this one: what is raised in a finalizer that is not Weft's is lost, and says nothing of Weft.
+    # Garbage of other tests would be collected during this one: what is raised in a finalizer that is not Weft's is
+    # lost, and says nothing of Weft.
     gc.collect()
     gc.freeze()
     yield found
@@ -71,14 +73,18 @@ def same(a: Any, b: Any) -> bool:
     return bool(a.shape == b.shape and (a == b).all())
 
 
-def interrupted(run: Callable[[], Any], check: Callable[[Any], bool], raised: list[Alarm], seconds: float) -> tuple[int, int]:
-    """Runs until the time is over, with an alarm at a random time in each run; how many runs ended, and how many exceptions came out."""
+def interrupted(
+    run: Callable[[], Any], check: Callable[[Any], bool], raised: list[Alarm], seconds: float
+) -> tuple[int, int]:
+    """Runs until the time is over, with an alarm at a random time in each run; how many runs ended, and how many
+    exceptions came out."""
     chance = random.Random(0)
     began = time.perf_counter()
     for _ in range(20):
         assert check(run())
     one = max((time.perf_counter() - began) / 20, 20e-6)
-    # How far ahead alarms are set follows what runs take meanwhile, so that about as many are interrupted as end, however busy the machine is.
+    # How far ahead alarms are set follows what runs take meanwhile, so that about as many are interrupted as end,
+    # however busy the machine is.
     reach, end, runs, caught = 1.5 * one, time.perf_counter() + seconds, 0, []
     while time.perf_counter() < end:
         try:
@@ -133,7 +139,14 @@ def test_several_steps_and_a_device(raised: list[Alarm], seconds: float) -> None
     try:
         g = GraphBuilder("mixed")
         x = g.input("x", tensor_type("float32", (Var("n", dt.int64), 8)))
-        y = g.add(Relu(), g.add(Add(), g.add(MatMul(), x, g.constant(np.ones((8, 6), np.float32), "w")), g.constant(np.ones(6, np.float32), "b")))
+        y = g.add(
+            Relu(),
+            g.add(
+                Add(),
+                g.add(MatMul(), x, g.constant(np.ones((8, 6), np.float32), "w")),
+                g.constant(np.ones(6, np.float32), "b"),
+            ),
+        )
         g.output(g.add(NonZero(g.symbol(g.add(CountNonZero(), y))), y), "y")
         exe = weft.compile(g.build(), "board -ops=MatMul,Relu, llvm -threads=1", cache=False)
         assert exe.manifest.devices
@@ -142,7 +155,9 @@ def test_several_steps_and_a_device(raised: list[Alarm], seconds: float) -> None
         runs, caught = interrupted(lambda: exe(given), lambda y: same(y, expected), raised, seconds)
         assert runs > 20 and caught > 20
         free = []
-        other = threading.Thread(target=lambda: free.extend(open_device(d).lock.acquire(timeout=5) for d in exe.manifest.devices))
+        other = threading.Thread(
+            target=lambda: free.extend(open_device(d).lock.acquire(timeout=5) for d in exe.manifest.devices)
+        )
         other.start()
         other.join()
         assert free and all(free)
@@ -165,7 +180,11 @@ while True:
     exe(x)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "running\n" and done.returncode == -signal.SIGINT and done.stderr.strip().endswith("KeyboardInterrupt"), done.stderr
+    assert (
+        done.stdout == "running\n"
+        and done.returncode == -signal.SIGINT
+        and done.stderr.strip().endswith("KeyboardInterrupt")
+    ), done.stderr
 
 
 @pytest.mark.parametrize("kind", [TimeoutError, SystemExit, KeyboardInterrupt])
@@ -192,5 +211,8 @@ def test_what_a_handler_raises_in_a_plugin_is_no_failure_of_the_plugin(kind: typ
         assert not plugins.failures
     finally:
         signal.signal(signal.SIGALRM, before)
-    with pytest.raises(PluginError, match=r"plugin .late. \(registered by hand\) failed to compile"), plugins.blame("late", "to compile"):
+    with (
+        pytest.raises(PluginError, match=r"plugin .late. \(registered by hand\) failed to compile"),
+        plugins.blame("late", "to compile"),
+    ):
         raise SystemExit("not by a handler")

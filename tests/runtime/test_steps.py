@@ -1,4 +1,5 @@
-"""Plans of several steps: native code, a device with memory of its own, copies; and everything that can go wrong with a device."""
+"""Plans of several steps: native code, a device with memory of its own, copies; and everything that can go wrong with a
+device."""
 
 from __future__ import annotations
 
@@ -110,7 +111,10 @@ def plan(**changes: Any) -> Executable:
         "board", "kernels", ("v",), ("y",), places, (Launch("weigh", (0, 1, 2, 3), ("n",)), Launch("double", (2, 4))),
         (Condition("n < 1000", "{0} rows are too many", "take {0} - 1 at most", ("n",)),), "n*32",
     )  # fmt: skip
-    code = {name: NativeCode(native._code[name], native.manifest.sections[name].entries, parallel=True) for name in native._code}
+    code = {
+        name: NativeCode(native._code[name], native.manifest.sections[name].entries, parallel=True)
+        for name in native._code
+    }
     options: dict[str, Any] = {
         "name": "mixed",
         "target": "board, llvm",
@@ -181,7 +185,12 @@ def test_conditions_name_what_is_wrong(board: Board) -> None:
 def test_too_little_memory_is_said_before_the_launch_and_the_next_call_works(board: Board) -> None:
     exe, x = plan(), np.ones((900, 4), np.float32)
     board.room = 20_000
-    with pytest.raises(ExecutionError, match=r"'board' has too little memory\n  why: 28800 bytes are wanted, \d+ of 20000 are free\n  hint: run smaller"):
+    with pytest.raises(
+        ExecutionError,
+        match=(
+            r"'board' has too little memory\n  why: 28800 bytes are wanted, \d+ of 20000 are free\n  hint: run smaller"
+        ),
+    ):
         exe(x)
     np.testing.assert_allclose(exe(x[:5]), expected(x[:5]))
     board.room = 1 << 20
@@ -242,12 +251,17 @@ def test_devices_that_are_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     exe, x = plan(), np.ones((3, 4), np.float32)
     monkeypatch.setattr(devices, "_open", {})
     monkeypatch.setattr(devices, "_find", dict)
-    with pytest.raises(ExecutionError, match="no plugin offers the device 'board'\n  why: devices: none but the host\n  hint: install the plugin"):
+    with pytest.raises(
+        ExecutionError,
+        match="no plugin offers the device 'board'\n  why: devices: none but the host\n  hint: install the plugin",
+    ):
         exe(x)
     monkeypatch.setattr(devices, "_find", lambda: {"bord": DeviceKind("bord", lambda: None, Board)})
     with pytest.raises(ExecutionError, match="hint: did you mean 'bord'"):
         exe(x)
-    monkeypatch.setattr(devices, "_find", lambda: {"board": DeviceKind("board", lambda: "nothing answers on the bus", Board)})
+    monkeypatch.setattr(
+        devices, "_find", lambda: {"board": DeviceKind("board", lambda: "nothing answers on the bus", Board)}
+    )
     with pytest.raises(ExecutionError, match="the device 'board' is not here\n  why: nothing answers on the bus"):
         exe(x)
     monkeypatch.setattr(devices, "_find", lambda: {"board": DeviceKind("board", lambda: None, Board)})
@@ -292,28 +306,47 @@ def sized(board: Board, **changes: Any) -> Executable:
 
 def test_sizes_that_cannot_be_are_errors(board: Board) -> None:
     x = np.ones((3, 4), np.float32)
-    with pytest.raises(ExecutionError, match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: 'k' is not known\n  hint: compile"):
+    with pytest.raises(
+        ExecutionError,
+        match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: 'k' is not known\n  hint: compile",
+    ):
         sized(board, arena="k*16")(x)
-    with pytest.raises(ExecutionError, match=r"cannot be computed\n  why: integer division or modulo by zero|cannot be computed\n  why: division by zero"):
+    with pytest.raises(
+        ExecutionError,
+        match=(
+            r"cannot be computed\n  why: integer division or modulo by zero|cannot be computed\n  why: division by zero"
+        ),
+    ):
         sized(board, arena="16//(n - 3)")(x)
-    with pytest.raises(ExecutionError, match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: (integer )?division"):
+    with pytest.raises(
+        ExecutionError, match=r"a size that the plan of 'mixed' needs cannot be computed\n  why: (integer )?division"
+    ):
         plan(inputs=[TensorInfo("x", "float32", ("n", "4//(n - 3)"))])(x)
     huge = plan(outputs=[TensorInfo("y", "float32", ("n*4000000000000000000", "n*4000000000000000000"))])
     with pytest.raises(ExecutionError, match=r"'y' would be larger than memory can be\n  y: float32"):
         huge(x)
-    for size, why in (("n*1000000000000000000", "it is 3000000000000000000, at most"), ("n*4000000000000000000", "a number leaves 64 bits")):
+    for size, why in (
+        ("n*1000000000000000000", "it is 3000000000000000000, at most"),
+        ("n*4000000000000000000", "a number leaves 64 bits"),
+    ):
         for change in ({"arena": size}, {"launches": tuple(replace(s, dims=(size,)) for s in LAUNCHES)}):
-            with pytest.raises(ExecutionError, match=rf"a size that 'mixed' needs on 'board' is out of range\n  why: {why}"):
+            with pytest.raises(
+                ExecutionError, match=rf"a size that 'mixed' needs on 'board' is out of range\n  why: {why}"
+            ):
                 sized(board, **change)(x)
     negative = plan(outputs=[TensorInfo("y", "float32", ("n - 4", 4))])
-    with pytest.raises(ExecutionError, match=r"'y' would have a negative size\n  y: float32\[n - 4, 4\]\n  why: its shape is \[-1, 4\]"):
+    with pytest.raises(
+        ExecutionError, match=r"'y' would have a negative size\n  y: float32\[n - 4, 4\]\n  why: its shape is \[-1, 4\]"
+    ):
         negative(x)
 
 
 def test_a_buffer_outside_the_arena_is_refused(board: Board) -> None:
     manifest = plan().manifest
     bad = replace(manifest.steps[2], arena="n*16")
-    with pytest.raises(ExecutionError, match=r"a buffer of 'mixed' lies outside the arena of 'board'\n  why: 48 bytes at 48"):
+    with pytest.raises(
+        ExecutionError, match=r"a buffer of 'mixed' lies outside the arena of 'board'\n  why: 48 bytes at 48"
+    ):
         plan(steps=[*manifest.steps[:2], bad, manifest.steps[3]])(np.ones((3, 4), np.float32))
 
 
@@ -326,9 +359,18 @@ def test_copies_go_between_the_host_and_devices_that_steps_run_on() -> None:
 
 def test_values_of_a_plan_have_names_of_their_own_and_sizes_come_from_integers() -> None:
     manifest = plan().manifest
-    assert manifest.with_(values=(*manifest.values, TensorInfo("y", "float32", (9,)))).trouble() == "two values are called 'y'"
-    assert manifest.with_(symbols=(DataSymbol("k", "v", 0),)).trouble() == "a size is read from 'v', which is no value of integers"
-    assert manifest.with_(symbols=(DataSymbol("k", "gone", 0),)).trouble() == "a size is read from 'gone', which is no value of the plan"
+    assert (
+        manifest.with_(values=(*manifest.values, TensorInfo("y", "float32", (9,)))).trouble()
+        == "two values are called 'y'"
+    )
+    assert (
+        manifest.with_(symbols=(DataSymbol("k", "v", 0),)).trouble()
+        == "a size is read from 'v', which is no value of integers"
+    )
+    assert (
+        manifest.with_(symbols=(DataSymbol("k", "gone", 0),)).trouble()
+        == "a size is read from 'gone', which is no value of the plan"
+    )
 
 
 def with_inputs(*more: TensorInfo, **changes: Any) -> Executable:
@@ -340,7 +382,13 @@ def with_inputs(*more: TensorInfo, **changes: Any) -> Executable:
 def test_a_size_that_is_a_formula_is_checked_wherever_its_symbols_are_bound(board: Board) -> None:
     x, exe = np.ones((3, 4), np.float32), with_inputs(TensorInfo("twice", "float32", ("n*2",)))
     np.testing.assert_allclose(exe(np.ones(6, np.float32), x), expected(x))
-    with pytest.raises(InputError, match=r"input 'twice' has size 7 on axis 0, expected 6 \(n\*2\)\n  twice: float32\[n\*2\]\n  why: its shape is \[7\]"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"input 'twice' has size 7 on axis 0, expected 6 \(n\*2\)\n  twice: float32\[n\*2\]\n  why: its shape is"
+            r" \[7\]"
+        ),
+    ):
         exe(np.ones(7, np.float32), x)
 
 
@@ -351,7 +399,13 @@ def test_a_size_that_data_say_agrees_with_the_arrays_of_that_size(board: Board) 
         exe = with_inputs(*(infos[i] for i in inputs), symbols=[DataSymbol("k.0", "s", 0)])
         given = {"k": np.ones(5, np.float32), "s": np.array([5]), "x": x}
         np.testing.assert_allclose(exe.run(given)["y"], expected(x))
-        with pytest.raises(InputError, match=r"input 's' says in element 0 that k\.0 is 6, expected 5|input 'k' has size 5 on axis 0, expected 6 \(k\.0\)"):
+        with pytest.raises(
+            InputError,
+            match=(
+                r"input 's' says in element 0 that k\.0 is 6, expected 5|input 'k' has size 5 on axis 0, expected 6"
+                r" \(k\.0\)"
+            ),
+        ):
             exe.run({**given, "s": np.array([6])})
 
 
@@ -365,11 +419,22 @@ def test_a_device_that_was_opened_anew_is_given_everything_again(board: Board, m
 
 
 def test_what_is_under_way_is_waited_for(board: Board) -> None:
-    """Before an arena is given up for a larger one, and after an error: the next call writes where kernels may still read."""
+    """Before an arena is given up for a larger one, and after an error: the next call writes where kernels may still
+    read."""
     manifest = plan().manifest
     places = (Place("value", "y"), Place("value", "z"), Place("arena", bytes="n*64"))
-    larger = replace(manifest.steps[2], inputs=("y",), outputs=("z",), launches=(Launch("double", (0, 1)),), arena="n*64", places=places)
-    infos = {"outputs": [TensorInfo("z", "float32", ("n", 4))], "values": [*manifest.values, TensorInfo("y", "float32", ("n", 4))]}
+    larger = replace(
+        manifest.steps[2],
+        inputs=("y",),
+        outputs=("z",),
+        launches=(Launch("double", (0, 1)),),
+        arena="n*64",
+        places=places,
+    )
+    infos = {
+        "outputs": [TensorInfo("z", "float32", ("n", 4))],
+        "values": [*manifest.values, TensorInfo("y", "float32", ("n", 4))],
+    }
     exe = plan(steps=[*manifest.steps[:3], larger, Copy("z", "board", "host")], **infos)
     x = np.ones((3, 4), np.float32)
     np.testing.assert_allclose(exe(x), expected(x) * 2)
@@ -414,7 +479,9 @@ def test_a_device_may_be_made_of_others(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(devices._open) == ["inner", "board"]
 
 
-def test_launches_are_prepared_once_for_the_same_sizes_and_places(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_prepared_once_for_the_same_sizes_and_places(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared: list[tuple[str, ...]] = []
     usual = Board.prepare
 

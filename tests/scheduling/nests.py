@@ -21,23 +21,28 @@ def conv(H: int = 3, W: Any = 5, co: int = 2, ci: int = 4, c: int = 2) -> Progra
     dims = "n, W" if W == "W" else "n"
 
     def at(prefix: str, k: str) -> str:
-        return f"v{prefix}n: n = n{k}, v{prefix}co: {co} = co{k}, v{prefix}h: {H} = h{k}, v{prefix}w: {W} = w{k}, v{prefix}ci: {ci} = ci{k}"
+        names = {"n": "n", "co": co, "h": H, "w": W, "ci": ci}
+        return ", ".join(f"v{prefix}{name}: {extent} = {name}{k}" for name, extent in names.items())
 
     def around(k: str) -> dict[str, Any]:
         return {f"n{k}": "n", f"co{k}": co, f"h{k}": H, f"w{k}": W, f"ci{k}": ci}
 
     acc, biased = "acc[vn, vco, vh, vw, vci]", "biased[van, vaco, vah, vaw, vaci]"
-    inputs = f"x: float32[n, {c}, {H} + 2, {W} + 2, {ci}], wt: float32[{co}, {c}, 3, 3, {ci}, {ci}], b: float32[{co}, {ci}]"
-    text = f"""program conv({inputs}) -> (y: float32{y}) dims({dims}) {{
-      allocate acc: float32{y}
-      allocate biased: float32{y}
-      {nest({**around("0"), "ric": c, "kh": 3, "kw": 3, "rii": ci}, f'''
-        block conv({at("", "0")}, vric: reduce {c} = ric, vkh: reduce 3 = kh, vkw: reduce 3 = kw, vrii: reduce {ci} = rii) @ op="Conv" {{
+    sums = f"vric: reduce {c} = ric, vkh: reduce 3 = kh, vkw: reduce 3 = kw, vrii: reduce {ci} = rii"
+    product = f"""block conv({at("", "0")}, {sums}) @ op="Conv" {{
           init {{ {acc} = 0.0f32 }}
           {acc} = {acc} + x[vn, vric, vh + vkh, vw + vkw, vrii]*wt[vco, vric, vkh, vkw, vrii, vci]
-        }}''')}
-      {nest(around("1"), f'block bias({at("a", "1")}) {{ {biased} = acc[van, vaco, vah, vaw, vaci] + b[vaco, vaci] }}')}
-      {nest(around("2"), f'block relu({at("b", "2")}) {{ y[vbn, vbco, vbh, vbw, vbci] = max(biased[vbn, vbco, vbh, vbw, vbci], 0.0f32) }}')}
+        }}"""
+    added = f"block bias({at('a', '1')}) {{ {biased} = acc[van, vaco, vah, vaw, vaci] + b[vaco, vaci] }}"
+    result = "y[vbn, vbco, vbh, vbw, vbci] = max(biased[vbn, vbco, vbh, vbw, vbci], 0.0f32)"
+    activated = f"block relu({at('b', '2')}) {{ {result} }}"
+    operands = f"x: float32[n, {c}, {H} + 2, {W} + 2, {ci}], wt: float32[{co}, {c}, 3, 3, {ci}, {ci}]"
+    text = f"""program conv({operands}, b: float32[{co}, {ci}]) -> (y: float32{y}) dims({dims}) {{
+      allocate acc: float32{y}
+      allocate biased: float32{y}
+      {nest({**around("0"), "ric": c, "kh": 3, "kw": 3, "rii": ci}, product)}
+      {nest(around("1"), added)}
+      {nest(around("2"), activated)}
     }}"""
     return parse_program(text)
 
@@ -59,7 +64,7 @@ def matmul(m: Any = 7, n: Any = 9, k: Any = 5) -> Program:
         }}
       }} }} }}
       for i1 in {m} {{ for j1 in {n} {{ block add(ai: {m} = i1, aj: {n} = j1) {{ Y[ai, aj] = C[ai, aj] + c[aj] }} }} }}
-    }}"""
+    }}"""  # noqa: E501
     return parse_program(text)
 
 
@@ -79,7 +84,7 @@ def softmax(r: Any = 4, c: Any = 6) -> Program:
         block sum(si: {r} = i2, sk: reduce {c} = k2) {{ init {{ S[si] = 0.0f32 }} S[si] = S[si] + E[si, sk] }}
       }} }}
       for i3 in {r} {{ for j3 in {c} {{ block div(di: {r} = i3, dj: {c} = j3) {{ Y[di, dj] = E[di, dj]/S[di] }} }} }}
-    }}"""
+    }}"""  # noqa: E501
     return parse_program(text)
 
 
@@ -93,7 +98,7 @@ def stencil(n: Any = 9) -> Program:
         block B(br: {n} = r, bc: 6 = c) {{ y[br, bc] = select(0 < bc, a[br, bc - 1], 0.0f32) + select(bc < 5, a[br, bc + 1], 0.0f32) }}
       }} }}
       for s in {n} {{ for t in 6 {{ block C(cs: {n} = s, ct: reduce 6 = t) {{ init {{ z[cs] = 0.0f32 }} z[cs] = z[cs] + a[cs, ct] }} }} }}
-    }}"""
+    }}"""  # noqa: E501
     return parse_program(text)
 
 
@@ -132,7 +137,9 @@ PROGRAMS = {
 }
 
 
-def run(program: Program, dims: dict[str, int] | None = None, seed: int = 0, shuffle: int | None = None) -> dict[str, Any]:
+def run(
+    program: Program, dims: dict[str, int] | None = None, seed: int = 0, shuffle: int | None = None
+) -> dict[str, Any]:
     """Outputs on small random whole numbers."""
     from weft.expr.evaluate import evaluate
 
@@ -151,4 +158,10 @@ def same(before: Program, after: Program, dims: dict[str, int] | None = None) ->
     assert wanted.keys() == got.keys()
     for name in wanted:
         assert np.isfinite(np.asarray(wanted[name], np.float64)).all(), "the test program computes nonsense"
-        np.testing.assert_allclose(np.asarray(got[name], np.float64), np.asarray(wanted[name], np.float64), rtol=1e-5, atol=1e-5, err_msg=f"{name}\n{after}")
+        np.testing.assert_allclose(
+            np.asarray(got[name], np.float64),
+            np.asarray(wanted[name], np.float64),
+            rtol=1e-5,
+            atol=1e-5,
+            err_msg=f"{name}\n{after}",
+        )

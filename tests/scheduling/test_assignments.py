@@ -27,21 +27,29 @@ def panel(width: int = WIDTH) -> Intrinsic:
     k = tl.reduce_axis(4, "k")
     a, b = tl.placeholder((M, 4), name="A"), tl.placeholder((NB, 4, width), name="B")
     c = tl.compute((M, NB, width), lambda i, p, j: tl.sum(a[i, k] * b[p, k, j], axis=k), name="C", axes=["i", "p", "j"])
-    operands = (Operand("A", strides=(None, 1)), Operand("B", strides=(None, None, 1)), Operand("C", strides=(None, None, 1)))
+    operands = (
+        Operand("A", strides=(None, 1)),
+        Operand("B", strides=(None, None, 1)),
+        Operand("C", strides=(None, None, 1)),
+    )
     return Intrinsic("panel", c, operands, Call("panel"), Call("panel_zero"), Call("panel_add"))
 
 
 def panels(m: int, nb: int, width: int = WIDTH) -> Program:
     """One product by panels, the loop over panels outermost."""
-    return parse_program(f"""program p(A: float32[{m}, 4], B: float32[{nb}, 4, {width}]) -> (C: float32[{m}, {nb}, {width}]) {{
+    return parse_program(
+        f"""program p(A: float32[{m}, 4], B: float32[{nb}, 4, {width}]) -> (C: float32[{m}, {nb}, {width}]) {{
       for p in {nb} {{ for i in {m} {{ for j in {width} {{ for k in 4 {{ block S(bp: {nb} = p, bi: {m} = i, bj: {width} = j, rk: reduce 4 = k) {{
-        init {{ C[bi, bp, bj] = 0.0f32 }} C[bi, bp, bj] = C[bi, bp, bj] + A[bi, rk]*B[bp, rk, bj] }} }} }} }} }} }}""")
+        init {{ C[bi, bp, bj] = 0.0f32 }} C[bi, bp, bj] = C[bi, bp, bj] + A[bi, rk]*B[bp, rk, bj] }} }} }} }} }} }}"""  # noqa: E501
+    )
 
 
 def agrees(naive: Program, s: Schedule) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.integers(-4, 5, [int(str(d)) for d in b.shape]).astype(b.dtype.numpy) for b in naive.inputs]
-    (want,), (got,) = (interpret(p, arrays, intrinsics=meanings(s.intrinsics.values())).values() for p in (naive, s.program))
+    (want,), (got,) = (
+        interpret(p, arrays, intrinsics=meanings(s.intrinsics.values())).values() for p in (naive, s.program)
+    )
     np.testing.assert_array_equal(got, want)
 
 
@@ -69,14 +77,22 @@ def test_digits_of_one_axis_between_loops_of_others() -> None:
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_loops_that_are_alike_are_tried_in_one_order(fits: bool) -> None:
-    """Twelve equal loops of a sum that move nothing, and eight that move one index alike: no number of orders is tried, whether they match or not."""
+    """Twelve equal loops of a sum that move nothing, and eight that move one index alike: no number of orders is tried,
+    whether they match or not."""
     count = 4096 if fits else 4095
     k = tl.reduce_axis(count, "k")
     a = tl.placeholder((3,), name="A")
-    times = Intrinsic("times", tl.compute((3,), lambda i: tl.sum(a[i], axis=k), "C"), (Operand("A"), Operand("C")), Call("times"))
-    heads, iters = "".join(f"for l{n} in 2 {{ " for n in range(12)), ", ".join(f"r{n}: reduce 2 = l{n}" for n in range(12))
-    naive = parse_program(f"""program p(x: float32[3]) -> (y: float32[3]) {{ for i in 3 {{ {heads} block S(b: 3 = i, {iters}) {{
-      init {{ y[b] = 0.0f32 }} y[b] = y[b] + x[b] }} {"}" * 12} }} }}""")
+    times = Intrinsic(
+        "times", tl.compute((3,), lambda i: tl.sum(a[i], axis=k), "C"), (Operand("A"), Operand("C")), Call("times")
+    )
+    heads, iters = (
+        "".join(f"for l{n} in 2 {{ " for n in range(12)),
+        ", ".join(f"r{n}: reduce 2 = l{n}" for n in range(12)),
+    )
+    naive = parse_program(
+        f"""program p(x: float32[3]) -> (y: float32[3]) {{ for i in 3 {{ {heads} block S(b: 3 = i, {iters}) {{
+      init {{ y[b] = 0.0f32 }} y[b] = y[b] + x[b] }} {"}" * 12} }} }}"""
+    )
     s = Schedule(naive, checked=True, intrinsics={"times": times})
     with s.attempt() as tried:
         s.tensorize("S", "times")
@@ -88,12 +104,24 @@ def test_loops_that_are_alike_are_tried_in_one_order(fits: bool) -> None:
     wide = tl.placeholder((11,), name="A")
 
     def tap(i: Any) -> Any:
-        return wide[sum((t.var for t in taps), i)] if fits else wide[sum((t.var for t in taps[1:]), i + taps[0].var * 0)]
+        return (
+            wide[sum((t.var for t in taps), i)] if fits else wide[sum((t.var for t in taps[1:]), i + taps[0].var * 0)]
+        )
 
-    window = Intrinsic("window", tl.compute((3,), lambda i: tl.sum(tap(i), axis=taps), "C"), (Operand("A"), Operand("C")), Call("window"))
-    heads, iters = "".join(f"for l{n} in 2 {{ " for n in range(8)), ", ".join(f"r{n}: reduce 2 = l{n}" for n in range(8))
-    naive = parse_program(f"""program p(x: float32[11]) -> (y: float32[3]) {{ for i in 3 {{ {heads} block S(b: 3 = i, {iters}) {{
-      init {{ y[b] = 0.0f32 }} y[b] = y[b] + x[b + {" + ".join(f"r{n}" for n in range(8))}] }} {"}" * 8} }} }}""")
+    window = Intrinsic(
+        "window",
+        tl.compute((3,), lambda i: tl.sum(tap(i), axis=taps), "C"),
+        (Operand("A"), Operand("C")),
+        Call("window"),
+    )
+    heads, iters = (
+        "".join(f"for l{n} in 2 {{ " for n in range(8)),
+        ", ".join(f"r{n}: reduce 2 = l{n}" for n in range(8)),
+    )
+    naive = parse_program(
+        f"""program p(x: float32[11]) -> (y: float32[3]) {{ for i in 3 {{ {heads} block S(b: 3 = i, {iters}) {{
+      init {{ y[b] = 0.0f32 }} y[b] = y[b] + x[b + {" + ".join(f"r{n}" for n in range(8))}] }} {"}" * 8} }} }}"""
+    )
     s = Schedule(naive, checked=True, intrinsics={"window": window})
     with s.attempt() as tried:
         s.tensorize("S", "window")
@@ -102,12 +130,14 @@ def test_loops_that_are_alike_are_tried_in_one_order(fits: bool) -> None:
         agrees(naive, s)
 
 
-# -- the law: an assignment exists exactly if tensorize finds one --------------------------------------------------------
+# -- the law: an assignment exists exactly if tensorize finds one
+# --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops around y[…] += Π a[…]: extents and kinds in order, and of each access, per dimension, what a step of each loop moves."""
+    """Loops around y[…] += Π a[…]: extents and kinds in order, and of each access, per dimension, what a step of each
+    loop moves."""
 
     extents: tuple[int, ...]
     kinds: tuple[str, ...]
@@ -121,7 +151,10 @@ class Nest:
             return f"{name}[{', '.join(' + '.join(f'v{k}*{c}' for k, c in enumerate(d) if c) or '0' for d in access)}]"
 
         a, b, y = (element(name, access) for name, access in zip("aby", self.accesses))
-        iters = ", ".join(f"v{k}: {'reduce ' if kind == 'reduce' else ''}{n} = l{k}" for k, (n, kind) in enumerate(zip(self.extents, self.kinds)))
+        iters = ", ".join(
+            f"v{k}: {'reduce ' if kind == 'reduce' else ''}{n} = l{k}"
+            for k, (n, kind) in enumerate(zip(self.extents, self.kinds))
+        )
         heads = "".join(f"for {v} in {n} {{ " for v, n in zip(names, self.extents))
         init = f"init {{ {y} = 0.0f32 }} "
         shape = [", ".join(map(str, s)) for s in shapes]
@@ -129,7 +162,9 @@ class Nest:
         return parse_program(f"{head} {{ {heads}block B({iters}) {{ {init}{y} = {y} + {a}*{b} }}{' }' * len(names)} }}")
 
 
-def meaning(extents: tuple[int, ...], kinds: tuple[str, ...], accesses: tuple[tuple[tuple[int, ...], ...], ...]) -> Intrinsic:
+def meaning(
+    extents: tuple[int, ...], kinds: tuple[str, ...], accesses: tuple[tuple[tuple[int, ...], ...], ...]
+) -> Intrinsic:
     """The instruction whose operand number q has, per dimension, one axis or none (a 0 or 1 of each)."""
     spatial = [k for k, kind in enumerate(kinds) if kind == "spatial"]
     reduced = {k: tl.reduce_axis(extents[k], f"x{k}") for k, kind in enumerate(kinds) if kind == "reduce"}
@@ -152,8 +187,11 @@ def meaning(extents: tuple[int, ...], kinds: tuple[str, ...], accesses: tuple[tu
     return Intrinsic("it", c, operands, Call("it"), Call("it_zero"), Call("it_add"))
 
 
-def exists(nest: Nest, kinds: tuple[str, ...], extents: tuple[int, ...], accesses: tuple[tuple[tuple[int, ...], ...], ...]) -> bool:
-    """Whether the loops can be given to the axes, in some order of digits, so that every operand lies as the meaning reads it, by trying them all."""
+def exists(
+    nest: Nest, kinds: tuple[str, ...], extents: tuple[int, ...], accesses: tuple[tuple[tuple[int, ...], ...], ...]
+) -> bool:
+    """Whether the loops can be given to the axes, in some order of digits, so that every operand lies as the meaning
+    reads it, by trying them all."""
     axes = range(len(extents))
     for owners in itertools.product(axes, repeat=len(nest.extents)):
         if any(kinds[o] != k for o, k, n in zip(owners, nest.kinds, nest.extents) if n > 1):
@@ -173,7 +211,9 @@ def exists(nest: Nest, kinds: tuple[str, ...], extents: tuple[int, ...], accesse
     return False
 
 
-def _lies(nest: Nest, q: int, orders: tuple[tuple[int, ...], ...], weight: dict[int, int], access: tuple[tuple[int, ...], ...]) -> bool:
+def _lies(
+    nest: Nest, q: int, orders: tuple[tuple[int, ...], ...], weight: dict[int, int], access: tuple[tuple[int, ...], ...]
+) -> bool:
     """Whether each axis moves operand q by a constant distance, and not at all where the meaning says so."""
     for d in range(len(nest.accesses[q])):
         step = []
@@ -192,8 +232,8 @@ def _lies(nest: Nest, q: int, orders: tuple[tuple[int, ...], ...], weight: dict[
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_assignment_exists_exactly_if_tensorize_finds_one(data: st.DataObject) -> None:
-    """Axes of random extents, equal ones and those of one step among them, each cut into digits; loops in any order; sometimes one step of one loop is
-    wrong, or one loop longer."""
+    """Axes of random extents, equal ones and those of one step among them, each cut into digits; loops in any order;
+    sometimes one step of one loop is wrong, or one loop longer."""
     draw = data.draw
     count = draw(st.integers(1, 3))
     kinds = tuple(draw(st.sampled_from(["spatial", "reduce"])) for _ in range(count))
@@ -205,7 +245,10 @@ def test_an_assignment_exists_exactly_if_tensorize_finds_one(data: st.DataObject
     extents = tuple(map(math.prod, digits))
     spatial = [k for k, kind in enumerate(kinds) if kind == "spatial"]
     one = lambda k: tuple(int(j == k) for j in range(len(kinds)))
-    uses = [sorted(draw(st.sets(st.sampled_from(range(len(kinds))), min_size=1)), key=lambda k: draw(st.integers(0, 9))) for _ in range(2)]
+    uses = [
+        sorted(draw(st.sets(st.sampled_from(range(len(kinds))), min_size=1)), key=lambda k: draw(st.integers(0, 9)))
+        for _ in range(2)
+    ]
     accesses = (*(tuple(one(k) for k in use) for use in uses), tuple(one(k) for k in spatial))
     x = meaning(extents, kinds, accesses)
     # The loops: each digit of each axis, in any order; operands have gaps of their own.

@@ -86,7 +86,9 @@ def test_a_checkpoint_of_another_schedule_is_refused() -> None:
     other = schedule()
     with pytest.raises(ScheduleError, match="a schedule cannot go back to a checkpoint of another") as caught:
         schedule().rollback(other.checkpoint())
-    assert "it is of a schedule of program 'p'" in str(caught.value) and "take the checkpoint from this schedule" in str(caught.value)
+    assert "it is of a schedule of program 'p'" in str(
+        caught.value
+    ) and "take the checkpoint from this schedule" in str(caught.value)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -43,11 +43,15 @@ def test_levels() -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    operation=st.sampled_from(sorted(OPERATIONS)), terms=st.integers(1, 40), threads=st.sampled_from([2, 4, 8, 16]), warp=st.sampled_from([2, 4, 8]),
+    operation=st.sampled_from(sorted(OPERATIONS)), terms=st.integers(1, 40), threads=st.sampled_from([2, 4, 8, 16]),
+    warp=st.sampled_from([2, 4, 8]),
     rows=st.integers(1, 3), inline=st.booleans(), n=st.integers(1, 5),
 )  # fmt: skip
-def test_random_trees_keep_the_meaning(operation: str, terms: int, threads: int, warp: int, rows: int, inline: bool, n: int) -> None:
-    """As grids have them: partial results of threads, warps of them, several rows in a group; in shared memory what goes from warp to warp."""
+def test_random_trees_keep_the_meaning(
+    operation: str, terms: int, threads: int, warp: int, rows: int, inline: bool, n: int
+) -> None:
+    """As grids have them: partial results of threads, warps of them, several rows in a group; in shared memory what
+    goes from warp to warp."""
     program = reduction(terms, operation)
     s = Schedule(program, checked=True)
     group = "i"

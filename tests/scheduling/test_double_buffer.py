@@ -1,4 +1,5 @@
-"""double_buffer: tiles brought one iteration ahead, in whatever memory they wait; the meaning kept, one barrier a step."""
+"""double_buffer: tiles brought one iteration ahead, in whatever memory they wait; the meaning kept, one barrier a
+step."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ from weft_gpu.passes import grid_passes
 
 def product(terms: str | int, rows: str | int = "n", columns: int = 4) -> Program:
     dims = ", ".join(d.split("*")[0] for d in (rows, terms) if isinstance(d, str))
-    return parse_program(f"""program mm(x: float32[{rows}, {terms}], y: float32[{terms}, {columns}]) -> (z: float32[{rows}, {columns}]) dims({dims}) {{
+    return parse_program(
+        f"""program mm(x: float32[{rows}, {terms}], y: float32[{terms}, {columns}]) -> (z: float32[{rows}, {columns}]) dims({dims}) {{
       for i in {rows} {{ for j in {columns} {{ for k in {terms} {{ block S(bi: {rows} = i, bj: {columns} = j, rk: reduce {terms} = k) {{
         init {{ z[bi, bj] = 0.0f32 }} z[bi, bj] = z[bi, bj] + x[bi, rk]*y[rk, bj]
       }} }} }} }}
-    }}""")
+    }}"""  # noqa: E501
+    )
 
 
 def tiled(program: Program, rows: int, depth: int, specialized: bool) -> tuple[Schedule, list[str], str]:
@@ -65,10 +68,14 @@ def _factors(term: str) -> tuple[str, str]:
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    terms=st.one_of(st.integers(1, 9), st.just("m")), rows=st.integers(1, 3), depth=st.integers(1, 3), order=st.booleans(), threads=st.booleans(),
-    through=st.sampled_from([(None, None), ("register", "register"), ("register", None)]), n=st.integers(1, 4), m=st.integers(0, 7),
+    terms=st.one_of(st.integers(1, 9), st.just("m")), rows=st.integers(1, 3), depth=st.integers(1, 3),
+    order=st.booleans(), threads=st.booleans(),
+    through=st.sampled_from([(None, None), ("register", "register"), ("register", None)]), n=st.integers(1, 4),
+    m=st.integers(0, 7),
 )  # fmt: skip
-def test_random_products_keep_the_meaning(terms: Any, rows: int, depth: int, order: bool, threads: bool, through: tuple[Any, Any], n: int, m: int) -> None:
+def test_random_products_keep_the_meaning(
+    terms: Any, rows: int, depth: int, order: bool, threads: bool, through: tuple[Any, Any], n: int, m: int
+) -> None:
     program = product(terms)
     s, copies, step = tiled(program, rows, depth, order)
     group = s.loops("S")[0]
@@ -87,9 +94,14 @@ def test_random_products_keep_the_meaning(terms: Any, rows: int, depth: int, ord
     assert str(replay(program, Trace.from_json(s.trace.to_json()))) == str(s.program)
     lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     rng, dims = np.random.default_rng(n), {d.name: {"n": n, "m": m}[d.name] for d in program.dims}
-    x, y = (rng.integers(-4, 5, [{"n": n, "m": m}[str(d)] if str(d) in "nm" else int(str(d)) for d in b.shape]) for b in program.inputs)
+    x, y = (
+        rng.integers(-4, 5, [{"n": n, "m": m}[str(d)] if str(d) in "nm" else int(str(d)) for d in b.shape])
+        for b in program.inputs
+    )
     for seed in range(2):
-        got = interpret(lowered, [x.astype(np.float32).reshape(-1), y.astype(np.float32).reshape(-1)], dims, shuffle_seed=seed)["z"]
+        got = interpret(
+            lowered, [x.astype(np.float32).reshape(-1), y.astype(np.float32).reshape(-1)], dims, shuffle_seed=seed
+        )["z"]
         np.testing.assert_array_equal(got.reshape(-1), (x @ y).reshape(-1), err_msg=str(lowered))
 
 
@@ -127,15 +139,27 @@ def test_refusals(prepare: Any, block: str | None, words: str) -> None:
     assert words in str(caught.value.why)
 
 
-# -- instructions -------------------------------------------------------------------------------------------------------
+# -- instructions
+# -------------------------------------------------------------------------------------------------------
 
 
 def matrix_unit(tile: int, align: int) -> dict[str, Intrinsic]:
-    """A product whose left factor is read where the copying instruction has put it, which has no registers in between."""
-    product8 = gemm(tile, 4, tile, A=Operand("A", scope="panels", align=align), B=Operand("B", strides=(None, 1)), C=Operand("C", scope="sums"))
+    """A product whose left factor is read where the copying instruction has put it, which has no registers in
+    between."""
+    product8 = gemm(
+        tile,
+        4,
+        tile,
+        A=Operand("A", scope="panels", align=align),
+        B=Operand("B", strides=(None, 1)),
+        C=Operand("C", scope="sums"),
+    )
     x = tl.placeholder((tile, tile), name="X")
     moved = tl.compute((tile, tile), lambda i, j: x[i, j], "Y", axes=("i", "j"))
-    return {"gemm": product8, "load": Intrinsic("load", moved, (Operand("X", strides=(None, 1)), Operand("Y", scope="panels")), Call("dma"))}
+    return {
+        "gemm": product8,
+        "load": Intrinsic("load", moved, (Operand("X", strides=(None, 1)), Operand("Y", scope="panels")), Call("dma")),
+    }
 
 
 def ahead_of_the_unit(program: Program, tile: int, align: int, order: str) -> Schedule:
@@ -167,7 +191,12 @@ def test_an_instruction_reads_the_half_that_another_has_filled(order: str, terms
     naive = product(terms, 16)
     s = ahead_of_the_unit(naive, 8, 256, order)
     text = str(s)
-    assert "@dma(x[" in text and "%2, 0, 0]" in text and "@fuse_gemm8x8_add(x_panels[" in text and "allocate x_panels: float32[2, 8, 8] in panels" in text
+    assert (
+        "@dma(x[" in text
+        and "%2, 0, 0]" in text
+        and "@fuse_gemm8x8_add(x_panels[" in text
+        and "allocate x_panels: float32[2, 8, 8] in panels" in text
+    )
     rng, dims = np.random.default_rng(0), {d.name: 3 for d in naive.dims}
     x, y = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((16, 24), (24, 4)))
     got = interpret(s.program, [x, y], dims, intrinsics=meanings(s.intrinsics.values()))["z"]
@@ -182,12 +211,16 @@ def test_halves_of_instructions_are_as_aligned_as_the_operands_ask() -> None:
     """Not as the buffer is, whose alignment code of no known intrinsic takes for granted."""
     with pytest.raises(ScheduleError) as caught:
         ahead_of_the_unit(product(12, 12), 3, 8, "td")
-    words = "the second half of 'x_panels' begins after 36 bytes; the code of 'S' takes for granted that it is aligned to 8"
+    words = (
+        "the second half of 'x_panels' begins after 36 bytes; the code of 'S' takes for granted that it is aligned to 8"
+    )
     assert words in str(caught.value) and "hint: compact_buffer(…, align=…) before" in str(caught.value)
     for order in ("tdc", "cdt", "dtc"):
         s = ahead_of_the_unit(product(12, 12), 3, 4, order)
         x, y = np.arange(144, dtype=np.float32).reshape(12, 12) % 7, np.arange(48, dtype=np.float32).reshape(12, 4) % 5
-        np.testing.assert_array_equal(interpret(s.program, [x, y], intrinsics=meanings(s.intrinsics.values()))["z"], x @ y)
+        np.testing.assert_array_equal(
+            interpret(s.program, [x, y], intrinsics=meanings(s.intrinsics.values()))["z"], x @ y
+        )
     s = ahead_of_the_unit(product(12, 12), 3, 4, "tdc")
     step = next(k for k, x in enumerate(s.trace.steps) if x.do == "double_buffer")
     before = replay(product(12, 12), Trace(s.trace.steps[:step]), s.intrinsics)
@@ -198,5 +231,8 @@ def test_halves_of_instructions_are_as_aligned_as_the_operands_ask() -> None:
 
 def test_an_instruction_brings_nothing_that_could_wait() -> None:
     s = ahead_of_the_unit(product(24, 16), 8, 64, "cdt")
-    with pytest.raises(ScheduleError, match="what 'x_panels' brings cannot wait in 'register': it is an instruction, which moves all at once"):
+    with pytest.raises(
+        ScheduleError,
+        match="what 'x_panels' brings cannot wait in 'register': it is an instruction, which moves all at once",
+    ):
         s.double_buffer("x_panels", "k_0", "register")

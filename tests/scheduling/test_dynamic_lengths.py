@@ -1,4 +1,5 @@
-"""Lengths that only a run knows, and lengths in multiples: a condition on a ragged last tile becomes the length of an instruction."""
+"""Lengths that only a run knows, and lengths in multiples: a condition on a ragged last tile becomes the length of an
+instruction."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def vector(multiple: int = 1, dynamic: tuple[str, ...] = ("n",), scope: str | No
     a = tl.placeholder((N,), name="A")
     c = tl.compute((N,), lambda i: a[i] * 2.0 + 1.0, "C", axes=["i"])
     limits = (le(N, 64), eq(N % multiple, 0)) if multiple > 1 else (le(N, 64),)
-    return Intrinsic("vector", c, (Operand("A", scope), Operand("C", scope)), Call("vector"), limits=limits, dynamic=dynamic)
+    return Intrinsic(
+        "vector", c, (Operand("A", scope), Operand("C", scope)), Call("vector"), limits=limits, dynamic=dynamic
+    )
 
 
 def dot(multiple: int = 1) -> Intrinsic:
@@ -37,13 +40,17 @@ def dot(multiple: int = 1) -> Intrinsic:
     c = tl.compute((R,), lambda i: tl.sum(a[i, k] * b[k], axis=k), "C", axes=["i"])
     limits = (eq(K % multiple, 0),) if multiple > 1 else ()
     operands = (Operand("A", strides=(None, 1)), Operand("B"), Operand("C"))
-    return Intrinsic("dot", c, operands, Call("dot"), Call("dot_zero"), Call("dot_add"), limits=limits, dynamic=("r", "k"))
+    return Intrinsic(
+        "dot", c, operands, Call("dot"), Call("dot_zero"), Call("dot_add"), limits=limits, dynamic=("r", "k")
+    )
 
 
 def pointwise(size: int | str) -> Program:
     dims = f" dims({size})" if isinstance(size, str) else ""
-    return parse_program(f"""program p(x: float32[3, {size}]) -> (y: float32[3, {size}]){dims} {{
-      for i in 3 {{ for j in {size} {{ block B(a: 3 = i, b: {size} = j) {{ y[a, b] = x[a, b]*2.0f32 + 1.0f32 }} }} }} }}""")
+    return parse_program(
+        f"""program p(x: float32[3, {size}]) -> (y: float32[3, {size}]){dims} {{
+      for i in 3 {{ for j in {size} {{ block B(a: 3 = i, b: {size} = j) {{ y[a, b] = x[a, b]*2.0f32 + 1.0f32 }} }} }} }}"""  # noqa: E501
+    )
 
 
 def agree(naive: Program, s: Schedule, arrays: list[Any], dims: dict[str, int]) -> None:
@@ -81,14 +88,19 @@ def test_what_becomes_of_the_condition() -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    terms=st.one_of(st.integers(1, 20), st.just("m")), rows=st.one_of(st.integers(1, 9), st.just("q")), tile=st.integers(1, 8), height=st.integers(1, 4),
+    terms=st.one_of(st.integers(1, 20), st.just("m")), rows=st.one_of(st.integers(1, 9), st.just("q")),
+    tile=st.integers(1, 8), height=st.integers(1, 4),
     m=st.integers(0, 20), q=st.integers(0, 9), decomposed=st.booleans(),
 )  # fmt: skip
-def test_sums_of_any_length(terms: int | str, rows: int | str, tile: int, height: int, m: int, q: int, decomposed: bool) -> None:
+def test_sums_of_any_length(
+    terms: int | str, rows: int | str, tile: int, height: int, m: int, q: int, decomposed: bool
+) -> None:
     dims = ", ".join(d for d in (terms, rows) if isinstance(d, str))
-    naive = parse_program(f"""program p(x: float32[{rows}, {terms}], w: float32[{terms}]) -> (y: float32[{rows}]) {f"dims({dims})" if dims else ""} {{
+    naive = parse_program(
+        f"""program p(x: float32[{rows}, {terms}], w: float32[{terms}]) -> (y: float32[{rows}]) {f"dims({dims})" if dims else ""} {{
       for i in {rows} {{ for k in {terms} {{ block S(a: {rows} = i, r: reduce {terms} = k) {{
-        init {{ y[a] = 0.0f32 }} y[a] = y[a] + x[a, r]*w[r] }} }} }} }}""")
+        init {{ y[a] = 0.0f32 }} y[a] = y[a] + x[a, r]*w[r] }} }} }} }}"""  # noqa: E501
+    )
     s = Schedule(naive, checked=True, intrinsics={"dot": dot()})
     outer, inner = s.split("k", [None, tile])
     group, row = s.split("i", [None, height])
@@ -106,13 +118,19 @@ def test_sums_of_any_length(terms: int | str, rows: int | str, tile: int, height
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    digits=st.lists(st.integers(1, 4), min_size=2, max_size=3), others=st.lists(st.integers(1, 3), min_size=1, max_size=2), m=st.integers(0, 60),
+    digits=st.lists(st.integers(1, 4), min_size=2, max_size=3), others=st.lists(st.integers(1, 3), min_size=1,
+        max_size=2), m=st.integers(0, 60),
     k=st.integers(0, 12), data=st.data(),
 )  # fmt: skip
-def test_digits_of_lengths_that_a_run_ends(digits: list[int], others: list[int], m: int, k: int, data: st.DataObject) -> None:
-    """Rows and terms of any number, the tile of each in several loops, in any order: the condition ends the axis that they make up."""
-    naive = parse_program("""program p(x: float32[m, t], w: float32[t]) -> (y: float32[m]) dims(m, t) {
-      for i in m { for k in t { block S(a: m = i, r: reduce t = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }""")
+def test_digits_of_lengths_that_a_run_ends(
+    digits: list[int], others: list[int], m: int, k: int, data: st.DataObject
+) -> None:
+    """Rows and terms of any number, the tile of each in several loops, in any order: the condition ends the axis that
+    they make up."""
+    naive = parse_program(
+        """program p(x: float32[m, t], w: float32[t]) -> (y: float32[m]) dims(m, t) {
+      for i in m { for k in t { block S(a: m = i, r: reduce t = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""  # noqa: E501
+    )
     s = Schedule(naive, checked=True, intrinsics={"dot": dot()})
     group, *rows = s.split("i", [None, *digits])
     step, *terms = s.split("k", [None, *others])
@@ -176,15 +194,19 @@ def test_what_a_length_in_multiples_is() -> None:
     _, s = near("m", 16, 8)
     s.tensorize("j_1", "vector")
     assert "@vector(x_near[0], B_near[0], min((m + 7)//8 - j_0_v*2, 2)*8)" in str(s)
-    with pytest.raises(ScheduleError, match=r"its lengths would be n = 12: n%8 == 0 does not hold\n  hint: split the loops"):
+    with pytest.raises(
+        ScheduleError, match=r"its lengths would be n = 12: n%8 == 0 does not hold\n  hint: split the loops"
+    ):
         near("m", 12, 8)[1].tensorize("j_1", "vector")
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: (Schedule(pointwise("m"), intrinsics={"vector": vector(8)}), "j"), "'y' has no room for the whole tile"),
-        (lambda: (Schedule(pointwise("m"), intrinsics={"vector": vector(1, ())}), "j"), "the condition j_0*16 + j_1 < m does not hold in the whole tile"),
+        (lambda: (Schedule(pointwise("m"), intrinsics={"vector": vector(8)}), "j"),
+            "'y' has no room for the whole tile"),
+        (lambda: (Schedule(pointwise("m"), intrinsics={"vector": vector(1, ())}), "j"),
+            "the condition j_0*16 + j_1 < m does not hold in the whole tile"),
     ],
 )  # fmt: skip
 def test_refusals(make: Any, words: str) -> None:
@@ -217,7 +239,7 @@ def test_a_result_that_others_look_at_is_not_written_beyond_its_end() -> None:
 
 def test_a_sum_in_multiples_needs_zeros() -> None:
     text = """program p(x: float32[4, m], w: float32[m]) -> (y: float32[4]) dims(m) {
-      for i in 4 { for k in m { block S(a: 4 = i, r: reduce m = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""
+      for i in 4 { for k in m { block S(a: 4 = i, r: reduce m = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""  # noqa: E501
     s = Schedule(parse_program(text), intrinsics={"dot": dot(8)})
     outer, _ = s.split("k", [None, 16])
     s.reorder(outer, "i")
@@ -228,12 +250,23 @@ def test_a_sum_in_multiples_needs_zeros() -> None:
 
 def test_rows_that_have_no_gaps_have_no_length_that_only_a_run_knows() -> None:
     text = """program p(x: float32[4, m], w: float32[m]) -> (y: float32[4]) dims(m) {
-      for i in 4 { for k in m { block S(a: 4 = i, r: reduce m = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""
-    dense = Intrinsic("dot", dot().meaning, tuple(Operand(n) for n in "ABC"), Call("dot"), Call("dot_zero"), Call("dot_add"), dynamic=("k",))
+      for i in 4 { for k in m { block S(a: 4 = i, r: reduce m = k) { init { y[a] = 0.0f32 } y[a] = y[a] + x[a, r]*w[r] } } } }"""  # noqa: E501
+    dense = Intrinsic(
+        "dot",
+        dot().meaning,
+        tuple(Operand(n) for n in "ABC"),
+        Call("dot"),
+        Call("dot_zero"),
+        Call("dot_add"),
+        dynamic=("k",),
+    )
     s = Schedule(parse_program(text), intrinsics={"dot": dense})
     outer, _ = s.split("k", [None, 16])
     s.reorder(outer, "i")
-    with pytest.raises(ScheduleError, match="operand 'A' has no gaps, so its rows are as far apart as 'k' is long, which only a run knows"):
+    with pytest.raises(
+        ScheduleError,
+        match="operand 'A' has no gaps, so its rows are as far apart as 'k' is long, which only a run knows",
+    ):
         s.tensorize("i", "dot")
 
 
@@ -245,17 +278,25 @@ def test_limits_hold_for_shorter_lengths_too() -> None:
       for i in m { for j in 8 { block B(a: m = i, b: 8 = j) { y[a, b] = x[a, b] + 1.0f32 } } } }"""
     for limit, fits in ((eq(N, R), False), (le(N * R, 64), True), (le(N, R), True)):
         free = tuple(Operand(n, strides=(None, 1)) for n in "AC")
-        s = Schedule(parse_program(text), intrinsics={"move": Intrinsic("move", moved, free, Call("move"), limits=(limit,), dynamic=("n",))})
+        s = Schedule(
+            parse_program(text),
+            intrinsics={"move": Intrinsic("move", moved, free, Call("move"), limits=(limit,), dynamic=("n",))},
+        )
         s.split("i", [None, 8])
         with s.attempt() as tried:
             s.tensorize("i_1", "move")
         assert bool(tried) == fits, tried.error
         if not fits:
-            assert "a run may have fewer steps than the tile, and of 'n' of up to 8 it is not certain that n == r" in tried.reason
+            assert (
+                "a run may have fewer steps than the tile, and of 'n' of up to 8 it is not certain that n == r"
+                in tried.reason
+            )
 
 
 def test_code_is_compared_with_its_meaning_at_multiples() -> None:
-    assert {x.given for x in vector(8).examples()} >= {(8,), (64,)} and all(x.given[0] % 8 == 0 for x in vector(8).examples())
+    assert {x.given for x in vector(8).examples()} >= {(8,), (64,)} and all(
+        x.given[0] % 8 == 0 for x in vector(8).examples()
+    )
     check_intrinsic(vector(8))
     with pytest.raises(LoopError, match=r"do not meet n%8 == 0"):
         bad = parse_program("program p(x: float32[64]) -> (y: float32[64]) { @vector(x[0], y[0], 12) }")
@@ -264,7 +305,12 @@ def test_code_is_compared_with_its_meaning_at_multiples() -> None:
 
 def test_code_that_takes_a_dynamic_length_for_a_number_is_found() -> None:
     """It counts the elements while it is written, which a length that only a run knows does not let it."""
-    one = Intrinsic("vector", vector().meaning, vector().operands, lambda a, c, n: seq(*(c.store(a[k] * 2.0 + 1.0, k) for k in range(int(n.value)))))
+    one = Intrinsic(
+        "vector",
+        vector().meaning,
+        vector().operands,
+        lambda a, c, n: seq(*(c.store(a[k] * 2.0 + 1.0, k) for k in range(int(n.value)))),
+    )
     check_intrinsic(one)
     with pytest.raises(ScheduleError, match="the compute code of intrinsic 'vector' failed"):
         check_intrinsic(replace(one, dynamic=("n",)))
@@ -284,13 +330,16 @@ def test_declarations_that_contradict_themselves(more: Any, words: str) -> None:
 
 
 def test_a_tile_whose_place_is_a_formula_of_two_reductions_becomes_an_instruction() -> None:
-    """A sum over blocks of eight reads one factor at [block*8 + term]: where its tile starts follows the outer loop of the sum, not of the results."""
+    """A sum over blocks of eight reads one factor at [block*8 + term]: where its tile starts follows the outer loop of
+    the sum, not of the results."""
     blocks = tl.var("blocks")
     b, e = tl.reduce_axis(blocks, "b"), tl.reduce_axis(8, "e")
     left, panel = tl.placeholder((R, blocks, 8), name="A"), tl.placeholder((blocks, 4, 8), name="P")
     product = tl.compute((R, 4), lambda i, j: tl.sum(left[i, b, e] * panel[b, j, e], axis=(b, e)), "C", axes=["i", "j"])
     operands = (Operand("A", strides=(None, 8, 1)), Operand("P", strides=(None, 8, 1)), Operand("C", strides=(None, 1)))
-    unit = Intrinsic("panel", product, operands, Call("panel"), Call("panel_zero"), Call("panel_add"), dynamic=("r", "blocks"))
+    unit = Intrinsic(
+        "panel", product, operands, Call("panel"), Call("panel_zero"), Call("panel_add"), dynamic=("r", "blocks")
+    )
     naive = parse_program("""program p(x: float32[7, 80], w: float32[10, 4, 8]) -> (y: float32[7, 4]) {
       for i in 7 { for j in 4 { for k in 10 { for t in 8 {
         block B(a: 7 = i, c: 4 = j, rk: reduce 10 = k, rt: reduce 8 = t) {
@@ -321,5 +370,8 @@ def test_a_rounded_length_has_one_end(condition: str) -> None:
     s.tensorize("i", "vector")
     x = np.arange(8, dtype=np.float32)
     for p, q in ((3, 6), (6, 3), (8, 8)):
-        (want,), (got,) = (interpret(a, [x], {"p": p, "q": q}, intrinsics=meanings(s.intrinsics.values())).values() for a in (naive, s.program))
+        (want,), (got,) = (
+            interpret(a, [x], {"p": p, "q": q}, intrinsics=meanings(s.intrinsics.values())).values()
+            for a in (naive, s.program)
+        )
         np.testing.assert_array_equal(got, want)

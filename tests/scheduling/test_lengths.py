@@ -31,7 +31,11 @@ def larger(code: str = "vmax", **more: object) -> Intrinsic:
 def total() -> Intrinsic:
     a, k = tl.placeholder((N,), name="A"), tl.reduce_axis(N, "k")
     return Intrinsic(
-        "total", tl.compute((1,), lambda i: tl.sum(a[k], axis=k), name="C", axes=["i"]), (Operand("A"), Operand("C")), Call("t"), limits=(le(N, 16),)
+        "total",
+        tl.compute((1,), lambda i: tl.sum(a[k], axis=k), name="C", axes=["i"]),
+        (Operand("A"), Operand("C")),
+        Call("t"),
+        limits=(le(N, 16),),
     )
 
 
@@ -59,7 +63,10 @@ def test_one_intrinsic_for_every_length_number_and_stride() -> None:
 
 
 def test_a_reduction_of_any_length() -> None:
-    text = "program p(x: float32[11]) -> (y: float32[1]) { for k in 11 { block C(r: reduce 11 = k) { init { y[0] = 0.0f32 } y[0] = y[0] + x[r] } } }"
+    text = (
+        "program p(x: float32[11]) -> (y: float32[1]) { for k in 11 { block C(r: reduce 11 = k) { init { y[0] = 0.0f32"
+        " } y[0] = y[0] + x[r] } } }"
+    )
     s = Schedule(parse_program(text), checked=True, intrinsics={"total": total()})
     s.tensorize("C", "total")
     assert "@t(x[0], y[0], 11)" in str(s)
@@ -70,16 +77,24 @@ def test_a_reduction_of_any_length() -> None:
 
 def test_lengths_beyond_the_limits() -> None:
     long = parse_program(ROWS.replace("6", "40"))
-    with pytest.raises(ScheduleError, match=r"its lengths would be m = 4, n = 40: m\*n <= 64 does not hold\n  hint: split the loops"):
+    with pytest.raises(
+        ScheduleError, match=r"its lengths would be m = 4, n = 40: m\*n <= 64 does not hold\n  hint: split the loops"
+    ):
         Schedule(long, intrinsics={"larger": larger()}).tensorize("q", "larger")
     text = (
-        "program p(x: float32[2, 3, 4] in far) -> (y: float32[2, 3, 4] in near) { for a in 2 { for b in 3 { for c in 4 { block C(u: 2 = a, v: 3 = b, w: 4 = c)"
+        "program p(x: float32[2, 3, 4] in far) -> (y: float32[2, 3, 4] in near) { for a in 2 { for b in 3 { for c in 4"
+        " { block C(u: 2 = a, v: 3 = b, w: 4 = c)"
     )
     text += " { y[u, v, w] = max(x[u, v, w], 0.0f32) } } } } }"
-    with pytest.raises(ScheduleError, match=r"the tile runs over a: 2, b: 3, c: 4, the meaning over i: m, j: n\n  hint: name an inner loop"):
+    with pytest.raises(
+        ScheduleError,
+        match=r"the tile runs over a: 2, b: 3, c: 4, the meaning over i: m, j: n\n  hint: name an inner loop",
+    ):
         Schedule(parse_program(text), intrinsics={"larger": larger()}).tensorize("a", "larger")
     with pytest.raises(LoopError, match=r"its lengths .* do not meet m <= 8"):
-        wide = "program p(x: float32[9] in far) -> (y: float32[9] in near) { @vmax(x[0], 1, 1, 0.0f32, y[0], 1, 1, 9, 1) }"
+        wide = (
+            "program p(x: float32[9] in far) -> (y: float32[9] in near) { @vmax(x[0], 1, 1, 0.0f32, y[0], 1, 1, 9, 1) }"
+        )
         interpret(parse_program(wide), [np.zeros(9, np.float32)], intrinsics=meanings([larger()]))
 
 
@@ -90,13 +105,22 @@ def test_memories_of_which_an_operand_lies_in_one() -> None:
 
 
 def test_a_number_stands_for_operands_that_allow_it_only() -> None:
-    plain = Intrinsic("larger", larger().meaning, tuple(Operand(o.name, strides=(None, None)) for o in larger().operands), Call("vmax"))
+    plain = Intrinsic(
+        "larger",
+        larger().meaning,
+        tuple(Operand(o.name, strides=(None, None)) for o in larger().operands),
+        Call("vmax"),
+    )
     with pytest.raises(ScheduleError, match="the formula of block 'C' is not that of the meaning"):
         Schedule(parse_program(ROWS), intrinsics={"larger": plain}).tensorize("j", "larger")
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"), [((le(tl.var("q"), 3),), "a limit speaks of 'q', which is no length"), ((le(2, M),), "its limits forbid lengths of 1")]
+    ("limits", "words"),
+    [
+        ((le(tl.var("q"), 3),), "a limit speaks of 'q', which is no length"),
+        ((le(2, M),), "its limits forbid lengths of 1"),
+    ],
 )
 def test_limits_that_cannot_be(limits: tuple[object, ...], words: str) -> None:
     with pytest.raises(ScheduleError, match="the intrinsic 'larger' is ill declared") as caught:
@@ -108,7 +132,11 @@ def test_code_is_compared_with_its_meaning_at_several_lengths() -> None:
     assert check_intrinsic(larger()) > 4 * 4 * len(larger().examples()) / 2
     assert {x.given for x in larger().examples()} >= {(1, 1), (8, 1), (1, 64)}
     wrong = Intrinsic(
-        "larger", larger().meaning, larger().operands, lambda a, b, c, m, n: c.store(b[0, 0] if hasattr(b, "buffer") else b, 0, 0), limits=(le(M, 8),)
+        "larger",
+        larger().meaning,
+        larger().operands,
+        lambda a, b, c, m, n: c.store(b[0, 0] if hasattr(b, "buffer") else b, 0, 0),
+        limits=(le(M, 8),),
     )
     with pytest.raises(ScheduleError, match="the compute code of intrinsic 'larger' disagrees with its meaning"):
         check_intrinsic(wrong)
@@ -125,8 +153,10 @@ def scaled(dynamic: tuple[str, ...] = ()) -> Intrinsic:
 def test_a_formula_may_speak_of_its_length() -> None:
     """In a cast as anywhere: where lengths are given they are numbers."""
     assert "C[v_i] = A[v_i]*4.0f32 + float32(8 - v_i)" in str(scaled().at({"n": 4}).program())
-    naive = parse_program("""program p(x: float32[12]) -> (y: float32[12]) {
-      for g in 3 { for i in 4 { block B(a: 3 = g, b: 4 = i) { y[a*4 + b] = x[a*4 + b]*4.0f32 + float32(8 - b) } } } }""")
+    naive = parse_program(
+        """program p(x: float32[12]) -> (y: float32[12]) {
+      for g in 3 { for i in 4 { block B(a: 3 = g, b: 4 = i) { y[a*4 + b] = x[a*4 + b]*4.0f32 + float32(8 - b) } } } }"""
+    )
     s = Schedule(naive, checked=True, intrinsics={"scaled": scaled()})
     s.tensorize("i", "scaled")
     x = np.arange(12, dtype=np.float32)
@@ -134,7 +164,9 @@ def test_a_formula_may_speak_of_its_length() -> None:
     np.testing.assert_array_equal(got, want)
     mean = tl.reduce_axis(tl.var("m"), "m")
     a = tl.placeholder((tl.var("m"),), name="A")  # an axis that is named as its length
-    total = Intrinsic("total", tl.compute((), lambda: tl.sum(a[mean], axis=mean), "C"), (Operand("A"), Operand("C")), Call("total"))
+    total = Intrinsic(
+        "total", tl.compute((), lambda: tl.sum(a[mean], axis=mean), "C"), (Operand("A"), Operand("C")), Call("total")
+    )
     assert "A[v_m]" in str(total.at({"m": 3}).program())
 
 
@@ -145,7 +177,9 @@ def test_a_length_that_a_formula_speaks_of_does_not_end_early() -> None:
     s = Schedule(naive, checked=True, intrinsics={"scaled": scaled(("n",))})
     with pytest.raises(ScheduleError) as caught:
         s.tensorize("i", "scaled")
-    assert "the formula of 'scaled' speaks of the length 'n', which is then another" in str(caught.value) and "pad_loop" in str(caught.value)
+    assert "the formula of 'scaled' speaks of the length 'n', which is then another" in str(
+        caught.value
+    ) and "pad_loop" in str(caught.value)
 
 
 def test_one_instruction_has_one_limit() -> None:
@@ -155,7 +189,9 @@ def test_one_instruction_has_one_limit() -> None:
         n = tl.var(length)
         a = tl.placeholder((n,), name="A")
         limits = () if most is None else (le(n, most),)
-        return Intrinsic(name, tl.compute((n,), lambda i: a[i], "C"), (Operand("A"), Operand("C")), Call("copy"), limits=limits)
+        return Intrinsic(
+            name, tl.compute((n,), lambda i: a[i], "C"), (Operand("A"), Operand("C")), Call("copy"), limits=limits
+        )
 
     assert meanings([copy("short", "n", 8), copy("same", "m", 8)]).keys() == {"copy"}
     for most, text in ((300, "'other' m <= 300"), (None, "'other' any")):

@@ -1,4 +1,5 @@
-"""Sums of exponentials in one pass with their maximum: the same numbers, whatever the steps, -∞ and NaN among them; and what is refused."""
+"""Sums of exponentials in one pass with their maximum: the same numbers, whatever the steps, -∞ and NaN among them; and
+what is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ program p(x: float32[n, 12], v: float32[12, 3]) -> (s: float32[n], y: float32[n,
   for i3 in n { for c in 3 { for j3 in 12 { block Y(yi: n = i3, yc: 3 = c, yj: reduce 12 = j3) {
     init { y[yi, yc] = 0.0f32 } y[yi, yc] = y[yi, yc] + e[yi, yj]*v[yj, yc] } } } }
 }
-"""
+"""  # noqa: E501
 NESTS = (("M", "j", ["i"]), ("E", "j1", ["i1"]), ("S", "j2", ["i2"]), ("Y", "j3", ["i3", "c"]))
 
 
@@ -86,9 +87,21 @@ def test_what_stands_between_moves() -> None:
         ("s[si] = 0.0f32", "s[si] = 1.0f32", "'S' is no sum, from zero, of exponentials"),
         ("s[si] + e[si, sj]", "s[si] + e[si, sj]*e[si, sj]", "'S' is no sum, from zero, of exponentials"),
         ("s[si] + e[si, sj]", "max(s[si], e[si, sj])", "'S' is no sum, from zero, of exponentials"),
-        ("s[si] + e[si, sj]", "s[si] + e[sj%7, sj]", "'S' is no sum, from zero, of exponentials of one maximum for each result"),
-        ("y[yi, yc] + e[yi, yj]*v[yj, yc]", "y[yi, yc] + e[yi, yj]*s[yi]", "'Y' reads 's', which another of the loops writes"),
-        ("y[yi, yc] + e[yi, yj]*v[yj, yc]", "y[yi, yc] + e[yi, 11 - yj]*v[yj, yc]", "may read exponentials of another step in 'e'"),
+        (
+            "s[si] + e[si, sj]",
+            "s[si] + e[sj%7, sj]",
+            "'S' is no sum, from zero, of exponentials of one maximum for each result",
+        ),
+        (
+            "y[yi, yc] + e[yi, yj]*v[yj, yc]",
+            "y[yi, yc] + e[yi, yj]*s[yi]",
+            "'Y' reads 's', which another of the loops writes",
+        ),
+        (
+            "y[yi, yc] + e[yi, yj]*v[yj, yc]",
+            "y[yi, yc] + e[yi, 11 - yj]*v[yj, yc]",
+            "may read exponentials of another step in 'e'",
+        ),
         ("block S(si: n = i2", "block S(si: n = i2*0", "'S' may have its results scaled twice"),
     ],
 )
@@ -120,7 +133,9 @@ def test_where_it_may_not_act() -> None:
     s.unroll(steps[1])
     with pytest.raises(ScheduleError, match="is unrolled, of 3 steps"):
         s.make_online("M", steps)
-    text = SOFTMAX.replace("(s: float32[n], ", "(e: float32[n, 12], s: float32[n], ").replace("  allocate e: float32[n, 12]\n", "")
+    text = SOFTMAX.replace("(s: float32[n], ", "(e: float32[n, 12], s: float32[n], ").replace(
+        "  allocate e: float32[n, 12]\n", ""
+    )
     s, steps = in_steps(text, 5)
     with pytest.raises(ScheduleError, match="'e' is used outside the loops"):
         s.make_online("M", steps)

@@ -1,4 +1,5 @@
-"""pad_loop of reductions: the steps that are new change nothing, whatever combines them; padded operands leave the formula to an instruction."""
+"""pad_loop of reductions: the steps that are new change nothing, whatever combines them; padded operands leave the
+formula to an instruction."""
 
 from __future__ import annotations
 
@@ -29,21 +30,30 @@ def reduction(reducer: str, size: int | str) -> Program:
     dtype, step, start = REDUCERS[reducer]
     combined = step.format(s="y[a]", v="x[a, r]")
     dims = " dims(n)" if "n" in str(size) else ""
-    return parse_program(f"""program p(x: {dtype}[3, {size}]) -> (y: {dtype}[3]){dims} {{
-      for i in 3 {{ for k in {size} {{ block S(a: 3 = i, r: reduce {size} = k) {{ init {{ y[a] = {start} }} y[a] = {combined} }} }} }} }}""")
+    return parse_program(
+        f"""program p(x: {dtype}[3, {size}]) -> (y: {dtype}[3]){dims} {{
+      for i in 3 {{ for k in {size} {{ block S(a: 3 = i, r: reduce {size} = k) {{ init {{ y[a] = {start} }} y[a] = {combined} }} }} }} }}"""  # noqa: E501
+    )
 
 
 def values(dtype: str, *shape: int) -> Any:
     rng = np.random.default_rng(sum(shape))
-    return rng.integers(-3, 4, shape).astype({"bool": np.bool_}.get(dtype, dtype)) if dtype != "bool" else rng.random(shape) < 0.5
+    return (
+        rng.integers(-3, 4, shape).astype({"bool": np.bool_}.get(dtype, dtype))
+        if dtype != "bool"
+        else rng.random(shape) < 0.5
+    )
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    reducer=st.sampled_from(sorted(REDUCERS)), size=st.one_of(st.integers(1, 13), st.sampled_from(["n", "n*3"])), multiple=st.integers(1, 8),
+    reducer=st.sampled_from(sorted(REDUCERS)), size=st.one_of(st.integers(1, 13), st.sampled_from(["n", "n*3"])),
+    multiple=st.integers(1, 8),
     n=st.integers(0, 5), decomposed=st.booleans(), cut=st.booleans(),
 )  # fmt: skip
-def test_any_reducer_of_any_size(reducer: str, size: int | str, multiple: int, n: int, decomposed: bool, cut: bool) -> None:
+def test_any_reducer_of_any_size(
+    reducer: str, size: int | str, multiple: int, n: int, decomposed: bool, cut: bool
+) -> None:
     naive = reduction(reducer, size)
     s = Schedule(naive, checked=True)
     if decomposed:
@@ -51,7 +61,10 @@ def test_any_reducer_of_any_size(reducer: str, size: int | str, multiple: int, n
     s.pad_loop("S", "k", multiple)
     if cut:
         _, inner = s.split("k", [None, multiple])
-        assert str(s.loop(inner).extent) == str(multiple) and s.block("S").predicate == Schedule(naive).block("S").predicate
+        assert (
+            str(s.loop(inner).extent) == str(multiple)
+            and s.block("S").predicate == Schedule(naive).block("S").predicate
+        )
     count = size if isinstance(size, int) else {"n": n, "n*3": 3 * n}[size]
     x = values(REDUCERS[reducer][0], 3, count)
     dims = {"n": n} if isinstance(size, str) else {}
@@ -63,8 +76,10 @@ def test_any_reducer_of_any_size(reducer: str, size: int | str, multiple: int, n
 @pytest.mark.parametrize("step", ["pad", "pad_decomposed", "rfactor"])
 @pytest.mark.parametrize("start", ["-0.0f32", "b[a]", "0.0f32"])
 def test_a_sum_of_negative_zeros_keeps_its_sign(step: str, start: str) -> None:
-    naive = parse_program(f"""program p(x: float32[3, 5], b: float32[3]) -> (y: float32[3]) {{
-      for i in 3 {{ for k in 5 {{ block S(a: 3 = i, r: reduce 5 = k) {{ init {{ y[a] = {start} }} y[a] = y[a] + x[a, r] }} }} }} }}""")
+    naive = parse_program(
+        f"""program p(x: float32[3, 5], b: float32[3]) -> (y: float32[3]) {{
+      for i in 3 {{ for k in 5 {{ block S(a: 3 = i, r: reduce 5 = k) {{ init {{ y[a] = {start} }} y[a] = y[a] + x[a, r] }} }} }} }}"""  # noqa: E501
+    )
     s = Schedule(naive, checked=True)
     if step == "rfactor":
         _, inner = s.split("k", [None, 2])
@@ -79,7 +94,9 @@ def test_a_sum_of_negative_zeros_keeps_its_sign(step: str, start: str) -> None:
 
 
 def padded_product(rows: int, columns: int, terms: int, both: bool = True) -> tuple[Program, Schedule]:
-    unit = gemm(**{name: Operand(name, scope=scope, strides=(None, 1)) for name, scope in zip("ABC", ("left", "right", "sums"))})
+    unit = gemm(
+        **{name: Operand(name, scope=scope, strides=(None, 1)) for name, scope in zip("ABC", ("left", "right", "sums"))}
+    )
     naive = product(rows, columns, terms)
     s = Schedule(naive, checked=True, intrinsics={"gemm": unit})
     left, right, result = s.cache_read("C", "X", "left"), s.cache_read("C", "Y", "right"), s.cache_write("C", "sums")

@@ -1,4 +1,5 @@
-"""Blocks in parts: loops cut where conditions change, blocks as they are under their loops, formulas an operation at a time."""
+"""Blocks in parts: loops cut where conditions change, blocks as they are under their loops, formulas an operation at a
+time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ program p(x: float32[6, 5]) -> (y: float32[8, 7]) {
     block C(bi: 8 = i, bj: 7 = j) { y[bi, bj] = select(1 <= bi and bi < 7 and 1 <= bj and bj < 6, x[bi - 1, bj - 1], 0.0f32) }
   } }
 }
-"""
+"""  # noqa: E501
 SUM = """
 program p(x: float32[4, 9], w: float32[9]) -> (y: float32[4]) {
   for k in 9 { for i in 4 {
@@ -57,7 +58,10 @@ def test_borders_apart_from_the_middle() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 7), unique=True, min_size=1).map(sorted), st.lists(st.integers(1, 6), unique=True, min_size=1).map(sorted))
+@given(
+    st.lists(st.integers(1, 7), unique=True, min_size=1).map(sorted),
+    st.lists(st.integers(1, 6), unique=True, min_size=1).map(sorted),
+)
 def test_parts_mean_the_whole(rows: list[int], columns: list[int]) -> None:
     s = sched(PADDED)
     s.partition("i", rows)
@@ -69,7 +73,9 @@ def test_parts_mean_the_whole(rows: list[int], columns: list[int]) -> None:
 
 
 def test_what_does_nothing_is_gone() -> None:
-    text = "program p(x: float32[5]) -> (y: float32[5]) { for i in 8 { block C(b: 5 = i) where i < 5 { y[b] = x[b] } } }"
+    text = (
+        "program p(x: float32[5]) -> (y: float32[5]) { for i in 8 { block C(b: 5 = i) where i < 5 { y[b] = x[b] } } }"
+    )
     s = sched(text)
     assert s.partition("i", [5]) == ["i_1"]
     assert s.blocks() == ["C"] and "where" not in str(s)
@@ -104,7 +110,9 @@ def test_a_formula_one_operation_at_a_time() -> None:
 
 
 def test_one_element_at_a_time() -> None:
-    text = "program p(x: float32[5]) -> (y: float32[5]) { for i in 5 { block C(b: 5 = i) { y[b] = exp(x[b])*2.0f32 } } }"
+    text = (
+        "program p(x: float32[5]) -> (y: float32[5]) { for i in 5 { block C(b: 5 = i) { y[b] = exp(x[b])*2.0f32 } } }"
+    )
     s = sched(text)
     assert s.stage("C", "C", "exp(x[b])", "local") == "C_part"
     assert s.loops("C_part") == s.loops("C") == ["i"] and "C_local: float32[] in local" in str(s)
@@ -132,14 +140,24 @@ def test_refusals(step: str, args: tuple[object, ...], words: str) -> None:
 def test_refusals_of_blocks_that_are_not_ready() -> None:
     split = sched(PADDED)
     split.split("i", [None, 4])
-    with pytest.raises(ScheduleError, match=r"an iterator of 'C' is not one loop of its own(.|\n)*hint: specialize\('C'\) first"):
+    with pytest.raises(
+        ScheduleError, match=r"an iterator of 'C' is not one loop of its own(.|\n)*hint: specialize\('C'\) first"
+    ):
         split.stage("C", "j", "x[bi - 1, bj - 1]", "local")
-    text = "program p(x: float32[4]) -> (y: float32[]) { for k in 4 { block C(r: reduce 4 = k) { init { y[] = 0.0f32 } y[] = y[] + x[r]*2.0f32 } } }"
-    with pytest.raises(ScheduleError, match=r"starts a reduction where its iterators are 0(.|\n)*decompose_reduction first"):
+    text = (
+        "program p(x: float32[4]) -> (y: float32[]) { for k in 4 { block C(r: reduce 4 = k) { init { y[] = 0.0f32 } y[]"
+        " = y[] + x[r]*2.0f32 } } }"
+    )
+    with pytest.raises(
+        ScheduleError, match=r"starts a reduction where its iterators are 0(.|\n)*decompose_reduction first"
+    ):
         sched(text).specialize("C")
     with pytest.raises(ScheduleError, match=r"the body of 'C' is not one store(.|\n)*decompose_reduction"):
         sched(text).stage("C", "k", "x[r]*2.0f32", "local")
-    own = "program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { block C(b: 4 = i) { y[b] = exp(y[b] + x[b])*2.0f32 } } }"
+    own = (
+        "program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { block C(b: 4 = i) { y[b] = exp(y[b] + x[b])*2.0f32"
+        " } } }"
+    )
     with pytest.raises(ScheduleError, match="reads 'y', which 'C' changes meanwhile"):
         sched(own).stage("C", "i", "y[b] + x[b]", "local")
 
@@ -170,7 +188,9 @@ def tiled() -> Schedule:
 def test_results_and_operands_of_a_tile_are_staged_by_its_loops_and_zero_beyond_its_ends() -> None:
     s = tiled()
     assert s.stage_result("C", "k_0", "register") == "C_copy"
-    assert "allocate C_register: float32[4, 8] in register" in str(s) and "where i_0*4 + i_1_1 < 7 and b_j_0*8 + b_j_1_1 < n*5" in str(s)
+    assert "allocate C_register: float32[4, 8] in register" in str(
+        s
+    ) and "where i_0*4 + i_1_1 < 7 and b_j_0*8 + b_j_1_1 < n*5" in str(s)
     start = s.decompose_reduction("C", "k_0")
     for name in (start, "C"):
         s.specialize(name)
@@ -190,7 +210,10 @@ def test_results_and_operands_of_a_tile_are_staged_by_its_loops_and_zero_beyond_
 
 
 def test_what_staging_results_refuses() -> None:
-    with pytest.raises(ScheduleError, match=r"'C' is not complete there: its reduction over 'k_0' goes on outside(.|\n)*hint: choose a loop outside"):
+    with pytest.raises(
+        ScheduleError,
+        match=r"'C' is not complete there: its reduction over 'k_0' goes on outside(.|\n)*hint: choose a loop outside",
+    ):
         tiled().stage_result("C", "k_1", "register")
     s = tiled()
     s.decompose_reduction("C", "k_0")
@@ -204,16 +227,25 @@ def test_what_staging_results_refuses() -> None:
 
 def test_what_padding_a_tile_refuses() -> None:
     s = tiled()
-    with pytest.raises(ScheduleError, match=r"the body of 'C' is not one store(.|\n)*hint: decompose_reduction and specialize first"):
+    with pytest.raises(
+        ScheduleError, match=r"the body of 'C' is not one store(.|\n)*hint: decompose_reduction and specialize first"
+    ):
         s.pad_tile("C")
     start = s.decompose_reduction("C", "k_0")
     s.specialize(start)
-    with pytest.raises(ScheduleError, match=r"'y' is a parameter, of which 'C_init' may store what it is asked for only(.|\n)*hint: stage_result first"):
+    with pytest.raises(
+        ScheduleError,
+        match=(
+            r"'y' is a parameter, of which 'C_init' may store what it is asked for only(.|\n)*hint: stage_result first"
+        ),
+    ):
         s.pad_tile(start)
     text = """program p(x: float32[9]) -> (y: float32[9]) { allocate t: float32[9]
       for i in 3 { for j in 4 { block A(u: 3 = i, v: 4 = j) where i*4 + j < 9 { t[u*4 + v] = 0.0f32 } } }
       for k in 9 { block B(w: 9 = k) { y[w] = t[w] + x[w] } } }"""
-    with pytest.raises(ScheduleError, match=r"'t' may have no room for all of 'A'(.|\n)*hint: stage_result makes a buffer of the loops"):
+    with pytest.raises(
+        ScheduleError, match=r"'t' may have no room for all of 'A'(.|\n)*hint: stage_result makes a buffer of the loops"
+    ):
         sched(text).pad_tile("A")
     text = text.replace("allocate t: float32[9]", "allocate t: float32[12]").replace("= 0.0f32", "= x[u]")
     with pytest.raises(ScheduleError, match="'A' is no sum of products"):
@@ -248,7 +280,10 @@ def test_partial_sums_of_a_conditional_sum() -> None:
     s = sched(STAGED)
     k, _ = s.split("k", [2, None])
     assert s.rfactor("C", k) == "C_rf" and "select(1 <= " in str(s) and "if " not in str(s)
-    x, w = np.random.default_rng(0).standard_normal((2, 6, 5)).astype(np.float32), np.random.default_rng(1).standard_normal((7, 6)).astype(np.float32)
+    x, w = (
+        np.random.default_rng(0).standard_normal((2, 6, 5)).astype(np.float32),
+        np.random.default_rng(1).standard_normal((7, 6)).astype(np.float32),
+    )
     expected = interpret(parse_program(STAGED), [x, w], {"n": 2})["y"]
     np.testing.assert_allclose(interpret(s.program, [x, w], {"n": 2})["y"], expected, rtol=1e-5, atol=1e-6)
 
@@ -287,12 +322,14 @@ program p(x: float32[4, 9], w: float32[9, 2]) -> (y: float32[4, 2]) {
     }
   }
 }
-"""
+"""  # noqa: E501
 
 
 def test_a_tile_that_was_not_stored_everywhere_is_zero_elsewhere() -> None:
     """What lies beyond in shared memory may be NaN, which no zero of the other factor makes one."""
-    text = PARTLY.replace("y[bi, bj] = y[bi, bj] + e", "c[bj, bi] = c[bj, bi] + e").replace("  for t in 3 {", "  allocate c: float32[2, 4]\n  for t in 3 {", 1)
+    text = PARTLY.replace("y[bi, bj] = y[bi, bj] + e", "c[bj, bi] = c[bj, bi] + e").replace(
+        "  for t in 3 {", "  allocate c: float32[2, 4]\n  for t in 3 {", 1
+    )
     copy = "for u in 4 { for v in 2 { block Y(yi: 4 = u, yj: 2 = v) { y[yi, yj] = c[yj, yi] } } }\n}\n"
     start = "for a in 2 { for b in 4 { block Z(zi: 2 = a, zj: 4 = b) { c[zi, zj] = 0.0f32 } } }\n  for t in 3 {"
     s = sched(text.rstrip().removesuffix("}").replace("for t in 3 {", start, 1) + copy)
@@ -316,7 +353,7 @@ program p(x: float32[4, 8], w: float32[8, n]) -> (y: float32[4, n]) dims(n) {
     for u in 4 { for v in 4 { block Y(yg: (n + 3)//4 = g, yi: 4 = u, yj: 4 = v) where g*4 + v < n { y[yi, yg*4 + yj] = c[yi, yj] } } }
   }
 }
-"""
+"""  # noqa: E501
 
 
 def test_a_tile_takes_no_condition_of_what_it_does_not_vary_with() -> None:
@@ -326,7 +363,10 @@ def test_a_tile_takes_no_condition_of_what_it_does_not_vary_with() -> None:
     s.pad_tile("C")
     (line,) = [x for x in str(s).splitlines() if "c[bi, bj] = c[bi, bj]" in x]
     assert line.strip().startswith("c[bi, bj] = c[bi, bj] + e[bi, rk]*select(")
-    x, w = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32), np.random.default_rng(1).standard_normal((8, 6)).astype(np.float32)
+    x, w = (
+        np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32),
+        np.random.default_rng(1).standard_normal((8, 6)).astype(np.float32),
+    )
     np.testing.assert_allclose(interpret(s.program, [x, w], {"n": 6})["y"], x @ w, rtol=1e-5, atol=1e-5)
 
 

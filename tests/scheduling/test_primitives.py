@@ -22,7 +22,7 @@ SCAN = """program scan(x: float32[4, 3]) -> (y: float32[4, 3]) {
   allocate s: float32[3]
   for z in 3 { block zero(vz: 3 = z) { s[vz] = 0.0f32 } }
   for t in 4 { for i in 3 { block step(vt: scan 4 = t, vi: 3 = i) { s[vi] = s[vi]*0.5f32 + x[vt, vi] y[vt, vi] = s[vi] } } }
-}"""
+}"""  # noqa: E501
 
 
 def sched(program: Program, *steps: tuple[Any, ...]) -> Schedule:
@@ -33,7 +33,11 @@ def sched(program: Program, *steps: tuple[Any, ...]) -> Schedule:
 
 
 def shape(s: Schedule, buffer: str) -> str:
-    return next(", ".join(map(str, x.buffer.shape)) for x in walk_stmts(s.program.body) if isinstance(x, Allocate) and x.buffer.name == buffer)
+    return next(
+        ", ".join(map(str, x.buffer.shape))
+        for x in walk_stmts(s.program.body)
+        if isinstance(x, Allocate) and x.buffer.name == buffer
+    )
 
 
 # -- what they make ---------------------------------------------------------------------------------------------------
@@ -58,7 +62,10 @@ def test_split_that_overshoots_guards() -> None:
 
 
 def test_split_of_a_symbolic_multiple_needs_no_condition() -> None:
-    p = parse_program("program p(x: float32[n*8]) -> (y: float32[n*8]) dims(n) { for i in n*8 { block b(v: n*8 = i) { y[v] = x[v] } } }")
+    p = parse_program(
+        "program p(x: float32[n*8]) -> (y: float32[n*8]) dims(n) { for i in n*8 { block b(v: n*8 = i) { y[v] = x[v]"
+        " } } }"
+    )
     s = sched(p, ("split", "i", [None, 4]))
     assert "where" not in str(s) and str(s.loop("i_0").extent) == "n*2"
     same(p, s.program)
@@ -78,7 +85,10 @@ def test_fuse_undoes_split() -> None:
 
 
 def test_fuse_with_loops_that_have_no_step() -> None:
-    p = parse_program("program f(x: int8[4, 0]) -> (y: int8[4, 0]) { for i in 4 { for j in 0 { block A(b: 4 = i, c: 0 = j) { y[b, c] = x[b, c] } } } }")
+    p = parse_program(
+        "program f(x: int8[4, 0]) -> (y: int8[4, 0]) { for i in 4 { for j in 0 { block A(b: 4 = i, c: 0 = j) { y[b, c]"
+        " = x[b, c] } } } }"
+    )
     assert "for i_j in 0 {" in str(sched(p, ("fuse", "i", "j")).program)
 
 
@@ -105,9 +115,22 @@ def test_reorder_keeps_loops_that_are_not_named_in_place() -> None:
 
 
 def test_loop_kinds() -> None:
-    s = sched(matmul(8, 8, 5), ("parallel", "i"), ("split", "j", [None, 4]), ("vectorize", "j_1"), ("unroll", "j_0"), ("bind", "i1", "blockIdx.x"))
+    s = sched(
+        matmul(8, 8, 5),
+        ("parallel", "i"),
+        ("split", "j", [None, 4]),
+        ("vectorize", "j_1"),
+        ("unroll", "j_0"),
+        ("bind", "i1", "blockIdx.x"),
+    )
     s.bind("j1", "threadIdx.x")
-    assert [s.loop(x).kind for x in ("i", "j_1", "j_0", "i1", "j1")] == ["parallel", "vectorized", "unrolled", "blockIdx.x", "threadIdx.x"]
+    assert [s.loop(x).kind for x in ("i", "j_1", "j_0", "i1", "j1")] == [
+        "parallel",
+        "vectorized",
+        "unrolled",
+        "blockIdx.x",
+        "threadIdx.x",
+    ]
 
 
 def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_that_they_are_independent() -> None:
@@ -127,12 +150,20 @@ def test_pieces_of_a_parallel_loop_are_bound_though_their_formulas_show_no_more_
 
 @pytest.mark.parametrize(
     ("index", "apart"),
-    [("(a*16 + v*2)%9", True), ("(a*16 + v*3)%9", False), ("(a*16 + v)%4", True), ("(a*16 + v)%3", False), ("(a*2 + v + w)%9", False)],
+    [
+        ("(a*16 + v*2)%9", True),
+        ("(a*16 + v*3)%9", False),
+        ("(a*16 + v)%4", True),
+        ("(a*16 + v)%3", False),
+        ("(a*2 + v + w)%9", False),
+    ],
 )
 def test_steps_of_a_remainder_are_told_apart_where_they_do_not_come_round(index: str, apart: bool) -> None:
     """Four steps of v: what they add is less than the divisor, and no loop inside moves along."""
     block = f"block A(a: 4 = i, v: 4 = j, w: 2 = k) {{ y[{index}] = x[a] }}"
-    p = parse_program(f"program f(x: int8[64]) -> (y: int8[16]) {{ for i in 4 {{ for j in 4 {{ for k in 2 {{ {block} }} }} }} }}")
+    p = parse_program(
+        f"program f(x: int8[64]) -> (y: int8[16]) {{ for i in 4 {{ for j in 4 {{ for k in 2 {{ {block} }} }} }} }}"
+    )
     if apart:
         assert sched(p, ("parallel", "j")).loop("j").kind == "parallel"
     else:
@@ -147,7 +178,9 @@ def test_a_single_iteration_depends_on_no_other() -> None:
 
 
 def test_annotate_block_and_loop() -> None:
-    s = sched(matmul(), ("annotate", "matmul", "role", "main"), ("annotate", "i", "pragma", 3), ("annotate", "i", "pragma", 4))
+    s = sched(
+        matmul(), ("annotate", "matmul", "role", "main"), ("annotate", "i", "pragma", 3), ("annotate", "i", "pragma", 4)
+    )
     assert s.block("matmul").annotation("role") == "main" and s.block("matmul").annotation("op") == "MatMul"
     assert s.loop("i").annotations == (("pragma", 4),)
 
@@ -202,12 +235,18 @@ CELL = """program cell(x: float32[3, 2, 7], w: float32[2, 7, 7]) -> (y: float32[
     for u in 7 { block new(vu: scan 3 = t, v: 7 = u) { c[v] = (g[0, v] + x[vu, 0, v])*0.5f32 - (g[1, v] + x[vu, 1, v])*0.25f32 } }
     for i in 7 { block carry(vc: scan 3 = t, vi: 7 = i) { h[vi] = c[vi] y[vc, vi] = c[vi] } }
   }
-}"""
+}"""  # noqa: E501
 
 
 def test_reverse_compute_at_stays_in_its_step_of_a_scan() -> None:
     p = parse_program(CELL)
-    s = sched(p, ("split", "j", [None, 4]), ("reorder", "j_0", "a", "j_1"), ("reverse_compute_at", "new", "j_0"), ("compact_buffer", "g"))
+    s = sched(
+        p,
+        ("split", "j", [None, 4]),
+        ("reorder", "j_0", "a", "j_1"),
+        ("reverse_compute_at", "new", "j_0"),
+        ("compact_buffer", "g"),
+    )
     assert s.loops("new") == ["t", "j_0", "u"] and "vu: scan 3 = t, v: 7 = j_0*4 + u" in str(s)
     assert shape(s, "g") == "2, 4"
     s.parallel("j_0")
@@ -224,7 +263,7 @@ LINES = """program lines(x: float32[5, 3, 4]) -> (y: float32[5, 3, 4]) {
     } } }
     for i in 3 { for m in 4 { block carry(vc: scan 5 = t, vi: 3 = i, vm: 4 = m) { h[vi, vm] = c[vi, vm]*0.5f32 y[vc, vi, vm] = h[vi, vm] } } }
   }
-}"""
+}"""  # noqa: E501
 
 
 def test_stage_result_of_a_reduction_with_several_results_and_of_a_step() -> None:
@@ -285,7 +324,7 @@ HEADS = """program heads(x: float32[2, 4, 5]) -> (y: float32[5, 8]) {
   allocate a: float32[2, 4, 5]
   for g in 2 { for r in 4 { for n in 5 { block A(ag: 2 = g, ar: 4 = r, an: 5 = n) { a[ag, ar, an] = x[ag, ar, an]*2.0f32 } } } }
   for m in 5 { for h in 8 { block B(bm: 5 = m, bh: 8 = h) { y[bm, bh] = a[bh//4, bh%4, bm] + 1.0f32 } } }
-}"""
+}"""  # noqa: E501
 
 
 def test_inlining_looks_at_the_blocks_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +339,10 @@ def test_inlining_looks_at_the_blocks_that_it_changes(monkeypatch: pytest.Monkey
 
     def total(count: int) -> int:
         allocations = " ".join(f"allocate a{k}: float32[4]" for k in range(count))
-        blocks = " ".join(f"for i{k} in 4 {{ block A{k}(v{k}: 4 = i{k}) {{ a{k}[v{k}] = x[v{k}] + {k}.0f32 }} }}" for k in range(count))
+        blocks = " ".join(
+            f"for i{k} in 4 {{ block A{k}(v{k}: 4 = i{k}) {{ a{k}[v{k}] = x[v{k}] + {k}.0f32 }} }}"
+            for k in range(count)
+        )
         last = f"for j in 4 {{ block Y(w: 4 = j) {{ y[w] = {' + '.join(f'a{k}[w]' for k in range(count))} }} }}"
         s = Schedule(parse_program(f"program p(x: float32[4]) -> (y: float32[4]) {{ {allocations} {blocks} {last} }}"))
         looked.clear()
@@ -322,7 +364,9 @@ def test_reverse_compute_inline_keeps_apart_what_the_consumer_takes_as_one() -> 
 def test_parallel_over_joined_loops_that_index_one_dimension_together() -> None:
     s = sched(parse_program(HEADS), ("reverse_compute_inline", "B"), ("fuse", "g", "r"), ("parallel", "g_r"))
     assert "g_r in 8 parallel" in str(s)
-    overlapping = HEADS.replace("y[bm, bh]", "y[bm, bh//4*3 + bh%4]").replace("y: float32[5, 8]", "y: float32[5, 7]")  # 3 is both 0*3 + 3 and 1*3 + 0
+    overlapping = HEADS.replace("y[bm, bh]", "y[bm, bh//4*3 + bh%4]").replace(
+        "y: float32[5, 8]", "y: float32[5, 7]"
+    )  # 3 is both 0*3 + 3 and 1*3 + 0
     with pytest.raises(ScheduleError, match="two iterations may touch the same element of buffer 'y'"):
         sched(parse_program(overlapping), ("parallel", "h"))
 
@@ -355,14 +399,16 @@ def test_cache_write_in_another_order() -> None:
     p = matmul(8, 9, 5)
     s = sched(p, ("cache_write", "matmul", "local", [1, 0]))
     assert shape(s, "matmul_local") == "9, 8"
-    assert "matmul_local[vj, vi] = matmul_local[vj, vi] + " in str(s) and "init { matmul_local[vj, vi] = 0.0f32 }" in str(s)
+    assert "matmul_local[vj, vi] = matmul_local[vj, vi] + " in str(
+        s
+    ) and "init { matmul_local[vj, vi] = 0.0f32 }" in str(s)
     same(p, s.program)
     s.reverse_compute_at("matmul_copy", "j")
     s.compact_buffer("matmul_local")
     same(p, s.program)
     three = parse_program("""program turn(x: float32[2, 3, 4]) -> (y: float32[2, 3, 4]) {
       for i in 2 { for j in 3 { for k in 4 { block t(a: 2 = i, b: 3 = j, c: 4 = k) { y[a, b, c] = x[a, b, c]*2.0f32 } } } }
-    }""")
+    }""")  # noqa: E501
     s = sched(three, ("cache_write", "t", "local", [2, 0, 1]))
     assert shape(s, "t_local") == "4, 2, 3"
     same(three, s.program)
@@ -379,7 +425,12 @@ def test_pad_loop_makes_tiles_whole() -> None:
 
 def test_pad_loop_of_a_copy_writes_zeros_where_its_operand_ends() -> None:
     p = matmul(7, 9, 5)
-    s = sched(p, ("cache_read", "matmul", "A", "local"), ("pad_loop", "A_local", "A_local_i0", 4), ("pad_loop", "matmul", "i", 4))
+    s = sched(
+        p,
+        ("cache_read", "matmul", "A", "local"),
+        ("pad_loop", "A_local", "A_local_i0", 4),
+        ("pad_loop", "matmul", "i", 4),
+    )
     assert shape(s, "A_local") == "8, 5" and "select(A_local_v0 < 7, A[A_local_v0, A_local_v1], 0.0f32)" in str(s)
     same(p, s.program)
 
@@ -407,7 +458,13 @@ def test_decompose_gives_the_start_value_where_there_is_nothing_to_reduce() -> N
 
 def test_decompose_of_a_tuple_reduction() -> None:
     p = argmax("m", "n")
-    s = sched(p, ("split", "k", [None, 4]), ("decompose_reduction", "best", "k_0"), ("reverse_compute_at", "take", "i"), ("compact_buffer", "V"))
+    s = sched(
+        p,
+        ("split", "k", [None, 4]),
+        ("decompose_reduction", "best", "k_0"),
+        ("reverse_compute_at", "take", "i"),
+        ("compact_buffer", "V"),
+    )
     same(p, s.program, {"n": 6})
 
 
@@ -434,9 +491,15 @@ PANELS = """program p(x: float32[7, 64], w: float32[4, 64, 16]) -> (y: float32[4
 
 def test_prefetch_of_the_next_panel_is_shared_by_rows() -> None:
     p = parse_program(PANELS)
-    steps = ("split", "k", [None, 8]), ("split", "r", [None, 3]), ("reorder", "r_0", "k_0", "k_1", "r_1"), ("prefetch", "C", "w", "p", "k_0")
+    steps = (
+        ("split", "k", [None, 8]),
+        ("split", "r", [None, 3]),
+        ("reorder", "r_0", "k_0", "k_1", "r_1"),
+        ("prefetch", "C", "w", "p", "k_0"),
+    )
     s = sched(p, *steps)
-    # Eight lines for three row tiles: three each, the last one asks for its last line twice; after the last panel there is none.
+    # Eight lines for three row tiles: three each, the last one asks for its last line twice; after the last panel there
+    # is none.
     assert "for ask in 3 unrolled {" in str(s)
     assert "@prefetch(w[min(p + 1, 3), k_0*8 + min(r_0*3 + ask, 7), 0], 2)" in str(s)
     s.vectorize("j")
@@ -527,7 +590,8 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("bind", "i", "threadIdx.x"), ("bind", "j", "threadIdx.x")], "threadIdx.x is taken by loop 'i'"),
     (M, [("annotate", "nobody", "a", 1)], "there is no block or loop 'nobody'"),
     (M, [("compute_at", "add", "i")], "writes the output 'Y', which is wanted whole"),
-    (M, [("decompose_reduction", "matmul", "k0"), ("compute_at", "matmul", "i1")], "compute_at before decompose_reduction"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("compute_at", "matmul", "i1")],
+        "compute_at before decompose_reduction"),
     (M, [("compute_at", "pack", "i1")], "its consumers ['matmul'] are not under 'i1'"),
     (M, [("compute_at", "matmul", "j1"), ("compute_at", "matmul", "j1")], "'matmul' is under 'j1' already"),
     (S, [("parallel", "j1"), ("compute_at", "max", "j1")], "decide about 'j1' last"),
@@ -539,36 +603,46 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (S, [("reverse_compute_at", "sum", "j1")], "'sum' reduces over more than one iteration of 'j1' completes"),
     (S, [("reverse_compute_at", "div", "i1")], "'sum' also writes what 'div' reads, after 'i1'"),
     (T, [("reverse_compute_at", "B", "j")], "'B' reads more of 'a' than one iteration of 'j' completes"),
-    (M, [("split", "i", [None, 2]), ("reorder", "i_1", "i_0"), ("reverse_compute_at", "add", "i_1")], "only scattered elements"),
+    (M, [("split", "i", [None, 2]), ("reorder", "i_1", "i_0"), ("reverse_compute_at", "add", "i_1")],
+        "only scattered elements"),
     (M, [("reverse_compute_at", "add", "i"), ("reverse_compute_at", "add", "i")], "'add' is under 'i' already"),
-    (M, [("split", "i", [None, 2]), ("reverse_compute_at", "add", "i_0"), ("compact_buffer", "C"), ("reverse_compute_at", "add", "i_1")], "depend on"),
+    (M, [("split", "i", [None, 2]), ("reverse_compute_at", "add", "i_0"), ("compact_buffer", "C"),
+        ("reverse_compute_at", "add", "i_1")], "depend on"),
     (M, [("compute_inline", "matmul")], "'matmul' is a reduction"),
     (M, [("compute_inline", "add")], "'add' writes the output 'Y'"),
     (scan, [("compute_inline", "step")], "'step' is a step of a scan"),
-    (M, [("reverse_compute_inline", "add")], "reverse_compute_at('add', a loop of 'matmul') keeps the block and moves it"),
+    (M, [("reverse_compute_inline", "add")],
+        "reverse_compute_at('add', a loop of 'matmul') keeps the block and moves it"),
     (T, [("reverse_compute_inline", "B")], "'B' is not elementwise in an intermediate buffer that only it reads"),
     (M, [("cache_read", "matmul", "B", "local")], "'matmul' does not read a buffer 'B'"),
     (M, [("cache_read", "matmul", "C", "local")], "'matmul' writes 'C'"),
-    (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")], "'P' is written under the same loop 'i'"),
-    (M, [("cache_read", "matmul", "A", "local", [0, 2])], "the order (0, 2) does not name each of the 2 dimensions of 'A' once"),
-    (M, [("cache_write", "matmul", "local", [0, 0])], "the order (0, 0) does not name each of the 2 dimensions of 'C' once"),
+    (M, [("compute_at", "pack", "i"), ("cache_read", "matmul", "P", "local")],
+        "'P' is written under the same loop 'i'"),
+    (M, [("cache_read", "matmul", "A", "local", [0, 2])],
+        "the order (0, 2) does not name each of the 2 dimensions of 'A' once"),
+    (M, [("cache_write", "matmul", "local", [0, 0])],
+        "the order (0, 0) does not name each of the 2 dimensions of 'C' once"),
     (M, [("pad_loop", "matmul", "i", 4)], "'A' has no elements for so many steps of 'i'"),
-    (M, [("split", "k0", [None, 2]), ("pad_loop", "matmul", "k0_0", 4)], "'k0_0' does not run over one spatial or reduce iterator of 'matmul'"),
+    (M, [("split", "k0", [None, 2]), ("pad_loop", "matmul", "k0_0", 4)],
+        "'k0_0' does not run over one spatial or reduce iterator of 'matmul'"),
     (M, [("pad_loop", "matmul", "k0", 4, 1.0)], "'k0' is of a reduction, whose new steps change nothing"),
     (M, [("pad_loop", "matmul", "k0", 0)], "0 is no multiple to pad to"),
     (M, [("pad_loop", "add", "j1", 4)], "'add' does not alone write one intermediate buffer"),
     (M, [("pad_loop", "matmul", "i1", 4)], "'i1' is not a loop of 'matmul' alone"),
     (lambda: matmul("m"), [("pad_loop", "matmul", "i", 4)], "'A' has no elements for so many steps of 'i'"),
     (argmax, [("cache_write", "best", "local")], "'best' writes 2 buffers"),
-    (M, [("decompose_reduction", "matmul", "k0"), ("cache_write", "matmul", "local")], "cache_write before decompose_reduction"),
-    (M, [("compute_at", "pack", "i"), ("compact_buffer", "P"), ("cache_write", "pack", "local")], "'P' is allocated under the loops that the copy comes after"),
+    (M, [("decompose_reduction", "matmul", "k0"), ("cache_write", "matmul", "local")],
+        "cache_write before decompose_reduction"),
+    (M, [("compute_at", "pack", "i"), ("compact_buffer", "P"), ("cache_write", "pack", "local")],
+        "'P' is allocated under the loops that the copy comes after"),
     (M, [("set_scope", "add", "local")], "cache_write('add', 'local')"),
     (M, [("compact_buffer", "Y")], "'Y' is a parameter"),
     (M, [("compact_buffer", "Z")], "there is no buffer 'Z'"),
     (M, [("decompose_reduction", "add", "i1")], "'add' has no init"),
     (M, [("decompose_reduction", "matmul", "i1")], "loop 'i1' is not around 'matmul'"),
     (M, [("reorder", "k0", "i"), ("decompose_reduction", "matmul", "i")], "the reduction loop 'k0' is outside 'i'"),
-    (S, [("compute_at", "sum", "i3"), ("compact_buffer", "S"), ("decompose_reduction", "sum", "i3")], "buffer 'S' is allocated inside 'i3'"),
+    (S, [("compute_at", "sum", "i3"), ("compact_buffer", "S"), ("decompose_reduction", "sum", "i3")],
+        "buffer 'S' is allocated inside 'i3'"),
     (M, [("rfactor", "matmul", "i")], "loop 'i' is no reduction loop of 'matmul'"),
     (M, [("rfactor", "add", "i1")], "is no reduction by one operation with an init"),
     (argmax, [("rfactor", "best", "k")], "is no reduction by one operation with an init"),
@@ -577,31 +651,51 @@ REFUSALS: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
 
 def text(body: str, buffers: str = "", more: str = "") -> Callable[[], Program]:
     """A program over x: float32[8], with y: float32[8] out, allocated buffers a and b: float32[8]."""
-    return lambda: parse_program(f"program p(x: float32[8]{more}) -> (y: float32[8]) {{ allocate a: float32[8] allocate b: float32[8] {buffers} {body} }}")
+    return lambda: parse_program(
+        f"program p(x: float32[8]{more}) -> (y: float32[8]) {{ allocate a: float32[8] allocate b: float32[8] {buffers}"
+        f" {body} }}"
+    )
 
 
 A = "for i in 8 { block A(v: 8 = i) { a[v] = x[v]*2.0f32 } }"
 B = "for j in 8 { block B(w: 8 = j) { y[w] = a[w] + 1.0f32 } }"
 HALF = "for i in 8 { block A(v: 8 = i) where i < 4 { a[v] = x[v] } }"
-SUM = "for i in 2 { for k in 4 { block A(v: 8 = i, r: reduce 4 = k) { init { a[v] = 0.0f32 } a[v] = a[v] + x[v*4 + r] } } }"
-TRIANGLE = "for i in 8 { for k in i + 1 { block A(v: 8 = i, r: reduce 8 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[r] } } }"
-DIAGONAL = "for i in 4 { for k in 2 { block A(v: 8 = i + k, r: reduce 2 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[v]*2.0f32 } } }"
+SUM = (
+    "for i in 2 { for k in 4 { block A(v: 8 = i, r: reduce 4 = k) { init { a[v] = 0.0f32 } a[v] = a[v] + x[v*4 + r]"
+    " } } }"
+)
+TRIANGLE = (
+    "for i in 8 { for k in i + 1 { block A(v: 8 = i, r: reduce 8 = k) { init { y[v] = 0.0f32 } y[v] = y[v] + x[r] } } }"
+)
+DIAGONAL = (
+    "for i in 4 { for k in 2 { block A(v: 8 = i + k, r: reduce 2 = k) { init { y[v] = 0.0f32 } y[v] = y[v] +"
+    " x[v]*2.0f32 } } }"
+)
 STEP = "for t in 8 { block S(u: scan 8 = t) { a[u] = x[u] + 1.0f32 } }"
 OVER_A = "for o in 8 { block O(z: 8 = o) { a[z] = a[z]*2.0f32 } }"
-PROD = "for i in 8 { for k in 8 { block A(v: 8 = i, r: reduce 8 = k) { init { a[v] = 0.0f32 } a[v] = a[v]*0.5f32 - x[r] } } }"
+PROD = (
+    "for i in 8 { for k in 8 { block A(v: 8 = i, r: reduce 8 = k) { init { a[v] = 0.0f32 } a[v] = a[v]*0.5f32 - x[r]"
+    " } } }"
+)
 C_OF_X = "for h in 8 { block C(z: 8 = h) { b[z] = x[z] } }"
 PRIVATE_OUT = """for j in 2 { allocate c: float32[8] for k in 8 { block B(w: 8 = k) { c[w] = a[w] } }
   for l in 8 { block D(z: 8 = l) { y[z] = c[z] } } }"""
-# Rows whose own buffer c differs: what an earlier row stored cannot be computed again, nor a later row's be taken at once.
+# Rows whose own buffer c differs: what an earlier row stored cannot be computed again, nor a later row's be taken at
+# once.
 BEFORE = """for i in 8 { allocate c: float32[1] block Q(p: 8 = i) { c[0] = x[p] } block A(v: 8 = i) { a[v] = c[0] }
   for z in 1 { block B(w: 8 = i, o: 1 = z) { y[w] = select(0 < w, a[w - 1], 0.0f32) } } }"""
 LATER = """for i in 8 { allocate c: float32[1] block Q(p: 8 = i) { c[0] = x[p] } for q in 8 { block A(v: 8 = q) { a[v] = x[v] } }
-  block B(w: 8 = i) { y[w] = a[w] + c[0] } }"""
+  block B(w: 8 = i) { y[w] = a[w] + c[0] } }"""  # noqa: E501
 MIXED = """for i in 2 { for j in 4 { for k in 4 {
   block A(v: 8 = i*4 + j, r: reduce 4 = k) where i + k < 4 { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] }
 } } }"""
-PRIVATE = "for i in 2 { allocate c: float32[8] for q in 8 { block Q(p: 8 = q) { c[p] = x[p] } } for k in 8 { block A(v: 8 = k) { a[v] = c[v] } } }"
-PRIVATE_USE = "for j in 8 { allocate c: float32[1] block P(p: 8 = j) { c[0] = x[p] } block B(w: 8 = j) { y[w] = a[w] + c[0] } }"
+PRIVATE = (
+    "for i in 2 { allocate c: float32[8] for q in 8 { block Q(p: 8 = q) { c[p] = x[p] } } for k in 8 { block A(v: 8 ="
+    " k) { a[v] = c[v] } } }"
+)
+PRIVATE_USE = (
+    "for j in 8 { allocate c: float32[1] block P(p: 8 = j) { c[0] = x[p] } block B(w: 8 = j) { y[w] = a[w] + c[0] } }"
+)
 
 MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text(A + B + OVER_A), [("cache_read", "B", "a", "local")], "'O' writes 'a' after 'B' read it"),
@@ -609,52 +703,139 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text(A + B), [("compact_buffer", "b")], "nobody uses 'b'"),
     (text(HALF + B), [("compute_at", "A", "j")], "'A' runs only where i < 4, which cannot move along"),
     (text(STEP + B), [("compute_at", "S", "j")], "'S' is a step of a scan"),
-    (text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B + "for o in 8 { block O(z: 8 = o) { b[z] = a[z] } }"), [("compute_inline", "A")],
-     "'O' changes what 'A' reads before it would be used"),
-    (text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } } for o in 8 { block O(z: 8 = o) { b[z] = x[z] } }" + B), [("compute_at", "A", "j")],
-     "'O' changes what 'A' reads before it would run"),
-    (text("for j in 8 { block Q(z: 8 = j) { b[z] = x[z] } block B(w: 8 = j) { y[w] = a[w] + b[w] } }" + A), [("compute_at", "A", "j")],
-     "'B' reads the buffer of 'A' before 'A' writes it"),
+    (
+        text(
+            "for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B + "for o in 8 { block O(z: 8 = o) { b[z] = a[z] } }"
+        ),
+        [("compute_inline", "A")],
+        "'O' changes what 'A' reads before it would be used",
+    ),
+    (
+        text("for i in 8 { block A(v: 8 = i) { a[v] = b[v] } } for o in 8 { block O(z: 8 = o) { b[z] = x[z] } }" + B),
+        [("compute_at", "A", "j")],
+        "'O' changes what 'A' reads before it would run",
+    ),
+    (
+        text("for j in 8 { block Q(z: 8 = j) { b[z] = x[z] } block B(w: 8 = j) { y[w] = a[w] + b[w] } }" + A),
+        [("compute_at", "A", "j")],
+        "'B' reads the buffer of 'A' before 'A' writes it",
+    ),
     (text(PRIVATE + B), [("compute_at", "A", "j")], "buffer 'c' of 'A' does not exist under 'j'"),
-    (text(C_OF_X + "for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B),
-     [("split", "i", [None, 4]), ("compute_at", "C", "i_0"), ("reverse_compute_at", "B", "i_0"), ("compact_buffer", "b"), ("compute_at", "A", "j")],
-     "iterators 'v' and 'v_in' of 'A' depend on one another"),
+    (
+        text(C_OF_X + "for i in 8 { block A(v: 8 = i) { a[v] = b[v] } }" + B),
+        [
+            ("split", "i", [None, 4]),
+            ("compute_at", "C", "i_0"),
+            ("reverse_compute_at", "B", "i_0"),
+            ("compact_buffer", "b"),
+            ("compute_at", "A", "j"),
+        ],
+        "iterators 'v' and 'v_in' of 'A' depend on one another",
+    ),
     (text(PRIVATE + B), [("compute_inline", "A")], "buffer 'c' of 'A' does not exist at 'B'"),
     (text(A + PRIVATE_OUT), [("reverse_compute_inline", "B")], "buffer 'c' of 'B' does not exist at 'A'"),
     (text(BEFORE), [("compute_inline", "A")], "'B' may read what 'A' stored in another iteration"),
     (text(BEFORE), [("compute_at", "A", "z")], "'A' would run over more of 'v' than one iteration's own buffers hold"),
     (text(LATER), [("reverse_compute_inline", "B")], "'A' stores more per iteration than 'B' takes"),
     (text(A + PRIVATE_USE), [("reverse_compute_at", "B", "i")], "buffer 'c' of 'B' does not exist under 'i'"),
-    (text("for k in 8 { block A(r: reduce 8 = k) { init { a[0] = 0.0f32 } a[0] = a[0] + x[r] } block C(z: 8 = k) { b[z] = x[z] } }"), [("rfactor", "A", "k")],
-     "the reduction loop 'k' is shared with other blocks"),
-    (text(SUM.replace("v: 8 = i,", "v: 8 = i*2,")), [("rfactor", "A", "k")], "the nest of 'A' stores scattered elements of 'a'"),
-    (text(MIXED),
-     [("rfactor", "A", "k")], "a condition of 'A' mixes spatial and reduce loops"),
-    (text("for i in 8 { block A(v: 8 = i) { a[v] = x[v] b[v] = x[v] } }" + B), [("compute_inline", "A")], "the body of 'A' is more than one store"),
-    (text("for i in 4 { block A(v: 4 = i) { a[v + 4] = x[v] } }" + B), [("compute_inline", "A")], "'A' does not store at its own iterators"),
+    (
+        text(
+            "for k in 8 { block A(r: reduce 8 = k) { init { a[0] = 0.0f32 } a[0] = a[0] + x[r] } block C(z: 8 = k) {"
+            " b[z] = x[z] } }"
+        ),
+        [("rfactor", "A", "k")],
+        "the reduction loop 'k' is shared with other blocks",
+    ),
+    (
+        text(SUM.replace("v: 8 = i,", "v: 8 = i*2,")),
+        [("rfactor", "A", "k")],
+        "the nest of 'A' stores scattered elements of 'a'",
+    ),
+    (text(MIXED), [("rfactor", "A", "k")], "a condition of 'A' mixes spatial and reduce loops"),
+    (
+        text("for i in 8 { block A(v: 8 = i) { a[v] = x[v] b[v] = x[v] } }" + B),
+        [("compute_inline", "A")],
+        "the body of 'A' is more than one store",
+    ),
+    (
+        text("for i in 4 { block A(v: 4 = i) { a[v + 4] = x[v] } }" + B),
+        [("compute_inline", "A")],
+        "'A' does not store at its own iterators",
+    ),
     (text(HALF + B), [("compute_inline", "A")], "'A' runs only where i < 4"),
     (text(A + OVER_A + B), [("compute_inline", "A")], "'a' has other writers, or 'A' updates it in place"),
     (text(A), [("compute_inline", "A")], "nobody reads 'a'"),
-    (text("for i in 8 { block A(v: 8 = i, r: reduce 8 = i) { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } }"), [("decompose_reduction", "A", "i")],
-     "loop 'i' drives spatial and reduce iterators at once"),
-    (text("for i in 8 { for k in i + 1 { block A(v: 8 = i, r: 8 = k) { y[r] = x[v] } } }"), [("fuse", "i", "k")], "the extent of 'k' varies in the nest"),
+    (
+        text("for i in 8 { block A(v: 8 = i, r: reduce 8 = i) { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } }"),
+        [("decompose_reduction", "A", "i")],
+        "loop 'i' drives spatial and reduce iterators at once",
+    ),
+    (
+        text("for i in 8 { for k in i + 1 { block A(v: 8 = i, r: 8 = k) { y[r] = x[v] } } }"),
+        [("fuse", "i", "k")],
+        "the extent of 'k' varies in the nest",
+    ),
     (text(TRIANGLE), [("reorder", "k", "i")], "the extent of 'k' needs 'i' outside it"),
-    (text("for i in 4 { for j in 2 { block A(v: 8 = i*2 + j) { a[v] = x[v] } block B(w: 4 = i) { y[w] = a[w] } } }"), [("reorder", "j", "i")],
-     "2 blocks are under the nest and loop"),
-    (text("for q in 8 { block Q(p: 8 = q) { y[p] = x[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "blocks ['Q', 'B'] all write 'B's buffer"),
-    (text(A + "for t in 8 { block S(u: scan 8 = t) { y[u] = a[u] } }"), [("reverse_compute_at", "S", "i")],
-     "'S' is a step of a scan over 't', which is not around 'i'"),
-    (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_at", "B", "i")], "'B' runs only where j < 4"),
+    (
+        text("for i in 4 { for j in 2 { block A(v: 8 = i*2 + j) { a[v] = x[v] } block B(w: 4 = i) { y[w] = a[w] } } }"),
+        [("reorder", "j", "i")],
+        "2 blocks are under the nest and loop",
+    ),
+    (
+        text("for q in 8 { block Q(p: 8 = q) { y[p] = x[p] } }" + A + B),
+        [("reverse_compute_at", "B", "i")],
+        "blocks ['Q', 'B'] all write 'B's buffer",
+    ),
+    (
+        text(A + "for t in 8 { block S(u: scan 8 = t) { y[u] = a[u] } }"),
+        [("reverse_compute_at", "S", "i")],
+        "'S' is a step of a scan over 't', which is not around 'i'",
+    ),
+    (
+        text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"),
+        [("reverse_compute_at", "B", "i")],
+        "'B' runs only where j < 4",
+    ),
     (text(B + A), [("reverse_compute_at", "B", "i")], "'B' comes before the end of 'i'"),
-    (text(A + "for h in 8 { block C(z: 8 = h) { b[z] = y[z] } }" + B), [("reverse_compute_at", "B", "i")], "'C' uses what 'B' writes, before it"),
-    (text("for q in 8 { block Q(p: 8 = q) { b[p] = y[p] } }" + A + B), [("reverse_compute_at", "B", "i")], "'Q' reads what 'B' writes, before it"),
-    (text(A + "for j in 8 { block B(w: 8 = j) { y[w] = y[w] + a[w] } }"), [("reverse_compute_at", "B", "i")], "it may run only once per element"),
-    (text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"), [("reverse_compute_inline", "B")], "'B' runs only where j < 4"),
+    (
+        text(A + "for h in 8 { block C(z: 8 = h) { b[z] = y[z] } }" + B),
+        [("reverse_compute_at", "B", "i")],
+        "'C' uses what 'B' writes, before it",
+    ),
+    (
+        text("for q in 8 { block Q(p: 8 = q) { b[p] = y[p] } }" + A + B),
+        [("reverse_compute_at", "B", "i")],
+        "'Q' reads what 'B' writes, before it",
+    ),
+    (
+        text(A + "for j in 8 { block B(w: 8 = j) { y[w] = y[w] + a[w] } }"),
+        [("reverse_compute_at", "B", "i")],
+        "it may run only once per element",
+    ),
+    (
+        text(A + "for j in 8 { block B(w: 8 = j) where j < 4 { y[w] = a[w] } }"),
+        [("reverse_compute_inline", "B")],
+        "'B' runs only where j < 4",
+    ),
     (text(A + OVER_A + B), [("reverse_compute_inline", "B")], "blocks ['A', 'O'] all write 'a'"),
-    (text(A + "for j in 4 { block B(w: 4 = j) { y[w] = a[w] } }"), [("reverse_compute_inline", "B")], "'B' takes 4 of the 8 elements of 'a' in dimension 0"),
-    (text(A + "for o in 8 { block O(z: 8 = o) { b[z] = x[z] } } for j in 8 { block B(w: 8 = j) { y[w] = a[w] + b[0] } }"), [("reverse_compute_inline", "B")],
-     "'O' writes what 'B' reads only after 'A'"),
-    (text(A + "for o in 8 { block O(z: 8 = o) { b[z] = y[z] } }" + B), [("reverse_compute_inline", "B")], "'y' is used before 'B'"),
+    (
+        text(A + "for j in 4 { block B(w: 4 = j) { y[w] = a[w] } }"),
+        [("reverse_compute_inline", "B")],
+        "'B' takes 4 of the 8 elements of 'a' in dimension 0",
+    ),
+    (
+        text(
+            A
+            + "for o in 8 { block O(z: 8 = o) { b[z] = x[z] } } for j in 8 { block B(w: 8 = j) { y[w] = a[w] + b[0] } }"
+        ),
+        [("reverse_compute_inline", "B")],
+        "'O' writes what 'B' reads only after 'A'",
+    ),
+    (
+        text(A + "for o in 8 { block O(z: 8 = o) { b[z] = y[z] } }" + B),
+        [("reverse_compute_inline", "B")],
+        "'y' is used before 'B'",
+    ),
     (M, [("decompose_reduction", "matmul", "k0"), ("rfactor", "matmul", "k0")], "rfactor before decompose_reduction"),
     (text(PROD), [("rfactor", "A", "k")], "'A' does not combine its result and a new value by one of add, mul"),
     (text(SUM + OVER_A), [("rfactor", "A", "k")], "'a' has other writers"),
@@ -671,9 +852,16 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (M, [("prefetch", "matmul", "B", "i", "j")], "'matmul' reads 'B' at 0 places"),
     (T, [("prefetch", "A", "x", "i", "j")], "'A' reads 'x' at 2 places"),
     (lambda: M(k="k"), [("prefetch", "matmul", "A", "i", "j")], "the extent of loop 'k0' is no number"),
-    (lambda: M("m"), [("reorder", "j", "k0", "i"), ("prefetch", "matmul", "A", "j", "k0")], "the extent of loop 'i' is no number"),
-    (text("for i in 8 { for j in 4 { block A(v: 8 = i, w: 4 = j) { a[v] = x[v*w//4] } } }"), [("prefetch", "A", "x", "i", "i")],
-     "how far 'x' moves with loop 'j' is not a number"),
+    (
+        lambda: M("m"),
+        [("reorder", "j", "k0", "i"), ("prefetch", "matmul", "A", "j", "k0")],
+        "the extent of loop 'i' is no number",
+    ),
+    (
+        text("for i in 8 { for j in 4 { block A(v: 8 = i, w: 4 = j) { a[v] = x[v*w//4] } } }"),
+        [("prefetch", "A", "x", "i", "i")],
+        "how far 'x' moves with loop 'j' is not a number",
+    ),
 ]
 REFUSALS += MORE
 
@@ -699,7 +887,9 @@ def test_a_broken_primitive_is_caught_when_checked(monkeypatch: pytest.MonkeyPat
     assert "this is a mistake in the primitive, not in the schedule" in str(caught.value)
 
 
-@pytest.mark.parametrize(("make", "steps", "words"), REFUSALS, ids=[f"{n}-{s[-1][0]}" for n, (_, s, _) in enumerate(REFUSALS)])
+@pytest.mark.parametrize(
+    ("make", "steps", "words"), REFUSALS, ids=[f"{n}-{s[-1][0]}" for n, (_, s, _) in enumerate(REFUSALS)]
+)
 def test_refusal(make: Callable[[], Program], steps: list[tuple[Any, ...]], words: str) -> None:
     s = sched(make(), *steps[:-1])
     before, length = s.program, len(s.trace)
@@ -707,7 +897,11 @@ def test_refusal(make: Callable[[], Program], steps: list[tuple[Any, ...]], word
         s.apply(steps[-1][0], *steps[-1][1:])
     text = str(caught.value)
     assert words in text, text
-    assert f"{steps[-1][0]} may not act on program" in text and "why: " in text and "program " in (caught.value.where or "")
+    assert (
+        f"{steps[-1][0]} may not act on program" in text
+        and "why: " in text
+        and "program " in (caught.value.where or "")
+    )
     assert s.program is before and len(s.trace) == length
 
 
@@ -715,7 +909,9 @@ def test_refusal_marks_the_place() -> None:
     with pytest.raises(ScheduleError) as caught:
         Schedule(matmul()).parallel("k0")
     marked = [line.strip() for line in str(caught.value).splitlines() if "# <-- here" in line]
-    assert any(line.startswith("for k0 in 5") for line in marked) and any(line.startswith("block matmul") for line in marked)
+    assert any(line.startswith("for k0 in 5") for line in marked) and any(
+        line.startswith("block matmul") for line in marked
+    )
 
 
 def test_unknown_primitive_and_choice() -> None:

@@ -23,8 +23,10 @@ def one_step(s: Schedule, draw: Any) -> None:
     buffers = [x.buffer.name for x in walk_stmts(s.program.body) if isinstance(x, Allocate)]
     every = list(dict.fromkeys(v for b in blocks for v in s.loops(b)))
     kind = draw(st.sampled_from([
-        "split", "split", "fuse", "reorder", "reorder", "unroll", "vectorize", "parallel", "compute_at", "compute_at", "reverse_compute_at",
-        "reverse_compute_at", "compute_inline", "reverse_compute_inline", "cache_read", "cache_write", "decompose_reduction", "compact_buffer",
+        "split", "split", "fuse", "reorder", "reorder", "unroll", "vectorize", "parallel", "compute_at", "compute_at",
+        "reverse_compute_at",
+        "reverse_compute_at", "compute_inline", "reverse_compute_inline", "cache_read", "cache_write",
+        "decompose_reduction", "compact_buffer",
         "compact_buffer", "set_scope", "rfactor", "prefetch", "serpentine",
     ]))  # fmt: skip
     if kind in ("compute_inline", "reverse_compute_inline"):
@@ -42,7 +44,10 @@ def one_step(s: Schedule, draw: Any) -> None:
     elif not loops:
         return
     elif kind == "split":
-        s.split(draw(st.sampled_from(loops)), draw(st.sampled_from([[None, 2], [None, 3], [2, None], [None, 2, 2], [3, None, 2], [None, 4]])))
+        s.split(
+            draw(st.sampled_from(loops)),
+            draw(st.sampled_from([[None, 2], [None, 3], [2, None], [None, 2, 2], [3, None, 2], [None, 4]])),
+        )
     elif kind == "fuse":
         k = draw(st.integers(0, len(loops) - 1))
         s.fuse(*loops[k : k + draw(st.integers(2, 3))])
@@ -51,7 +56,12 @@ def one_step(s: Schedule, draw: Any) -> None:
     elif kind == "serpentine":
         s.serpentine(draw(st.sampled_from(loops)), draw(st.sampled_from(loops)), draw(st.sampled_from([1, 2])))
     elif kind == "prefetch":
-        s.prefetch(block, draw(st.sampled_from([b.name for b in s.program.inputs])), *(draw(st.sampled_from(loops)) for _ in range(2)), line=8)
+        s.prefetch(
+            block,
+            draw(st.sampled_from([b.name for b in s.program.inputs])),
+            *(draw(st.sampled_from(loops)) for _ in range(2)),
+            line=8,
+        )
     elif kind in ("decompose_reduction", "rfactor"):
         s.apply(kind, block, draw(st.sampled_from(loops)))
     else:
@@ -59,7 +69,9 @@ def one_step(s: Schedule, draw: Any) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=int(os.environ.get("WEFT_EXAMPLES", "5")), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=int(os.environ.get("WEFT_EXAMPLES", "5")), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(data=st.data())
 def test_random_schedules_keep_the_meaning(name: str, data: Any) -> None:
     program = PROGRAMS[name]()

@@ -31,14 +31,28 @@ def gemm(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32", **operands:
 GEMM = gemm()
 
 
-def product(m: Any = "m*8", n: Any = 24, k: Any = "k*8", value: str = "X[vi, vk]*Y[vk, vj]", dtype: str = "float32", zero: str = "0.0f32") -> Program:
+def product(
+    m: Any = "m*8",
+    n: Any = 24,
+    k: Any = "k*8",
+    value: str = "X[vi, vk]*Y[vk, vj]",
+    dtype: str = "float32",
+    zero: str = "0.0f32",
+) -> Program:
     dims = ", ".join(d for d in "mnk" if any(d in str(x) for x in (m, n, k)))
-    return parse_program(f"""program product(X: {dtype}[{m}, {k}], Y: {dtype}[{k}, {n}]) -> (Z: {dtype}[{m}, {n}]){f" dims({dims})" if dims else ""} {{
+    return parse_program(
+        f"""program product(X: {dtype}[{m}, {k}], Y: {dtype}[{k}, {n}]) -> (Z: {dtype}[{m}, {n}]){f" dims({dims})" if dims else ""} {{
       for i in {m} {{ for j in {n} {{ for r in {k} {{ block C(vi: {m} = i, vj: {n} = j, vk: reduce {k} = r) {{
-        init {{ Z[vi, vj] = {zero} }} Z[vi, vj] = Z[vi, vj] + {value} }} }} }} }} }}""")
+        init {{ Z[vi, vj] = {zero} }} Z[vi, vj] = Z[vi, vj] + {value} }} }} }} }} }}"""  # noqa: E501
+    )
 
 
-def tiled(program: Program, intrinsic: Intrinsic = GEMM, sizes: tuple[int, int, int] = (8, 8, 8), order: tuple[int, ...] = (0, 1, 2)) -> Schedule:
+def tiled(
+    program: Program,
+    intrinsic: Intrinsic = GEMM,
+    sizes: tuple[int, int, int] = (8, 8, 8),
+    order: tuple[int, ...] = (0, 1, 2),
+) -> Schedule:
     s = Schedule(program, checked=True, intrinsics={intrinsic.name: intrinsic})
     outer, inner = zip(*(s.split(v, [None, n]) for v, n in zip("ijr", sizes)))
     s.reorder(*outer, *(inner[q] for q in order))
@@ -46,16 +60,21 @@ def tiled(program: Program, intrinsic: Intrinsic = GEMM, sizes: tuple[int, int, 
 
 
 def check(s: Schedule, naive: Program, dims: dict[str, int] | None = None) -> None:
-    """Interpreted as its instructions mean, after every loop pass too, the schedule computes what the naive program does."""
+    """Interpreted as its instructions mean, after every loop pass too, the schedule computes what the naive program
+    does."""
     from weft.expr.evaluate import evaluate
 
     rng = np.random.default_rng(0)
     dims = {d.name: (dims or {}).get(d.name, 2) for d in naive.dims}
-    arrays = [rng.integers(-4, 5, [int(evaluate(d, dims)) for d in b.shape]).astype(b.dtype.numpy) for b in naive.inputs]
+    arrays = [
+        rng.integers(-4, 5, [int(evaluate(d, dims)) for d in b.shape]).astype(b.dtype.numpy) for b in naive.inputs
+    ]
     functions = meanings(s.intrinsics.values())
     wanted = interpret(naive, arrays, dims)
     for name, array in wanted.items():
-        np.testing.assert_array_equal(interpret(s.program, arrays, dims, intrinsics=functions, shuffle_seed=1)[name], array)
+        np.testing.assert_array_equal(
+            interpret(s.program, arrays, dims, intrinsics=functions, shuffle_seed=1)[name], array
+        )
     lowered = lower_program(s.program, frozenset(), extra=grid_passes())
     flat = interpret(lowered, [np.asarray(a).reshape(-1) for a in arrays], dims, intrinsics=functions)
     for name, array in wanted.items():
@@ -72,8 +91,14 @@ def test_a_sum_that_goes_on_outside_is_reset_and_updated() -> None:
     s.tensorize("i_1", "gemm")
     text = " ".join(str(s).split())
     assert "block C(vi: m = i_0, vj: 3 = j_0, vk: reduce k = r_0)" in text
-    assert "reads(X[vi*8 for 8, vk*8 for 8], Y[vk*8 for 8, vj*8 for 8], Z[vi*8 for 8, vj*8 for 8]) writes(Z[vi*8 for 8, vj*8 for 8])" in text
-    assert "init { @fill_zero(Z[vi*8, vj*8], 24) } @fuse_gemm8x8_add(X[vi*8, vk*8], k*8, Y[vk*8, vj*8], 24, Z[vi*8, vj*8], 24)" in text
+    assert (
+        "reads(X[vi*8 for 8, vk*8 for 8], Y[vk*8 for 8, vj*8 for 8], Z[vi*8 for 8, vj*8 for 8]) writes(Z[vi*8 for 8,"
+        " vj*8 for 8])" in text
+    )
+    assert (
+        "init { @fill_zero(Z[vi*8, vj*8], 24) } @fuse_gemm8x8_add(X[vi*8, vk*8], k*8, Y[vk*8, vj*8], 24, Z[vi*8,"
+        " vj*8], 24)" in text
+    )
     assert s.block("C").annotation("tensorize") == "gemm"
     check(s, product())
     check(s, product(), {"k": 0})
@@ -146,10 +171,17 @@ def test_a_result_of_one_element() -> None:
     """The loop of one trip that walks it may stand outside of the tile."""
     k, a = tl.reduce_axis(8, "k"), tl.placeholder((8,), name="A")
     total = Intrinsic(
-        "total", tl.compute((1,), lambda j: tl.sum(a[k], axis=k), name="C"), (Operand("A"), Operand("C")), Call("total"), Call("start"), Call("more")
+        "total",
+        tl.compute((1,), lambda j: tl.sum(a[k], axis=k), name="C"),
+        (Operand("A"), Operand("C")),
+        Call("total"),
+        Call("start"),
+        Call("more"),
     )
-    naive = parse_program("""program sums(x: float32[16]) -> (y: float32[1]) { for i in 1 { for r in 16 { block S(vi: 1 = i, vr: reduce 16 = r) {
-      init { y[vi] = 0.0f32 } y[vi] = y[vi] + x[vr] } } } }""")
+    naive = parse_program(
+        """program sums(x: float32[16]) -> (y: float32[1]) { for i in 1 { for r in 16 { block S(vi: 1 = i, vr: reduce 16 = r) {
+      init { y[vi] = 0.0f32 } y[vi] = y[vi] + x[vr] } } } }"""  # noqa: E501
+    )
     s = Schedule(naive, checked=True, intrinsics={"total": total})
     _, inner = s.split("r", [None, 8])
     s.tensorize(inner, "total")
@@ -157,7 +189,13 @@ def test_a_result_of_one_element() -> None:
 
 
 def test_packed_operands_and_accumulators_of_their_own() -> None:
-    whole = gemm(**{"A": Operand("A", strides=(None, 1)), "B": Operand("B", scope="weights", align=32), "C": Operand("C", scope="accumulator")})
+    whole = gemm(
+        **{
+            "A": Operand("A", strides=(None, 1)),
+            "B": Operand("B", scope="weights", align=32),
+            "C": Operand("C", scope="accumulator"),
+        }
+    )
     naive = product("m*8", 24, "k*8")
     s = Schedule(naive, checked=True, intrinsics={"gemm": whole})
     acc = s.cache_write("C", "accumulator")
@@ -176,7 +214,9 @@ def test_packed_operands_and_accumulators_of_their_own() -> None:
 def test_casts_as_written_and_constants() -> None:
     a, b, r = tl.placeholder((4,), "uint8", "a"), tl.placeholder((8, 4), "int8", "b"), tl.reduce_axis(4, "k")
     c = tl.compute((8,), lambda i: tl.sum(cast_to(a[r], "int32") * cast_to(b[i, r], "int32"), axis=r), "c", axes=("i",))
-    dot = Intrinsic("dot", c, (Operand("a"), Operand("b", strides=(None, 1)), Operand("c")), Call("dot"), update=Call("dot_add"))
+    dot = Intrinsic(
+        "dot", c, (Operand("a"), Operand("b", strides=(None, 1)), Operand("c")), Call("dot"), update=Call("dot_add")
+    )
     assert isinstance(c.source.bodies[0].values[0].a, Cast)
     naive = parse_program("""program p(x: uint8[5, 12], w: int8[16, 12]) -> (y: int32[5, 16]) {
       for i in 5 { for j in 16 { for r in 12 { block C(vi: 5 = i, vj: 16 = j, vk: reduce 12 = r) {
@@ -212,10 +252,19 @@ def test_code_of_several_statements() -> None:
 
 def test_elementwise_meanings_and_fills() -> None:
     x = tl.placeholder((16,), name="x")
-    relu = Intrinsic("relu", tl.compute((16,), lambda i: tl.e.maximum(x[i], 0.0), "y", axes=("i",)), (Operand("x"), Operand("y")), Call("relu16"))
-    fill = Intrinsic("fill", tl.compute((16,), lambda i: const(1.5, "float32"), "y", axes=("i",)), (Operand("y"),), Call("fill16"))
-    naive = parse_program("""program p(a: float32[n*32]) -> (b: float32[n*32], c: float32[32]) dims(n) {
-      for i in n*32 { block relu(v: n*32 = i) { b[v] = max(a[v], 0.0f32) } }  for j in 32 { block ones(w: 32 = j) { c[w] = 1.5f32 } } }""")
+    relu = Intrinsic(
+        "relu",
+        tl.compute((16,), lambda i: tl.e.maximum(x[i], 0.0), "y", axes=("i",)),
+        (Operand("x"), Operand("y")),
+        Call("relu16"),
+    )
+    fill = Intrinsic(
+        "fill", tl.compute((16,), lambda i: const(1.5, "float32"), "y", axes=("i",)), (Operand("y"),), Call("fill16")
+    )
+    naive = parse_program(
+        """program p(a: float32[n*32]) -> (b: float32[n*32], c: float32[32]) dims(n) {
+      for i in n*32 { block relu(v: n*32 = i) { b[v] = max(a[v], 0.0f32) } }  for j in 32 { block ones(w: 32 = j) { c[w] = 1.5f32 } } }"""  # noqa: E501
+    )
     s = Schedule(naive, checked=True, intrinsics={"relu": relu, "fill": fill})
     s.tensorize(s.split("i", [None, 16])[1], "relu")
     s.tensorize(s.split("j", [None, 16])[1], "fill")
@@ -226,10 +275,15 @@ def test_windows_have_overlapping_regions() -> None:
     """A meaning whose operand is read at sums of axes."""
     x, w, r = tl.placeholder((10,), name="x"), tl.placeholder((3,), name="w"), tl.reduce_axis(3, "r")
     fir = Intrinsic(
-        "fir", tl.compute((8,), lambda i: tl.sum(x[i + r.var] * w[r], axis=r), "y", axes=("i",)), (Operand("x"), Operand("w"), Operand("y")), Call("fir")
+        "fir",
+        tl.compute((8,), lambda i: tl.sum(x[i + r.var] * w[r], axis=r), "y", axes=("i",)),
+        (Operand("x"), Operand("w"), Operand("y")),
+        Call("fir"),
     )
-    naive = parse_program("""program p(a: float32[n*8 + 2], f: float32[3]) -> (b: float32[n*8]) dims(n) {
-      for i in n*8 { for r in 3 { block B(v: n*8 = i, k: reduce 3 = r) { init { b[v] = 0.0f32 } b[v] = b[v] + a[v + k]*f[k] } } } }""")
+    naive = parse_program(
+        """program p(a: float32[n*8 + 2], f: float32[3]) -> (b: float32[n*8]) dims(n) {
+      for i in n*8 { for r in 3 { block B(v: n*8 = i, k: reduce 3 = r) { init { b[v] = 0.0f32 } b[v] = b[v] + a[v + k]*f[k] } } } }"""  # noqa: E501
+    )
     s = Schedule(naive, checked=True, intrinsics={"fir": fir})
     s.tensorize(s.split("i", [None, 8])[1], "fir")
     assert "reads(a[v*8 for 10], f[0 for 3]) writes(b[v*8 for 8])" in str(s)
@@ -263,9 +317,17 @@ def test_a_refusal_shows_both_programs_side_by_side() -> None:
     [
         (product(20), (8, 8, 8), "why: the condition i_0*8 + i_1 < 20 does not hold in the whole tile for certain"),
         (product("m"), (8, 8, 8), "hint: pad_loop makes the tiles of 'C' whole, or split by a divisor"),
-        (product(), (8, 8, 4), "the tile runs over i_1: 8, j_1: 8, r_1: reduce 4, the meaning over i: 8, j: 8, k: reduce 8"),
+        (
+            product(),
+            (8, 8, 4),
+            "the tile runs over i_1: 8, j_1: 8, r_1: reduce 4, the meaning over i: 8, j: 8, k: reduce 8",
+        ),
         (product(value="X[vi, vk]*Y[vj, vk]", n="k*8"), (8, 8, 8), "dimension 0 of operand 'B' has stride"),
-        (product(value="X[vi, vk]*X[vi, vk]"), (8, 8, 8), "operand 'B' does not lie in 'X' as the meaning reads it: X[i_0*8 + i_1, r_0*8 + r_1] is not"),
+        (
+            product(value="X[vi, vk]*X[vi, vk]"),
+            (8, 8, 8),
+            "operand 'B' does not lie in 'X' as the meaning reads it: X[i_0*8 + i_1, r_0*8 + r_1] is not",
+        ),
         (product(zero="1.0f32"), (8, 8, 8), "block 'C' starts its sum otherwise than the meaning, which starts from 0"),
         (product(dtype="float64", zero="0.0f64"), (8, 8, 8), "the formula of block 'C' is not that of the meaning"),
     ],
@@ -278,11 +340,20 @@ def test_what_does_not_match(program: Program, sizes: tuple[int, int, int], word
 @pytest.mark.parametrize(
     ("operand", "words"),
     [
-        (Operand("A", scope="activations", strides=(None, 1)), "operand 'A' must lie in scope 'activations', 'X' lies in 'global'\n  hint: cache_read it"),
-        (Operand("C", scope="acc", strides=(None, 1)), "operand 'C' must lie in scope 'acc', 'Z' lies in 'global'\n  hint: cache_write or set_scope to 'acc'"),
+        (
+            Operand("A", scope="activations", strides=(None, 1)),
+            "operand 'A' must lie in scope 'activations', 'X' lies in 'global'\n  hint: cache_read it",
+        ),
+        (
+            Operand("C", scope="acc", strides=(None, 1)),
+            "operand 'C' must lie in scope 'acc', 'Z' lies in 'global'\n  hint: cache_write or set_scope to 'acc'",
+        ),
         (Operand("B"), "dimension 0 of operand 'B' has stride 8, in 'Y' it is 24\n  hint: copy the tile"),
         (Operand("A"), "dimension 0 of operand 'A' has stride 8, in 'X' it is k*8"),
-        (Operand("B", align=64, strides=(None, 1)), "operand 'B' must be aligned to 64 bytes; 'Y' is aligned to 64, its first element is"),
+        (
+            Operand("B", align=64, strides=(None, 1)),
+            "operand 'B' must be aligned to 64 bytes; 'Y' is aligned to 64, its first element is",
+        ),
         (Operand("B", align=128, strides=(None, 1)), "operand 'B' must be aligned to 128 bytes; 'Y' is aligned to 64"),
     ],
 )
@@ -297,8 +368,12 @@ def test_alignment_that_formulas_prove() -> None:
 
 
 def test_rows_of_an_aligned_operand_are_aligned() -> None:
-    s = Schedule(product(8, 8, 8), checked=True, intrinsics={"gemm": gemm(**{"B": Operand("B", align=64, strides=(None, 1))})})
-    assert "rows of operand 'B' must be aligned to 64 bytes; in 'Y' they are 8 elements apart" in refusal(s, "C", "gemm")
+    s = Schedule(
+        product(8, 8, 8), checked=True, intrinsics={"gemm": gemm(**{"B": Operand("B", align=64, strides=(None, 1))})}
+    )
+    assert "rows of operand 'B' must be aligned to 64 bytes; in 'Y' they are 8 elements apart" in refusal(
+        s, "C", "gemm"
+    )
 
 
 def test_forms_that_an_intrinsic_lacks() -> None:
@@ -307,7 +382,9 @@ def test_forms_that_an_intrinsic_lacks() -> None:
     assert words in refusal(tiled(product(), whole), "i_1", "gemm")
     s = tiled(product(), whole)
     s.decompose_reduction("C", "r_0")
-    assert "has no code to update the result, and block 'C' needs it: its sum was started elsewhere" in refusal(s, "i_1", "gemm")
+    assert "has no code to update the result, and block 'C' needs it: its sum was started elsewhere" in refusal(
+        s, "i_1", "gemm"
+    )
     words = "'gemm' has no code to reset the result, and block 'C_init' needs it: it is the start of a sum"
     assert words in refusal(s, s.loops("C_init")[-2], "gemm")
 
@@ -327,7 +404,9 @@ def test_code_that_fails_or_gives_nothing() -> None:
 def test_nests_that_are_no_tile() -> None:
     s = tiled(product())
     s.decompose_reduction("C", "r_0")
-    assert "the nest under 'j_0' is not perfect: it holds more than one block under its loops" in refusal(s, "j_0", "gemm")
+    assert "the nest under 'j_0' is not perfect: it holds more than one block under its loops" in refusal(
+        s, "j_0", "gemm"
+    )
     s = tiled(product())
     assert "the extent m of loop 'i_0' is not constant\n  hint: split it first" in refusal(s, "i_0", "gemm")
     s.unroll("j_1")
@@ -339,11 +418,16 @@ def test_nests_that_are_no_tile() -> None:
     assert "there is no intrinsic 'gem'\n  hint: did you mean 'gemm'?" in refusal(s, "C", "gem")
     with pytest.raises(ScheduleError, match="there are none: a Schedule takes them"):
         Schedule(product()).tensorize("C", "gemm")
-    scan = parse_program("program p(x: float32[8]) -> (y: float32[8]) { for t in 8 { block b(v: scan 8 = t) { y[v] = x[v] } } }")
+    scan = parse_program(
+        "program p(x: float32[8]) -> (y: float32[8]) { for t in 8 { block b(v: scan 8 = t) { y[v] = x[v] } } }"
+    )
     x = tl.placeholder((8,), name="x")
     move = Intrinsic("move", tl.compute((8,), lambda i: x[i], "y"), (Operand("x"), Operand("y")), Call("move"))
     assert "loop 't' drives a scan iterator of 'b'" in refusal(Schedule(scan, intrinsics={"move": move}), "t", "move")
-    twice = parse_program("program p(x: float32[8]) -> (y: float32[8]) { for t in 8 { for u in 8 { block b(v: 8 = u) { y[v] = x[v] } } } }")
+    twice = parse_program(
+        "program p(x: float32[8]) -> (y: float32[8]) { for t in 8 { for u in 8 { block b(v: 8 = u) { y[v] = x[v] }"
+        " } } }"
+    )
     assert "loop 't' drives no iterator of 'b'" in refusal(Schedule(twice, intrinsics={"move": move}), "t", "move")
 
 
@@ -359,22 +443,35 @@ def test_places_that_no_tile_describes() -> None:
     assert "the tile of 'y' has gaps: what is written could not be said" in moves("y[v*2] = x[v] + 1.0f32")
     plane = tl.placeholder((4, 8), name="x")
     free = tuple(Operand(name, strides=(None, None)) for name in "xy")
-    more = Intrinsic("more", tl.compute((4, 8), lambda i, j: plane[i, j] + 1.0, "y", axes=("i", "j")), free, Call("more"))
+    more = Intrinsic(
+        "more", tl.compute((4, 8), lambda i, j: plane[i, j] + 1.0, "y", axes=("i", "j")), free, Call("more")
+    )
     for place in ("p*2 + q", "q"):
-        text = "program p(a: float32[4, 8]) -> (y: float32[64]) { for i in 4 { for j in 8 { block b(p: 4 = i, q: 8 = j) { y[AT] = a[p, q] + 1.0f32 } } } }"
+        text = (
+            "program p(a: float32[4, 8]) -> (y: float32[64]) { for i in 4 { for j in 8 { block b(p: 4 = i, q: 8 = j) {"
+            " y[AT] = a[p, q] + 1.0f32 } } } }"
+        )
         text = text.replace("AT", place)
-        assert "steps of the tile store to the same element of 'y'" in refusal(Schedule(parse_program(text), intrinsics={"more": more}), "i", "more")
+        assert "steps of the tile store to the same element of 'y'" in refusal(
+            Schedule(parse_program(text), intrinsics={"more": more}), "i", "more"
+        )
     assert "'x' is walked backwards" in moves("y[v] = x[15 - v] + 1.0f32")
-    assert "the index i//4 of 'x' is not linear in the loops of the tile\n  hint: split so that the tile" in moves("y[v] = x[v//4] + 1.0f32")
+    assert "the index i//4 of 'x' is not linear in the loops of the tile\n  hint: split so that the tile" in moves(
+        "y[v] = x[v//4] + 1.0f32"
+    )
     assert "it reads and writes 'y', which the code would overwrite while it reads" in moves("y[v] = y[v + 1] + 1.0f32")
     assert "the body of block 'b' is not one store" in moves("y[v] = x[v] + 1.0f32 y[v] = x[v]")
-    assert "is a reduction, the meaning of 'move' is none" in moves("init { y[0] = 0.0f32 } y[0] = y[0] + x[v]", loops="v: reduce 16 = i")
+    assert "is a reduction, the meaning of 'move' is none" in moves(
+        "init { y[0] = 0.0f32 } y[0] = y[0] + x[v]", loops="v: reduce 16 = i"
+    )
 
 
 def one(meaning: Any, text: str, loop: str = "i", operands: str = "xy") -> str:
     """The refusal of an intrinsic of this meaning at a loop of the program."""
     given = tuple(Operand(name, strides=(None,)) for name in operands)
-    return refusal(Schedule(parse_program(text), intrinsics={"it": Intrinsic("it", meaning, given, Call("it"))}), loop, "it")
+    return refusal(
+        Schedule(parse_program(text), intrinsics={"it": Intrinsic("it", meaning, given, Call("it"))}), loop, "it"
+    )
 
 
 def test_formulas_that_only_look_alike() -> None:
@@ -390,7 +487,9 @@ def test_formulas_that_only_look_alike() -> None:
         square, head + "{ for i in 4 { block c(v: 4 = i) { y[v] = a[v*v] + 1.0f32 } } }"
     )
     even = tl.compute((8,), lambda i: x[i * 2] + 1.0, "y", axes=("i",))
-    assert "'x' moves by 1 in 'a', which is no multiple of 2" in one(even, head + "{ for i in 8 { block c(v: 8 = i) { y[v] = a[v] + 1.0f32 } } }")
+    assert "'x' moves by 1 in 'a', which is no multiple of 2" in one(
+        even, head + "{ for i in 8 { block c(v: 8 = i) { y[v] = a[v] + 1.0f32 } } }"
+    )
 
 
 def test_sums_that_only_look_alike() -> None:
@@ -398,9 +497,16 @@ def test_sums_that_only_look_alike() -> None:
     total = tl.compute((1,), lambda i: tl.sum(x[r], axis=r), "y", axes=("i",))
 
     def sums(block: str, body: str = "y[0] = y[0] + a[k]") -> str:
-        return one(total, f"program p(a: float32[64]) -> (y: float32[64]) {{ for r in 8 {{ block c({block}) {{ init {{ y[0] = 0.0f32 }} {body} }} }} }}", "r")
+        return one(
+            total,
+            f"program p(a: float32[64]) -> (y: float32[64]) {{ for r in 8 {{ block c({block}) {{ init {{ y[0] = 0.0f32"
+            f" }} {body} }} }} }}",
+            "r",
+        )
 
-    assert "the sum does not go on from what it stores to: it reads y[1]" in sums("k: reduce 8 = r", body="y[0] = y[1] + a[k]")
+    assert "the sum does not go on from what it stores to: it reads y[1]" in sums(
+        "k: reduce 8 = r", body="y[0] = y[1] + a[k]"
+    )
     assert "the sum of block 'c' does not begin where its loops do" in sums("k: reduce 9 = r + 1")
     assert "loop 'r' drives a reduce iterator and a spatial iterator of 'c'" in sums("v: 8 = r, k: reduce 8 = r")
     # Loops outside the tile
@@ -415,9 +521,15 @@ def test_sums_that_only_look_alike() -> None:
 def test_vectors_that_do_not_lie_side_by_side() -> None:
     x = tl.placeholder((8,), name="x")
     move = Intrinsic(
-        "move", tl.compute((8,), lambda i: x[i] + 0.5, "y", axes=("i",)), (Operand("x", strides=(None,)), Operand("y")), lambda a, b: b.store(a.load(8))
+        "move",
+        tl.compute((8,), lambda i: x[i] + 0.5, "y", axes=("i",)),
+        (Operand("x", strides=(None,)), Operand("y")),
+        lambda a, b: b.store(a.load(8)),
     )
-    naive = parse_program("program p(a: float32[8, 4]) -> (y: float32[8]) { for i in 8 { block c(v: 8 = i) { y[v] = a[v, 2] + 0.5f32 } } }")
+    naive = parse_program(
+        "program p(a: float32[8, 4]) -> (y: float32[8]) { for i in 8 { block c(v: 8 = i) { y[v] = a[v, 2] + 0.5f32"
+        " } } }"
+    )
     with pytest.raises(ScheduleError, match="no vector of 'a' can be moved at once") as caught:
         Schedule(naive, intrinsics={"move": move}).tensorize("i", "move")
     assert "a vector of operand 'x' does not lie in the last dimension of 'a'" in str(caught.value)
@@ -435,7 +547,10 @@ def test_other_steps_may_not_change_what_the_code_took_for_granted() -> None:
     s.reverse_compute_at("D", j[0])
     s.tensorize("i", "gemm")
     check(s, naive)
-    with pytest.raises(ScheduleError, match="changes a buffer whose shape and place are written into the code of 'C', which is tensorized") as caught:
+    with pytest.raises(
+        ScheduleError,
+        match="changes a buffer whose shape and place are written into the code of 'C', which is tensorized",
+    ) as caught:
         s.compact_buffer("T")
     assert "hint: compact_buffer first, tensorize 'C' last" in str(caught.value)
     with pytest.raises(ScheduleError, match="which is tensorized"):
@@ -450,14 +565,22 @@ STAGE = tl.compute((4,), lambda j: const(1.0), "t")
     ("make", "words"),
     [
         (lambda: Intrinsic("x", tl.placeholder((4,)), (), Call("x")), "its meaning is no single compute"),
-        (lambda: Intrinsic("x", tl.compute((4,), lambda i: STAGE[i]), (Operand("y"),), Call("x")), "computes 't' on the way"),
-        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("C")), Call("x")), "one for each of A, B, then the result"),
-        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B"), Operand("C", strides=(1,))), Call("x")), "has 2 dimension.s. and 1 stride.s."),
-        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=0), Operand("C")), Call("x")), "'B' is aligned to 0 bytes"),
-        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=96), Operand("C")), Call("x")), "'B' is aligned to 96 bytes"),
-        (lambda: Intrinsic("x", tl.compute((tl.var("n") * 2,), lambda i: const(1.0)), (Operand("y"),), Call("x")), "instructions have constant shapes"),
-        (lambda: Intrinsic("x", tl.compute((4,), lambda i: const(1.0)), (Operand("y"),), Call("x"), Call("z")), "its meaning reduces nothing"),
-        (lambda: Intrinsic("x", tl.compute((4,), lambda i: tl.reduce(LAST, const(1.0), tl.reduce_axis(4))), (Operand("y"),), Call("x")), "'last' in any order"),
+        (lambda: Intrinsic("x", tl.compute((4,), lambda i: STAGE[i]), (Operand("y"),), Call("x")),
+            "computes 't' on the way"),
+        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("C")), Call("x")),
+            "one for each of A, B, then the result"),
+        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B"), Operand("C", strides=(1,))), Call("x")),
+            "has 2 dimension.s. and 1 stride.s."),
+        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=0), Operand("C")), Call("x")),
+            "'B' is aligned to 0 bytes"),
+        (lambda: Intrinsic("x", GEMM.meaning, (Operand("A"), Operand("B", align=96), Operand("C")), Call("x")),
+            "'B' is aligned to 96 bytes"),
+        (lambda: Intrinsic("x", tl.compute((tl.var("n") * 2,), lambda i: const(1.0)), (Operand("y"),), Call("x")),
+            "instructions have constant shapes"),
+        (lambda: Intrinsic("x", tl.compute((4,), lambda i: const(1.0)), (Operand("y"),), Call("x"), Call("z")),
+            "its meaning reduces nothing"),
+        (lambda: Intrinsic("x", tl.compute((4,), lambda i: tl.reduce(LAST, const(1.0), tl.reduce_axis(4))),
+            (Operand("y"),), Call("x")), "'last' in any order"),
     ],
 )  # fmt: skip
 def test_declarations_that_contradict_themselves(make: Any, words: str) -> None:
@@ -484,7 +607,9 @@ def test_an_operand_outside_its_buffer_is_an_error() -> None:
         interpret(parse_program(text), [np.zeros((8, 8), np.float32)], intrinsics=meanings([GEMM]))
     assert "it takes elements 8 … 71 of 64" in str(caught.value)
     with pytest.raises(LoopError, match="operand 'C' is no address"):
-        interpret(parse_program(text.replace("y[1, 0], 8", "3")), [np.zeros((8, 8), np.float32)], intrinsics=meanings([GEMM]))
+        interpret(
+            parse_program(text.replace("y[1, 0], 8", "3")), [np.zeros((8, 8), np.float32)], intrinsics=meanings([GEMM])
+        )
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,5 @@
-"""The schedules that real kernels are made of, as golden texts: convolution and product in register tiles, softmax by rows."""
+"""The schedules that real kernels are made of, as golden texts: convolution and product in register tiles, softmax by
+rows."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ def test_trace_reads_as_the_calls() -> None:
     s = Schedule(matmul())
     s.choose("tile", [2, 4], default=4)
     s.split("i", [None, 4], names=["a", "b"])
-    assert str(s.trace).splitlines() == ["choose('tile', (2, 4), default=4) → 4", "split('i', (None, 4), names=('a', 'b')) → ('a', 'b')"]
+    assert str(s.trace).splitlines() == [
+        "choose('tile', (2, 4), default=4) → 4",
+        "split('i', (None, 4), names=('a', 'b')) → ('a', 'b')",
+    ]
     assert Trace.from_json(s.trace.to_json()) == s.trace
     assert str(replay(matmul(), s.trace)) == str(s)
 
@@ -64,7 +67,8 @@ def rule(rule_name: str, answer: Offer | Decline, order: int = 0) -> Rule:
 
 def test_the_cheapest_offer_wins_and_priority_breaks_ties() -> None:
     rules = [
-        rule("low", Offer(2.0)), rule("slow", Offer(9.0), 20), rule("b_fast", Offer(2.0), 5), rule("a_fast", Offer(2.0), 5),
+        rule("low", Offer(2.0)), rule("slow", Offer(9.0), 20), rule("b_fast", Offer(2.0), 5), rule("a_fast", Offer(2.0),
+            5),
         rule("special", Decline("dtype", "no int8 here"), 10),
     ]  # fmt: skip
     for order in (rules, rules[::-1]):
@@ -83,7 +87,11 @@ def test_a_cost_is_a_time(cost: float) -> None:
 
 def test_no_rule_takes_it() -> None:
     with pytest.raises(ScheduleError) as caught:
-        select_rule([rule("x", Decline("rank", "rank 2 only")), rule("y", Decline("op", "MatMul is not mine"), 3)], matmul(), None)
+        select_rule(
+            [rule("x", Decline("rank", "rank 2 only")), rule("y", Decline("op", "MatMul is not mine"), 3)],
+            matmul(),
+            None,
+        )
     text = str(caught.value)
     assert "no schedule rule takes program 'matmul'" in text and "operators: MatMul" in text
     assert "y: MatMul is not mine [op]; x: rank 2 only [rank]" in text
@@ -111,7 +119,9 @@ def test_a_rule_that_asks_gets_the_intrinsics() -> None:
 
 def intrinsic() -> Intrinsic:
     x = tl.placeholder((4,), name="X")
-    return Intrinsic("row4", tl.compute((4,), lambda i: x[i] * 2.0, name="Y"), (Operand("X"), Operand("Y")), Call("row4"))
+    return Intrinsic(
+        "row4", tl.compute((4,), lambda i: x[i] * 2.0, name="Y"), (Operand("X"), Operand("Y")), Call("row4")
+    )
 
 
 class Begins(Rule):
@@ -210,5 +220,8 @@ def test_costs_that_are_no_seconds_are_said(cost: float, warns: bool) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         offers_of([Counts()], matmul(), Machine("m", 256, 16))
-    said = "rule 'counts' offers costs that are no seconds (more than 600 for one kernel), and may never be chosen: estimate times by weft.scheduling.costs"
+    said = (
+        "rule 'counts' offers costs that are no seconds (more than 600 for one kernel), and may never be chosen:"
+        " estimate times by weft.scheduling.costs"
+    )
     assert [(w.category, str(w.message)) for w in caught] == [(ScheduleWarning, said)] * warns

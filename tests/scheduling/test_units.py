@@ -1,4 +1,5 @@
-"""Loops on the units of a level of the machine, such as several matrix arrays of one chip; what a program wants of memories and levels, all at once."""
+"""Loops on the units of a level of the machine, such as several matrix arrays of one chip; what a program wants of
+memories and levels, all at once."""
 
 from __future__ import annotations
 
@@ -76,7 +77,10 @@ def test_each_unit_has_a_memory_of_its_own_and_all_share_the_others() -> None:
     assert overflow(shared_out(1).program, ARRAYS) == "wants 2048 bytes of scope 'chip.tiles', there are 1024"
     small = {**ARRAYS.scopes, "chip.common": Scope("chip.common", 2047, 64, "all")}
     machine = Machine("chip", 128, 8, scopes=small, levels=ARRAYS.levels)
-    assert overflow(shared_out(4, "chip.common").program, machine) == "wants 2048 bytes of scope 'chip.common', there are 2047"
+    assert (
+        overflow(shared_out(4, "chip.common").program, machine)
+        == "wants 2048 bytes of scope 'chip.common', there are 2047"
+    )
 
 
 def test_what_levels_do_not_have_is_said_all_at_once() -> None:
@@ -87,23 +91,31 @@ def test_what_levels_do_not_have_is_said_all_at_once() -> None:
       for i in 8 unit.aray { for j in 8 { y[i*8 + j] = t[i*8 + j] } }
     }
     """)
-    assert exceeds(program, ARRAYS) == (
-        "wants 8 units of 'array' for loop 'i', there are 4; "
-        "wants buffer 't' on every unit of 'array', each of which has its own scope 'chip.tiles': allocate it in the loop; "
-        "wants level 'aray' for loop 'i', the machine has array"
+    assert (
+        exceeds(program, ARRAYS)
+        == "wants 8 units of 'array' for loop 'i', there are 4; wants buffer 't' on every unit of 'array', each of"
+        " which has its own scope 'chip.tiles': allocate it in the loop; wants level 'aray' for loop 'i', the"
+        " machine has array"
     )
 
 
 def test_iterations_that_depend_on_each_other_are_not_for_units() -> None:
     s = Schedule(parse_program(PRODUCT), ARRAYS)
-    with pytest.raises(ScheduleError, match=r"the iterations of 'k' are not independent: it carries the reduce iterator 'vk' of block 'C'"):
+    with pytest.raises(
+        ScheduleError,
+        match=r"the iterations of 'k' are not independent: it carries the reduce iterator 'vk' of block 'C'",
+    ):
         s.bind("k", "unit.array")
     with pytest.raises(ScheduleError, match=r"there is no axis 'array'(?s:.*)threadIdx.z, unit.NAME"):
         s.bind("i", "array")
     s.bind("i", "unit.array")
     with pytest.raises(ScheduleError, match=r"unit.array is taken by loop 'i' of the same nest"):
         s.bind("j", "unit.array")
-    several = Schedule(parse_program("program p(x: float32[n]) -> (y: float32[n]) dims(n) { for i in n { block b(v: n = i) { y[v] = x[v] } } }"))
+    several = Schedule(
+        parse_program(
+            "program p(x: float32[n]) -> (y: float32[n]) dims(n) { for i in n { block b(v: n = i) { y[v] = x[v] } } }"
+        )
+    )
     with pytest.raises(ScheduleError, match=r"the extent n of loop 'i' is not a constant"):
         several.bind("i", "unit.array")
     with pytest.raises(LoopError, match="do not depend on 'i'"):
@@ -116,12 +128,18 @@ def test_code_of_units() -> None:
     tiles = {**C.scopes, "chip.tiles": "TILES {type} {name}[{size}];"}
     chip = replace(C, serial=False, scopes=tiles, units={"unit.array": "ON_EVERY_ARRAY({type}, {name}, {extent})"})
     text = Emitter(chip).emit(lowered).source
-    assert text.index("ON_EVERY_ARRAY(int64_t, i_0, 4) {") < text.index("TILES float a_chip_tiles[128];") < text.index("for (")
+    assert (
+        text.index("ON_EVERY_ARRAY(int64_t, i_0, 4) {")
+        < text.index("TILES float a_chip_tiles[128];")
+        < text.index("for (")
+    )
 
 
 def test_units_do_not_share_scratch() -> None:
     with pytest.raises(CodegenError) as caught:
-        Emitter(replace(C, units={"unit.array": "ON({type}, {name}, {extent})"})).emit(lower_program(shared_out(4, "global").program, frozenset()))
+        Emitter(replace(C, units={"unit.array": "ON({type}, {name}, {extent})"})).emit(
+            lower_program(shared_out(4, "global").program, frozenset())
+        )
     assert str(caught.value).startswith("buffer 'a_global' of kernel 'product' is scratch, of which units share one")
     assert "why: each iteration of loop 'i_0' has its own" in str(caught.value)
 
@@ -144,16 +162,26 @@ def test_every_memory_that_is_too_small_is_named() -> None:
       for i in 512 { y[i] = b[i] }
     }
     """)
-    assert exceeds(program, ARRAYS) == "wants 4096 bytes of scope 'chip.common', there are 2048 and 2048 bytes of scope 'chip.tiles', there are 1024"
+    assert (
+        exceeds(program, ARRAYS)
+        == "wants 4096 bytes of scope 'chip.common', there are 2048 and 2048 bytes of scope 'chip.tiles', there are"
+        " 1024"
+    )
 
 
 def test_a_memory_that_the_machine_has_not_is_refused_with_all_that_it_has() -> None:
     known = "its scopes are chip.common, chip.tiles, global, local, register (did you mean 'chip.tiles'?)"
     s = Schedule(parse_program(PRODUCT), ARRAYS)
-    for act in (lambda: s.cache_read("C", "a", "chip.tile"), lambda: s.cache_write("C", scope="chip.tile"), lambda: s.set_scope("C", "chip.tile")):
+    for act in (
+        lambda: s.cache_read("C", "a", "chip.tile"),
+        lambda: s.cache_write("C", scope="chip.tile"),
+        lambda: s.set_scope("C", "chip.tile"),
+    ):
         with pytest.raises(ScheduleError) as caught:
             act()
         assert f"it wants scope 'chip.tile', which the machine has not; {known}" in str(caught.value)
-    program = parse_program("program p(x: float32[1]) -> (y: float32[1]) { allocate t: float32[1] in `chip.tile` t[0] = x[0] y[0] = t[0] }")
+    program = parse_program(
+        "program p(x: float32[1]) -> (y: float32[1]) { allocate t: float32[1] in `chip.tile` t[0] = x[0] y[0] = t[0] }"
+    )
     assert exceeds(program, ARRAYS) == f"wants scope 'chip.tile', which the machine has not; {known}"
     assert exceeds(program, Machine("any", 128, 8)) is None

@@ -1,4 +1,5 @@
-"""Bugs to be found: targets that are right but for one thing. All compute on the board of `tests.mixed`, which interprets loop programs."""
+"""Bugs to be found: targets that are right but for one thing. All compute on the board of `tests.mixed`, which
+interprets loop programs."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ class Rule(board.Anything):
 
 @dataclass
 class Planted:
-    """What a target "planted" does wrong: in its emitter (`code`: text → text), its schedules (`schedule`), and in passes of a plugin."""
+    """What a target "planted" does wrong: in its emitter (`code`: text → text), its schedules (`schedule`), and in
+    passes of a plugin."""
 
     code: Edit = str
     schedule: Callable[[Schedule], None] = lambda s: None
@@ -130,7 +132,14 @@ class Planted:
             return verify(graph, inputs, target, **options)
 
 
-def verify(graph: Graph, inputs: dict[str, Any], target: str, against: str | Engine | None = None, bound: Bound | None = None, **options: Any) -> Verification:
+def verify(
+    graph: Graph,
+    inputs: dict[str, Any],
+    target: str,
+    against: str | Engine | None = None,
+    bound: Bound | None = None,
+    **options: Any,
+) -> Verification:
     other = compiled(graph, against) if isinstance(against, str) else against
     return Verifier(graph, compiled(graph, target), other, inputs, bound or Bound(), **options).run()
 
@@ -156,14 +165,20 @@ class Model:
             with b.named(f"layer{k}/product"):
                 x = b.add(MatMul(), x, self.weight(f"w{k}", int(x.shape[1]), width), name=f"product{k}")
             with b.named(f"layer{k}/bias"):
-                x = b.add(Subtract(), x, z, name="bias1") if k == 1 else b.add(Add(), x, self.weight(f"b{k}", width), name=f"bias{k}")
+                x = (
+                    b.add(Subtract(), x, z, name="bias1")
+                    if k == 1
+                    else b.add(Add(), x, self.weight(f"b{k}", width), name=f"bias{k}")
+                )
             with b.named(f"layer{k}/end"):
                 x = b.add(Softmax() if k == 2 else Relu(), x, name=f"end{k}")
         b.output(x, "y")
         return b.build()
 
     def weight(self, name: str, *shape: int) -> Value:
-        return self.builder.constant(np.random.default_rng(sum(map(ord, name))).standard_normal(shape).astype(np.float32), name)  # type: ignore[no-any-return]
+        return self.builder.constant(
+            np.random.default_rng(sum(map(ord, name))).standard_normal(shape).astype(np.float32), name
+        )  # type: ignore[no-any-return]
 
 
 def model(batch: Any = 3) -> Graph:

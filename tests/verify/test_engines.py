@@ -71,7 +71,10 @@ def test_a_converter_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (blame,) = found.blames
     assert (blame.kind, blame.operator, blame.names) == ("frontend", "Add", ("difference1",))
     assert blame.target == "" and blame.title == "the model is read otherwise"
-    assert blame.why == "the graph's reference and onnxruntime differ: what the frontend made of the model, or onnxruntime, is wrong"
+    assert (
+        blame.why
+        == "the graph's reference and onnxruntime differ: what the frontend made of the model, or onnxruntime, is wrong"
+    )
     assert blame.carried is not None and blame.carried.wrong
 
 

@@ -34,7 +34,10 @@ def test_the_worst_element_is_named() -> None:
     got[1, 0] = np.nextafter(np.float32(3), np.float32(4))
     found = compare(got, want)
     assert (found.elements, found.wrong, found.ulp, found.at) == (4, 1, 1.0, (1, 0))
-    assert found.relative == 2**-22 / 4 and found.text == "1 of 4 elements are wrong, worst is [1, 0]: 3.0000002 instead of 3.0 (1 ulp)"
+    assert (
+        found.relative == 2**-22 / 4
+        and found.text == "1 of 4 elements are wrong, worst is [1, 0]: 3.0000002 instead of 3.0 (1 ulp)"
+    )
     assert compare(got, want, 1e-6).text == "right: 1 ulp at most"
     limits = np.array([[1, 1], [0, 1]])
     assert compare(got + np.float32(0.5), want, limits).at == (1, 0)  # of all that are off, the one that may not be
@@ -57,7 +60,9 @@ def test_what_is_no_number() -> None:
 
 
 def test_integers_booleans_and_complex_numbers() -> None:
-    assert compare(np.array([2**63 - 1, 5]), np.array([2**63 - 2, 5])).wrong == 1  # to the last bit, that float64 does not hold
+    assert (
+        compare(np.array([2**63 - 1, 5]), np.array([2**63 - 2, 5])).wrong == 1
+    )  # to the last bit, that float64 does not hold
     assert compare(np.array([True, False]), np.array([True, True])).at == (1,)
     found = compare(np.array([[1 + 2j, 1j]], np.complex64), np.array([[1 + 2j, 2j]], np.complex64))
     assert (found.elements, found.wrong, found.at, found.got) == (2, 1, (0, 1), "1j")
@@ -92,7 +97,11 @@ def graph(*ops: Any, **weights: Any) -> Graph:
     b = GraphBuilder("g")
     x = b.input("x", tensor_type("float32", (64, 16)))
     for op in ops:
-        operands = [b.constant(np.asarray(w), name) for name, w in weights.items()] if isinstance(op, (MatMul, Add, Subtract)) else []
+        operands = (
+            [b.constant(np.asarray(w), name) for name, w in weights.items()]
+            if isinstance(op, (MatMul, Add, Subtract))
+            else []
+        )
         x = b.add(op, x, *operands)
     b.output(x, "y")
     return b.build()

@@ -39,7 +39,9 @@ def test_nan_and_infinity_are_right_where_they_are_expected() -> None:
     x = np.array([-1.0, 0.0, 1.0, np.nan, np.inf, -np.inf, 2.0, 3.0], np.float32)
     right = Planted().verify(unary(Log(), shape=(8,)), {"x": x}, every=True)
     assert right.passed and np.isfinite(right.outputs[0].difference.relative)
-    wrong = Planted(code=lambda text: text.replace("= log(", "= 0.0f32*log(")).verify(unary(Log(), shape=(8,)), {"x": x})
+    wrong = Planted(code=lambda text: text.replace("= log(", "= 0.0f32*log(")).verify(
+        unary(Log(), shape=(8,)), {"x": x}
+    )
     blame = only(wrong)
     assert (blame.stage, blame.operator, blame.names) == ("codegen", "Log", ("n0",))
     assert blame.difference is not None and blame.difference.wrong == 4 and blame.difference.ulp == np.inf
@@ -86,7 +88,12 @@ def test_layouts_and_their_padding() -> None:
     x = b.input("x", tensor_type("float32", ("n", 5, 9, 9)))
     y = b.add(Relu(), b.add(Conv(pads=(1, 1, 1, 1)), x, weight("w0", 13, 5, 3, 3)))
     norm = [weight(n, 11) for n in ("scale", "shift", "mean")]
-    y = b.add(BatchNorm(), b.add(Conv(), y, weight("w1", 11, 13, 3, 3)), *norm, b.constant(np.ones(11, np.float32), "variance"))
+    y = b.add(
+        BatchNorm(),
+        b.add(Conv(), y, weight("w1", 11, 13, 3, 3)),
+        *norm,
+        b.constant(np.ones(11, np.float32), "variance"),
+    )
     b.output(y, "y")
     assert verify(b.build(), {"x": random.standard_normal((2, 5, 9, 9)).astype(np.float32)}, "llvm", every=True).passed
 
@@ -96,7 +103,12 @@ def test_of_several_targets_the_region_is_named() -> None:
     with registered(sys.modules[board.__name__], "board"):
         found = wrong.verify(model(), given(), "board -ops=MatMul, planted")
     blame = only(found)
-    assert (blame.stage, blame.operator, blame.names, blame.target) == ("codegen", "Subtract", ("layer1/bias",), "board -ops=MatMul, planted")
+    assert (blame.stage, blame.operator, blame.names, blame.target) == (
+        "codegen",
+        "Subtract",
+        ("layer1/bias",),
+        "board -ops=MatMul, planted",
+    )
     assert blame.region.startswith("planted")
 
 
@@ -149,7 +161,8 @@ def test_the_memory_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_rounding_does_is_nobodys_fault() -> None:
-    """A difference of nearly equal sums: hardly a digit of it is right on any target, and every node is right by itself."""
+    """A difference of nearly equal sums: hardly a digit of it is right on any target, and every node is right by
+    itself."""
     b = GraphBuilder("cancel")
     x = b.input("x", tensor_type("float32", (4, 256)))
     w = b.constant(np.ones((256, 4), np.float32), "w")
@@ -193,7 +206,13 @@ def test_intermediate_values_are_not_held() -> None:
         for _ in range(layers):
             x = b.add(Relu(), b.add(MatMul(), x, w))
         b.output(x, "y")
-        verifier = Verifier(b.build(), compiled(b.build(), "llvm"), None, {"x": np.random.default_rng(0).random((1024, 64)).astype(np.float32)}, every=True)
+        verifier = Verifier(
+            b.build(),
+            compiled(b.build(), "llvm"),
+            None,
+            {"x": np.random.default_rng(0).random((1024, 64)).astype(np.float32)},
+            every=True,
+        )
         verifier._parts(verifier.subject)  # compiles
         tracemalloc.start()
         assert verifier.run().passed

@@ -44,7 +44,13 @@ def test_a_schedule_rule_that_writes_the_program_itself() -> None:
             s.program = parse_program(text.replace(" - in", " + in"))
 
     blame = only(Planted(schedule=plan).verify(model(), given()))
-    assert (blame.kind, blame.stage, blame.rule, blame.operator, blame.names) == ("kernel", "schedule", "planted", "Subtract", ("layer1/bias",))
+    assert (blame.kind, blame.stage, blame.rule, blame.operator, blame.names) == (
+        "kernel",
+        "schedule",
+        "planted",
+        "Subtract",
+        ("layer1/bias",),
+    )
     assert blame.step == "" and "its steps do not: it changes the program beside them" in blame.why
 
 
@@ -72,8 +78,15 @@ def test_a_loop_pass() -> None:
     def wrong(program: Program) -> Program:
         return parse_program(str(program).replace(" - in", " + in"))
 
-    blame = only(Planted(loop_passes=[LoopPass("add_instead", wrong, after="flatten_buffers")]).verify(model(), given()))
-    assert (blame.kind, blame.stage, blame.operator, blame.names) == ("kernel", "add_instead", "Subtract", ("layer1/bias",))
+    blame = only(
+        Planted(loop_passes=[LoopPass("add_instead", wrong, after="flatten_buffers")]).verify(model(), given())
+    )
+    assert (blame.kind, blame.stage, blame.operator, blame.names) == (
+        "kernel",
+        "add_instead",
+        "Subtract",
+        ("layer1/bias",),
+    )
     assert blame.title == "a kernel departs: the loop pass 'add_instead'"
 
 
@@ -102,7 +115,9 @@ def test_the_error_of_an_earlier_node_is_not_blamed_on_what_amplifies_it() -> No
 
 
 def test_what_a_kernel_leaves_unwritten_is_wrong() -> None:
-    blame = only(Planted(code=lambda text: text.replace("for relu_i1 in 4 {", "for relu_i1 in 3 {")).verify(model(), given()))
+    blame = only(
+        Planted(code=lambda text: text.replace("for relu_i1 in 4 {", "for relu_i1 in 3 {")).verify(model(), given())
+    )
     assert (blame.stage, blame.operator, blame.names) == ("codegen", "Relu", ("layer1/end",))
     assert blame.difference is not None and (blame.difference.wrong, blame.difference.got) == (3, "nan")
 
@@ -124,7 +139,10 @@ def test_what_nobody_can_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "target_kinds", dict)
     blame = only(Planted(code=lambda text: text.replace(" - in", " + in")).verify(model(), given(), patience=0.0))
     assert (blame.kind, blame.stage, blame.names, blame.title) == ("kernel", "", ("layer1/bias",), "a kernel departs")
-    assert blame.why == "to interpret its program once would take about 0 s: smaller inputs, or more --patience, tell the stage"
+    assert (
+        blame.why
+        == "to interpret its program once would take about 0 s: smaller inputs, or more --patience, tell the stage"
+    )
 
 
 def test_symbolic_sizes() -> None:
@@ -137,7 +155,9 @@ def test_symbolic_sizes() -> None:
 def test_bounds_that_the_user_gives() -> None:
     from weft_testing.verify.measure import Bound
 
-    found = Planted(code=lambda text: text.replace("exp(", "1.0001f32*exp(")).verify(model(), given(), bound=Bound(rtol=1e-2))
+    found = Planted(code=lambda text: text.replace("exp(", "1.0001f32*exp(")).verify(
+        model(), given(), bound=Bound(rtol=1e-2)
+    )
     assert found.passed
     wrong = Planted(code=lambda text: text.replace(" - in", " + in"))
     assert only(wrong.verify(model(), given(), bound=Bound(rtol=1e-3, atol=1e-5))).names == ("layer1/bias",)

@@ -1,4 +1,5 @@
-"""Wheels of every member and of what the guide's readers wrote; an environment of them and what they ask for, and nothing else: no source tree, no network."""
+"""Wheels of every member and of what the guide's readers wrote; an environment of them and what they ask for, and
+nothing else: no source tree, no network."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ from packaging.utils import canonicalize_name
 from tests.needs import lacks, require
 
 ROOT = Path(__file__).parents[2]
-OURS = sorted(p.parent for part in ("runtime", "core", "ops", "testing", "meta", "plugins", "examples") for p in (ROOT / part).rglob("pyproject.toml"))
+OURS = sorted(
+    p.parent
+    for part in ("runtime", "core", "ops", "testing", "meta", "plugins", "examples")
+    for p in (ROOT / part).rglob("pyproject.toml")
+)
 FOLDERS = [*OURS, *sorted(p.parent for p in (ROOT / "tests" / "guide").glob("*/pyproject.toml"))]
 """Ours, which are published, and those of the guide's readers."""
 EXTRAS = {"conform", "dtypes", "text"}
@@ -81,22 +86,28 @@ Run = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def installed(wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`installed("weft", "plugins")`: what a command prints in an environment of the wheels; it must end with `code`, by default 0.
+    """`installed("weft", "plugins")`: what a command prints in an environment of the wheels; it must end with `code`,
+    by default 0.
 
-    What the wheels ask for is linked from the environment of the tests, package by package: what a wheel imports and does not ask for is not there.
+    What the wheels ask for is linked from the environment of the tests, package by package: what a wheel imports and
+    does not ask for is not there.
     """
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
     own = {canonicalize_name(name) for name in wheels}
-    link([r for w in wheels.values() for r in w.requirements] + [Requirement("hatchling"), Requirement("pip")], site, own)
+    link(
+        [r for w in wheels.values() for r in w.requirements] + [Requirement("hatchling"), Requirement("pip")], site, own
+    )
     pip("install", "--no-deps", *(str(w.file) for w in wheels.values()), python=home / "bin" / "python")
     nowhere = tmp_path_factory.mktemp("elsewhere")
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env.update(PATH=f"{home / 'bin'}{os.pathsep}{env['PATH']}", WEFT_CACHE_DIR=str(home / "cache"), COLUMNS="160")
 
     def run(command: str, *words: str, cwd: Path = nowhere, code: int = 0) -> str:
-        done = subprocess.run([home / "bin" / command, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            [home / "bin" / command, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=900
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -104,7 +115,17 @@ def installed(wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory
 
 
 def pip(*words: str, python: Path) -> None:
-    command = [sys.executable, "-m", "pip", "--python", str(python), *words, "--quiet", "--no-index", "--disable-pip-version-check"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        *words,
+        "--quiet",
+        "--no-index",
+        "--disable-pip-version-check",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -123,9 +144,15 @@ def link(asked: Iterable[Requirement], site: Path, own: set[str]) -> None:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             lacks(str(requirement), 'pip install ".[test]"')
-        assert requirement.specifier.contains(found.version, prereleases=True), f"{name} {found.version} is here, {requirement} is asked for"
+        assert requirement.specifier.contains(found.version, prereleases=True), (
+            f"{name} {found.version} is here, {requirement} is asked for"
+        )
         for top in {f.parts[0] for f in found.files or () if f.parts[0] not in ("..", "__pycache__")}:
             if not (site / top).exists():
                 (site / top).symlink_to(Path(str(found.locate_file(top))))
         needs = [Requirement(r) for r in found.requires or ()]
-        queue += [r for r in needs if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in ("", *requirement.extras))]
+        queue += [
+            r
+            for r in needs
+            if r.marker is None or any(r.marker.evaluate({"extra": e}) for e in ("", *requirement.extras))
+        ]

@@ -1,4 +1,5 @@
-"""What a stranger does with the wheels, in an environment that has no source tree: every command works, an accelerator and a library take part."""
+"""What a stranger does with the wheels, in an environment that has no source tree: every command works, an accelerator
+and a library take part."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ def resnet18(path: Path, size: int) -> None:
     weights: list[Any] = []
 
     def weight(shape: tuple[int, ...], terms: int) -> str:
-        weights.append(numpy_helper.from_array((rng.standard_normal(shape) / np.sqrt(terms)).astype(np.float32), f"w{len(weights)}"))
+        weights.append(
+            numpy_helper.from_array(
+                (rng.standard_normal(shape) / np.sqrt(terms)).astype(np.float32), f"w{len(weights)}"
+            )
+        )
         return str(weights[-1].name)
 
     def add(op: str, *inputs: str, **attributes: Any) -> str:
@@ -45,7 +50,9 @@ def resnet18(path: Path, size: int) -> None:
     x = add("Flatten", add("GlobalAveragePool", x))
     add("Gemm", x, weight((512, 10), 512), weight((10,), 1))
     nodes[-1].output[0] = "y"
-    x_info, y_info = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 3, size, size]), ("y", [1, 10])))
+    x_info, y_info = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 3, size, size]), ("y", [1, 10]))
+    )
     graph = helper.make_graph(nodes, "resnet18", [x_info], [y_info], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
 
@@ -62,7 +69,9 @@ def test_nothing_comes_from_the_source_tree(installed: Run, wheels: dict[str, Wh
 def test_every_plugin_is_in_use(installed: Run, wheels: dict[str, Wheel]) -> None:
     out = installed("weft", "plugins")
     assert "out of use" not in out
-    plugins = [name for name, w in wheels.items() if "[project.entry-points" in (w.folder / "pyproject.toml").read_text()]
+    plugins = [
+        name for name, w in wheels.items() if "[project.entry-points" in (w.folder / "pyproject.toml").read_text()
+    ]
     assert len(plugins) > 5  # weft-gpu is a library of three of them, no plugin
     for name in plugins:
         assert f"{name} " in out

@@ -1,4 +1,5 @@
-"""Accelerators as their vendors ship them, in an environment of wheels without a source tree: the example, and those that were written by the guide alone."""
+"""Accelerators as their vendors ship them, in an environment of wheels without a source tree: the example, and those
+that were written by the guide alone."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_targets_conform(installed: Run, target: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "parts"), [("weft-wave", ("tests", "docs")), ("weft-tide", ("tests",))])
-def test_what_came_from_outside_passes_its_own_tests(installed: Run, wheels: dict[str, Wheel], tmp_path: Path, name: str, parts: tuple[str, ...]) -> None:
+def test_what_came_from_outside_passes_its_own_tests(
+    installed: Run, wheels: dict[str, Wheel], tmp_path: Path, name: str, parts: tuple[str, ...]
+) -> None:
     """The tests and what they read, without the package: it is imported from where it was installed."""
     for part in parts:
         shutil.copytree(wheels[name].folder / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))

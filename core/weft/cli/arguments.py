@@ -25,16 +25,33 @@ TargetOption = Annotated[
         "--target",
         "-t",
         callback=_named,
-        help='The target to compile for, e.g. "llvm -mcpu=znver4 -threads=2", or several, preferred first, separated by commas [default: llvm].',
+        help=(
+            'The target to compile for, e.g. "llvm -mcpu=znver4 -threads=2", or several, preferred first, separated by'
+            " commas [default: llvm]."
+        ),
     ),
 ]
-ShapeOption = Annotated[list[str] | None, typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The shape of an input; may be repeated.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="With several targets: fail if the first does not take the whole model.")]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--input-shape", metavar="NAME=1,3,224,224", help="The shape of an input; may be repeated."),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="With several targets: fail if the first does not take the whole model.")
+]
 FrontendOption = Annotated[
     str | None,
-    typer.Option("--frontend", help='The frontend that reads the model, or options for it, e.g. "onnx -dims=batch=4" or "-dims=n=4" [default: by the file].'),
+    typer.Option(
+        "--frontend",
+        help=(
+            'The frontend that reads the model, or options for it, e.g. "onnx -dims=batch=4" or "-dims=n=4" [default:'
+            " by the file]."
+        ),
+    ),
 ]
-RecordsOption = Annotated[str | None, typer.Option("--records", metavar="FILE", help="File of choices, as `weft inspect --stage records` prints them.")]
+RecordsOption = Annotated[
+    str | None,
+    typer.Option("--records", metavar="FILE", help="File of choices, as `weft inspect --stage records` prints them."),
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]
 
 
@@ -69,6 +86,9 @@ def shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
         except ValueError:
             sizes = (-1,)
         if any(d < 0 for d in sizes):
-            raise InputError(f"--input-shape gives '{name}' the sizes '{value}', which are no list of numbers", hint="for example --input-shape x=1,3,224,224")
+            raise InputError(
+                f"--input-shape gives '{name}' the sizes '{value}', which are no list of numbers",
+                hint="for example --input-shape x=1,3,224,224",
+            )
         found[name] = sizes
     return found

@@ -1,4 +1,5 @@
-"""`weft bench`: Weft and other engines on one model, in one process, in turns, so that changes of the machine's speed affect all of them."""
+"""`weft bench`: Weft and other engines on one model, in one process, in turns, so that changes of the machine's speed
+affect all of them."""
 
 from __future__ import annotations
 
@@ -53,16 +54,45 @@ class Contestant:
 
 def bench(
     model: Model,
-    target: Annotated[list[str] | None, typer.Option("--target", "-t", help="The target to compile for; may be repeated to compare [default: llvm].")] = None,
-    against: Annotated[str, typer.Option("--against", metavar="ENGINE,…", help="Other engines to measure: names, all (those installed), or none.")] = "all",
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of each engine [default: the CPUs this process may use].")] = None,
-    time_limit: Annotated[float, typer.Option("--seconds", min=0.0, help="Duration of the measurement in seconds, all engines together.")] = 10.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Number of rounds, instead of --seconds.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", "-t", help="The target to compile for; may be repeated to compare [default: llvm]."),
+    ] = None,
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against", metavar="ENGINE,…", help="Other engines to measure: names, all (those installed), or none."
+        ),
+    ] = "all",
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, help="Threads of each engine [default: the CPUs this process may use]."),
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option("--seconds", min=0.0, help="Duration of the measurement in seconds, all engines together.")
+    ] = 10.0,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Number of rounds, instead of --seconds.")
+    ] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="File for all numbers.")] = None,
-    roofline: Annotated[bool, typer.Option("--roofline", help="Measure Weft alone: the time of every kernel, and its share of the processor's peak.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Measure Weft alone: the time of every kernel; on a device, by the device's clock.")] = False,
-    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="File for the roofline diagram.")] = None,
-    trace_file: Annotated[str | None, typer.Option("--trace", metavar="FILE", help="File for a trace of one run, for Chrome or Perfetto.")] = None,
+    roofline: Annotated[
+        bool,
+        typer.Option(
+            "--roofline", help="Measure Weft alone: the time of every kernel, and its share of the processor's peak."
+        ),
+    ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Measure Weft alone: the time of every kernel; on a device, by the device's clock."
+        ),
+    ] = False,
+    html_file: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="File for the roofline diagram.")
+    ] = None,
+    trace_file: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="File for a trace of one run, for Chrome or Perfetto.")
+    ] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
@@ -70,12 +100,27 @@ def bench(
 ) -> None:
     """Measures the latency of a model with Weft and with other engines.
 
-    All engines run in one process on the same inputs, in turns, so that changes of the machine's speed affect all of them. Prints medians and ratios.
-    With --profile, --roofline or --trace only Weft runs, and each kernel is timed.
+    All engines run in one process on the same inputs, in turns, so that changes of the machine's speed affect all of
+    them. Prints medians and ratios. With --profile, --roofline or --trace only Weft runs, and each kernel is timed.
     """
     require_writable((("--json", json_file), ("--html", html_file), ("--trace", trace_file)), files_of(model, frontend))
     if profile or roofline or html_file or trace_file:
-        examine(model, target, threads, time_limit, rounds, json_file, html_file, trace_file, roofline, input_shape, frontend, seed, profile, records)
+        examine(
+            model,
+            target,
+            threads,
+            time_limit,
+            rounds,
+            json_file,
+            html_file,
+            trace_file,
+            roofline,
+            input_shape,
+            frontend,
+            seed,
+            profile,
+            records,
+        )
         return
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import engine_refuses, is_archive, open_engine, open_executable
@@ -99,11 +144,15 @@ def bench(
 
     for text in dict.fromkeys(target or ([""] if archive else ["llvm"])):
         started = time.perf_counter()
-        executable, stages = open_executable(model, with_threads(text, count) if text else None, frontend=frontend, records=records)
+        executable, stages = open_executable(
+            model, with_threads(text, count) if text else None, frontend=frontend, records=records
+        )
         spent = time.perf_counter() - started
         if not inputs:
             inputs.update(make_inputs(executable.inputs, {}, sizes, seed)[0])
-        contestants.append(Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent, prepared_by(stages)))
+        contestants.append(
+            Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent, prepared_by(stages))
+        )
     for kind in kinds:
         started = time.perf_counter()
         try:
@@ -127,7 +176,10 @@ def bench(
         write(json_file, json.dumps(report, indent=1) + "\n")
     print_report(report)
     if against == "all" and not kinds and not archive:
-        say(f"no peer is installed to compare with: pip install {' or '.join(k.name for k in engine_kinds()) or 'a package that brings one'}")
+        say(
+            "no peer is installed to compare with: pip install"
+            f" {' or '.join(k.name for k in engine_kinds()) or 'a package that brings one'}"
+        )
 
 
 def examine(
@@ -163,7 +215,10 @@ def examine(
     from weft.resolve import resolve_targets
 
     if is_archive(model):
-        raise InputError(f"{model} is compiled already, without clocks around its kernels", hint="give the model that it was compiled from")
+        raise InputError(
+            f"{model} is compiled already, without clocks around its kernels",
+            hint="give the model that it was compiled from",
+        )
     if len(targets or ()) > 1:
         raise InputError(f"--roofline, --profile and --trace take one --target, got {len(targets or ())}")
     count = common_threads(threads, targets or ["llvm"])
@@ -172,7 +227,10 @@ def examine(
     profile: Profile
     if mixed(resolved):
         if roofline or html_file is not None:
-            raise InputError("--roofline and --html measure the host's processor, and this target is a device", hint="--profile and --trace show its kernels")
+            raise InputError(
+                "--roofline and --html measure the host's processor, and this target is a device",
+                hint="--profile and --trace show its kernels",
+            )
         on_devices = compile_on_devices(model, resolved, count, frontend=frontend, input_shapes=sizes)
         inputs, _ = make_inputs(on_devices.executable.inputs, {}, sizes, seed)
         profile = measure_on_devices(on_devices, inputs, min(seconds, 2.0), runs)
@@ -185,7 +243,10 @@ def examine(
         from weft.cli.trace import as_trace
 
         write(trace_file, json.dumps(as_trace(profile), indent=1) + "\n")
-        written.append(f"{trace_file}: one run of {len(profile.calls)} kernel calls; open it at https://ui.perfetto.dev or chrome://tracing")
+        written.append(
+            f"{trace_file}: one run of {len(profile.calls)} kernel calls; open it at https://ui.perfetto.dev or"
+            " chrome://tracing"
+        )
     data = profile.as_data()
     drawn = roofline or html_file is not None
     if drawn:
@@ -218,7 +279,8 @@ def print_profile(data: Mapping[str, Any]) -> None:
     total = data["in_kernels"] or 1.0
     rows = [
         (
-            shorten(k["kernel"], 40), k["rule"], k["calls"], shown(k["seconds"]), f"{k['seconds'] / total:.1%}", rate(k, "flop"), rate(k, "bytes"),
+            shorten(k["kernel"], 40), k["rule"], k["calls"], shown(k["seconds"]), f"{k['seconds'] / total:.1%}", rate(k,
+                "flop"), rate(k, "bytes"),
             shorten(", ".join(k["nodes"]), 50),
         )
         for k in data["kernels"]
@@ -227,7 +289,10 @@ def print_profile(data: Mapping[str, Any]) -> None:
     columns = ["kernel", "rule", "calls", "time", "of kernels", "GFLOP/s", "GB/s", "nodes"]
     print_table(f"{data['model']}, {where}", columns, rows, right=range(2, 7))
     calls = sum(k["calls"] for k in data["kernels"])
-    line = f"{data['runs']} runs, median of the {calls} kernel calls together {shown(data['in_kernels'])}, from the first to the last {shown(data['median'])}"
+    line = (
+        f"{data['runs']} runs, median of the {calls} kernel calls together {shown(data['in_kernels'])}, from the first"
+        f" to the last {shown(data['median'])}"
+    )
     if data["whole"] is not None:
         line += f", of a whole run {shown(data['whole'])}: the rest is copies, the host's own work, and waiting"
     say(line)
@@ -249,7 +314,10 @@ def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind
     for name in dict.fromkeys(part.strip() for part in against.split(",") if part.strip()):
         if name not in by_name:
             close = nearest(name, by_name)
-            raise InputError(f"no engine '{name}'", hint=f"did you mean '{close}'?" if close else "known: " + (", ".join(by_name) or "none"))
+            raise InputError(
+                f"no engine '{name}'",
+                hint=f"did you mean '{close}'?" if close else "known: " + (", ".join(by_name) or "none"),
+            )
         if by_name[name].available() is None:
             raise InputError(f"the engine '{name}' is not installed", hint=f"pip install {name}")
         chosen.append(by_name[name])
@@ -273,7 +341,8 @@ def prepared_by(stages: Mapping[str, float]) -> str:
 
 
 def common_threads(asked: int | None, targets: Sequence[str]) -> int:
-    """Threads of every engine: as asked, else the most that a target's -threads says, else as many CPUs as this process may use.
+    """Threads of every engine: as asked, else the most that a target's -threads says, else as many CPUs as this process
+    may use.
 
     Raises:
         InputError: a target says another number than was asked for.
@@ -284,7 +353,10 @@ def common_threads(asked: int | None, targets: Sequence[str]) -> int:
     said = {text: r.threads for text in targets for r in resolve_targets(text) if r.threads}
     for text, threads in said.items():
         if asked is not None and threads != asked:
-            raise InputError(f"--threads {asked} is for every engine, and the target '{text}' says {threads}", hint="give one of them")
+            raise InputError(
+                f"--threads {asked} is for every engine, and the target '{text}' says {threads}",
+                hint="give one of them",
+            )
     return asked or max(said.values(), default=available_threads())
 
 
@@ -317,7 +389,8 @@ def warm_up(contestants: Sequence[Contestant], show: Callable[[str], None]) -> N
 
 
 def largest_difference(expected: Sequence[Array], results: Sequence[Array]) -> float:
-    """The largest difference of any element as a share of the largest element; infinite for results of other shapes, and of strings that differ."""
+    """The largest difference of any element as a share of the largest element; infinite for results of other shapes,
+    and of strings that differ."""
     import numpy as np
 
     if len(expected) != len(results):
@@ -344,8 +417,11 @@ def largest_difference(expected: Sequence[Array], results: Sequence[Array]) -> f
     return worst
 
 
-def take_turns(contestants: Sequence[Contestant], limit: float, rounds: int | None, show: Callable[[str], None]) -> None:
-    """Round-robin, the first of each round another one, until the time is over (at least three rounds) or the rounds are done."""
+def take_turns(
+    contestants: Sequence[Contestant], limit: float, rounds: int | None, show: Callable[[str], None]
+) -> None:
+    """Round-robin, the first of each round another one, until the time is over (at least three rounds) or the rounds
+    are done."""
     ends, done = time.perf_counter() + limit, 0
     while done < rounds if rounds is not None else done < 3 or time.perf_counter() < ends:
         at = done % len(contestants)
@@ -396,7 +472,11 @@ def as_data(model: str, contestants: Sequence[Contestant], inputs: Mapping[str, 
 
 def _described(value: Any) -> Any:
     """The type of an input; of a sequence those of its elements."""
-    return [_described(v) for v in value] if isinstance(value, list) else {"dtype": str(value.dtype), "shape": list(value.shape)}
+    return (
+        [_described(v) for v in value]
+        if isinstance(value, list)
+        else {"dtype": str(value.dtype), "shape": list(value.shape)}
+    )
 
 
 def machine() -> dict[str, str]:

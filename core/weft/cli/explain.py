@@ -1,4 +1,5 @@
-"""What `weft plugins --explain TARGET` shows: who contributes what to compilations for a target, who won each choice, and why."""
+"""What `weft plugins --explain TARGET` shows: who contributes what to compilations for a target, who won each choice,
+and why."""
 
 from __future__ import annotations
 
@@ -29,21 +30,31 @@ MANY = 6
 
 
 def explain(target: ResolvedTarget) -> list[Choice]:
-    """Every choice that a compilation for `target` makes among plugins, in the order in which it meets them. A part that fails is a row that says how."""
+    """Every choice that a compilation for `target` makes among plugins, in the order in which it meets them. A part
+    that fails is a row that says how."""
     parts = (_kind, _machine, _capabilities, _graph_passes, _offload, _rules, _intrinsics, _loop_passes, _code, _device)
     found: list[Choice] = []
     for part in parts:
         try:
             found += part(target)
         except WeftError as error:
-            found.append(Choice(part.__name__.strip("_").replace("_", " "), "failed", str(_owner(target)), " ".join(str(error).split())))
+            found.append(
+                Choice(
+                    part.__name__.strip("_").replace("_", " "),
+                    "failed",
+                    str(_owner(target)),
+                    " ".join(str(error).split()),
+                )
+            )
     return found
 
 
 def health(host: PluginHost) -> list[str]:
     """A line for every plugin that is out of use, failed, or looks mistaken."""
     lines = [f"{p.distribution} {p.version} ({p.origin}) is out of use: {p.failure}" for p in host.quarantined()]
-    lines += [f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}" for p, hook, error in host.failures]
+    lines += [
+        f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}" for p, hook, error in host.failures
+    ]
     return lines + [f"{p.distribution}: {note}" for p in host.plugins for note in p.notes]
 
 
@@ -83,7 +94,14 @@ def _kind(t: ResolvedTarget) -> list[Choice]:
 def _machine(t: ResolvedTarget) -> list[Choice]:
     m = t.machine
     scopes = f", memories {', '.join(m.scopes)}" if m.scopes else ""
-    return [Choice("machine", m.kind, _owner(t), f"{m.cores} cores, vectors of {m.vector_bits} bits, {m.vector_registers} registers{scopes}")]
+    return [
+        Choice(
+            "machine",
+            m.kind,
+            _owner(t),
+            f"{m.cores} cores, vectors of {m.vector_bits} bits, {m.vector_registers} registers{scopes}",
+        )
+    ]
 
 
 def _capabilities(t: ResolvedTarget) -> list[Choice]:
@@ -106,13 +124,25 @@ def _capabilities(t: ResolvedTarget) -> list[Choice]:
 def _graph_passes(t: ResolvedTarget) -> list[Choice]:
     from weft.passes.pipeline import pass_names
 
-    return list(_ordered("graph passes", pass_names(t.graph_passes()), t.plugins.items("graph_passes", required=t.owner, target=t.target)))
+    return list(
+        _ordered(
+            "graph passes",
+            pass_names(t.graph_passes()),
+            t.plugins.items("graph_passes", required=t.owner, target=t.target),
+        )
+    )
 
 
 def _loop_passes(t: ResolvedTarget) -> list[Choice]:
     from weft.loop.pipeline import ordered
 
-    return list(_ordered("loop passes", [s.name for s in ordered(t.loop_passes())], t.plugins.items("loop_passes", required=t.owner, target=t.target)))
+    return list(
+        _ordered(
+            "loop passes",
+            [s.name for s in ordered(t.loop_passes())],
+            t.plugins.items("loop_passes", required=t.owner, target=t.target),
+        )
+    )
 
 
 def _ordered(what: str, names: Sequence[str], own: Sequence[Contribution]) -> Iterator[Choice]:
@@ -124,7 +154,9 @@ def _ordered(what: str, names: Sequence[str], own: Sequence[Contribution]) -> It
             core.append(name)
             continue
         if core:
-            yield Choice(what, f"{core[0]} … {core[-1]}" if len(core) > 1 else core[0], CORE, f"{len(core)} in the core's order")
+            yield Choice(
+                what, f"{core[0]} … {core[-1]}" if len(core) > 1 else core[0], CORE, f"{len(core)} in the core's order"
+            )
             core = []
         if name is not None:
             after, before = plugins[name].value.after, getattr(plugins[name].value, "before", "")
@@ -161,8 +193,19 @@ def _intrinsics(t: ResolvedTarget) -> list[Choice]:
     rows = []
     for c in t.plugins.items("intrinsics", required=t.owner, target=t.target):
         lacks = [f for f in c.value.requires if f not in t.machine.features]
-        why = f"left out: the machine has no {', '.join(lacks)}" if lacks else "the machine has " + (", ".join(c.value.requires) or "all that it asks for")
-        rows.append(Choice("intrinsics", c.value.name if c.value.name in chosen and not lacks else f"({c.value.name})", _by(c.plugin), why))
+        why = (
+            f"left out: the machine has no {', '.join(lacks)}"
+            if lacks
+            else "the machine has " + (", ".join(c.value.requires) or "all that it asks for")
+        )
+        rows.append(
+            Choice(
+                "intrinsics",
+                c.value.name if c.value.name in chosen and not lacks else f"({c.value.name})",
+                _by(c.plugin),
+                why,
+            )
+        )
     return _together(rows) or [Choice("intrinsics", "none", _owner(t), "no plugin offers one")]
 
 
@@ -174,14 +217,22 @@ def _together(rows: list[Choice]) -> list[Choice]:
     found = []
     for same in alike.values():
         names = [row.chosen for row in same]
-        found += same if len(same) <= MANY else [replace(same[0], chosen=f"{', '.join(names[: MANY - 1])}, … {names[-1]}: {len(same)} in all")]
+        found += (
+            same
+            if len(same) <= MANY
+            else [replace(same[0], chosen=f"{', '.join(names[: MANY - 1])}, … {names[-1]}: {len(same)} in all")]
+        )
     return found
 
 
 def _code(t: ResolvedTarget) -> list[Choice]:
     codegen = t.codegen()
     name = f"{type(codegen).__module__}.{type(codegen).__qualname__}"
-    return [Choice("code generator", name, _owner(t), f"the target's own; {len(codegen.functions)} functions need no expansion")]
+    return [
+        Choice(
+            "code generator", name, _owner(t), f"the target's own; {len(codegen.functions)} functions need no expansion"
+        )
+    ]
 
 
 def _device(t: ResolvedTarget) -> list[Choice]:
@@ -195,7 +246,9 @@ def _device(t: ResolvedTarget) -> list[Choice]:
     if kind is None:
         return [Choice("device", f"({name})", "nobody", "no plugin offers it: what is compiled cannot run here")]
     missing = kind.missing()
-    return [Choice("device", name if missing is None else f"({name})", ", ".join(map(_by, owners)), missing or "it is here")]
+    return [
+        Choice("device", name if missing is None else f"({name})", ", ".join(map(_by, owners)), missing or "it is here")
+    ]
 
 
 def _first_line(value: Any) -> str:

@@ -45,12 +45,16 @@ def make_inputs(
         if known is None:
             continue
         if len(known) != len(info.shape):
-            raise InputError(f"input '{info.name}' has {len(info.shape)} dimensions, {len(known)} are given", where=str(info))
+            raise InputError(
+                f"input '{info.name}' has {len(info.shape)} dimensions, {len(known)} are given", where=str(info)
+            )
         for dim, given_size in zip(info.shape, known):
             if isinstance(dim, str):
                 symbols.setdefault(dim, given_size)
             elif dim != given_size and info.name not in arrays:
-                raise InputError(f"--input-shape gives '{info.name}' a size {given_size} where it has {dim}", where=str(info))
+                raise InputError(
+                    f"--input-shape gives '{info.name}' a size {given_size} where it has {dim}", where=str(info)
+                )
     random = np.random.default_rng(seed)
     origins: dict[str, str] = {}
     for info in infos:
@@ -87,19 +91,28 @@ def _formula(info: TensorInfo, text: str, symbols: Mapping[str, int]) -> int:
     except WeftError:
         value = None
     if not isinstance(value, Const):
-        raise InputError(f"the size {text} of input '{info.name}' is not known", where=str(info), hint=f"give --input-shape {info.name}=…")
+        raise InputError(
+            f"the size {text} of input '{info.name}' is not known",
+            where=str(info),
+            hint=f"give --input-shape {info.name}=…",
+        )
     return int(value.value)
 
 
 def random_value(random: np.random.Generator, info: TensorInfo, shape: tuple[int, ...]) -> Any:
-    """Of a sequence two elements; an optional has one; where only the rank is known, each size is 1, and where not even that, there is one element."""
+    """Of a sequence two elements; an optional has one; where only the rank is known, each size is 1, and where not even
+    that, there is one element."""
     from weft_runtime.plan import ObjectInfo
 
     if not isinstance(info, ObjectInfo):
         return random_array(random, info.dtype, shape)
     if info.within:
         inner = replace(info, within=info.within[1:])
-        return [random_value(random, inner, shape) for _ in range(2)] if info.within[0] == "sequence" else random_value(random, inner, shape)
+        return (
+            [random_value(random, inner, shape) for _ in range(2)]
+            if info.within[0] == "sequence"
+            else random_value(random, inner, shape)
+        )
     return random_array(random, info.dtype, (1,) * (info.rank or 0))
 
 
@@ -107,7 +120,8 @@ WORDS = ("warp", "weft", "loom", "shuttle", "1", "0.5", "")
 
 
 def random_array(random: np.random.Generator, dtype_name: str, shape: tuple[int, ...]) -> Array:
-    """Floats as photographs and activations have them; bytes anywhere in their range; other integers 0 or 1, an index or a mask of any model; short words."""
+    """Floats as photographs and activations have them; bytes anywhere in their range; other integers 0 or 1, an index
+    or a mask of any model; short words."""
     import numpy as np
 
     from weft.dtypes import dtype
@@ -144,7 +158,11 @@ def read_array(name: str, file: str) -> Array:
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         if isinstance(error, (ValueError, EOFError)) and not is_npy(file):
             why = "it is no .npy file"  # which numpy takes for a pickle
-        raise InputError(f"cannot read input '{name}' from '{file}'", why=why, hint="write it with numpy.save") from None
+        raise InputError(
+            f"cannot read input '{name}' from '{file}'", why=why, hint="write it with numpy.save"
+        ) from None
     if not isinstance(array, np.ndarray):
-        raise InputError(f"'{file}' holds several arrays, input '{name}' is one", hint="write it with numpy.save, not numpy.savez")
+        raise InputError(
+            f"'{file}' holds several arrays, input '{name}' is one", hint="write it with numpy.save, not numpy.savez"
+        )
     return array

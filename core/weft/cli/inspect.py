@@ -1,4 +1,5 @@
-"""`weft inspect`: what a compilation did, stage by stage, and why; or what an archive holds. Makes no machine code, runs none."""
+"""`weft inspect`: what a compilation did, stage by stage, and why; or what an archive holds. Makes no machine code,
+runs none."""
 
 from __future__ import annotations
 
@@ -33,19 +34,33 @@ RECORDS = "records"
 
 def inspect(
     model: Model,
-    stage: Annotated[str | None, typer.Option("--stage", "-s", help="Print the text of this stage. Without it, list the stages and the kernels.")] = None,
-    kernel: Annotated[str | None, typer.Option("--kernel", "-k", help="Print this kernel only; a part of its name suffices.")] = None,
-    region: Annotated[str | None, typer.Option("--region", help="With several targets: only this region, or the regions of this target.")] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            "--stage", "-s", help="Print the text of this stage. Without it, list the stages and the kernels."
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", "-k", help="Print this kernel only; a part of its name suffices.")
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option("--region", help="With several targets: only this region, or the regions of this target."),
+    ] = None,
     target: TargetOption = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
-    html_file: Annotated[str | None, typer.Option("--html", metavar="FILE", help="File for a page with all stages and the kernels' times.")] = None,
+    html_file: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="File for a page with all stages and the kernels' times."),
+    ] = None,
 ) -> None:
     """Shows the stages of a compilation, or the contents of an archive.
 
-    Without --stage, lists the stages, the schedule rule of each kernel with its choices, and why other rules declined it. With several targets,
-    also shows where each node is placed, and why. With --html, also runs the model for about a second and times its kernels.
+    Without --stage, lists the stages, the schedule rule of each kernel with its choices, and why other rules declined
+    it. With several targets, also shows where each node is placed, and why. With --html, also runs the model for about
+    a second and times its kernels.
     """
     from weft.cli.opening import is_archive, not_of_archives
 
@@ -54,7 +69,9 @@ def inspect(
     require_writable([("--html", html_file)], files_of(model, frontend))
     if is_archive(model):
         if html_file is not None:
-            raise InputError(f"{model} is compiled already, without what led there", hint="give the model that it was compiled from")
+            raise InputError(
+                f"{model} is compiled already, without what led there", hint="give the model that it was compiled from"
+            )
         given = {"--target": target, "--frontend": frontend, "--input-shape": input_shape, "--kernel": kernel}
         not_of_archives(model, **given, **{"--region": region, "--records": records})
         _inspect_archive(model, stage)
@@ -77,7 +94,10 @@ def inspect(
 
             placed = inspect_placed(graph, resolved, stage, kernel, region, progress.on_stage)
         elif region is not None:
-            raise InputError(f"there is no region '{region}'", why=f"'{resolved[0].target.kind}' computes the whole model on the host's processor")
+            raise InputError(
+                f"there is no region '{region}'",
+                why=f"'{resolved[0].target.kind}' computes the whole model on the host's processor",
+            )
         else:
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
             require_kernel([inspection], kernel)
@@ -88,8 +108,12 @@ def inspect(
         measured = measure(model, resolved, frontend, sizes, has_steps(graph))
         with Progress("inspecting") as progress:
             progress.show("drawing")
-            write(html_file, page(collect(model, target or "llvm", graph, regions, placed if several else None, measured)))
-        say(f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else ""))
+            write(
+                html_file, page(collect(model, target or "llvm", graph, regions, placed if several else None, measured))
+            )
+        say(
+            f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else "")
+        )
     elif several:
         print_placed(placed, stage, region)
     elif stage is None:
@@ -100,7 +124,8 @@ def inspect(
 
 @dataclass
 class Inspection:
-    """What was found: everything where no stage was asked for, else the text of that stage, empty if it has none for the kernel that was asked for."""
+    """What was found: everything where no stage was asked for, else the text of that stage, empty if it has none for
+    the kernel that was asked for."""
 
     compilation: Compilation
     graph: Graph
@@ -116,7 +141,9 @@ class Inspection:
         return Counter(self.kernel_of.values())
 
 
-def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, kernel: str | None, on_stage: OnStage | None = None) -> Inspection:
+def inspect_graph(
+    graph: Graph, resolved: ResolvedTarget, stage: str | None, kernel: str | None, on_stage: OnStage | None = None
+) -> Inspection:
     """Runs a compilation up to `stage`; up to the schedules if it is None.
 
     Raises:
@@ -157,7 +184,9 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
     codegen = resolved.codegen() if stage in (SOURCE, *(s.name for s in loop_stages)) else None
     if stage == SOURCE and not isinstance(codegen, SourceCodegen):
         raise InputError(
-            f"target '{resolved.target.kind}' shows no source", why="it makes code from no text", hint=f"the stage before is '{loop_stages[-1].name}'"
+            f"target '{resolved.target.kind}' shows no source",
+            why="it makes code from no text",
+            hint=f"the stage before is '{loop_stages[-1].name}'",
         )
     for k in kernels:
         if stage == "lower_group":
@@ -176,7 +205,11 @@ def inspect_graph(graph: Graph, resolved: ResolvedTarget, stage: str | None, ker
             program = step.run(program, codegen.functions)
             if step.name == stage:
                 break
-        texts.append(codegen.source(resolved.taken(program)) if stage == SOURCE and isinstance(codegen, SourceCodegen) else str(program))
+        texts.append(
+            codegen.source(resolved.taken(program))
+            if stage == SOURCE and isinstance(codegen, SourceCodegen)
+            else str(program)
+        )
     found.text = "\n\n".join(t.rstrip() for t in texts) if stage != RECORDS else Records(tuple(found.records)).to_json()
     return found
 
@@ -198,7 +231,16 @@ def stages(resolved: ResolvedTarget) -> list[str]:
     from weft.passes.pipeline import pass_names
 
     loop_stages = [s.name for s in ordered(resolved.loop_passes())]
-    return ["load", *pass_names(resolved.graph_passes()), "lower_group", "schedule", RECORDS, *loop_stages, SOURCE, "plan"]
+    return [
+        "load",
+        *pass_names(resolved.graph_passes()),
+        "lower_group",
+        "schedule",
+        RECORDS,
+        *loop_stages,
+        SOURCE,
+        "plan",
+    ]
 
 
 def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]) -> list[Kernel]:
@@ -217,7 +259,9 @@ def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]
             naive, algorithms = compilation.lower(node.op.body)
             by_text[text] = name = kernel_name(node, store.key(naive, compilation.record_of(naive)))
             body = node.op.body
-            compilation.kernels.setdefault(name, Kernel(name, replace(naive, name=name), algorithms=algorithms, body=body))
+            compilation.kernels.setdefault(
+                name, Kernel(name, replace(naive, name=name), algorithms=algorithms, body=body)
+            )
         kernel_of[number] = by_text[text]
     return list(compilation.kernels.values())
 
@@ -238,7 +282,11 @@ def require_kernel(inspections: Sequence[Inspection], wanted: str | None) -> Non
 
 def unknown(what: str, name: str, known: Sequence[str]) -> InputError:
     close = nearest(name, known)
-    return InputError(f"there is no {what} '{name}'", where=f"{what}s: {', '.join(known)}", hint=f"did you mean '{close}'?" if close else None)
+    return InputError(
+        f"there is no {what} '{name}'",
+        where=f"{what}s: {', '.join(known)}",
+        hint=f"did you mean '{close}'?" if close else None,
+    )
 
 
 def schedule_text(kernel: Kernel) -> str:
@@ -275,7 +323,10 @@ def print_summary(found: Inspection) -> None:
     invariants = {p.name: p.invariant for p in ordered_passes(compilation.target.graph_passes())}
     spent = {name: shown(value) for name, value in compilation.seconds.items()}
     invariants["load"] = "as the frontend gave it"
-    rows = [(name, f"{len(g.nodes)} nodes", spent.get(name, ""), invariants.get(name, "")) for name, g in compilation.graphs.items()]
+    rows = [
+        (name, f"{len(g.nodes)} nodes", spent.get(name, ""), invariants.get(name, ""))
+        for name, g in compilation.graphs.items()
+    ]
     per_kernel = f"{len(compilation.kernels)} kernels"
     rows.append(("lower_group", per_kernel, spent.get("lower_group", ""), "naive programs"))
     rows.append(("schedule", per_kernel, spent.get("schedule", ""), "same meaning, by the target's best rule"))
@@ -283,7 +334,12 @@ def print_summary(found: Inspection) -> None:
     if isinstance(compilation.target.codegen(), SourceCodegen):
         rows.append((SOURCE, "", "", "what the target makes code from"))
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
-    print_table(f"{found.graph.name} for {brief(str(compilation.target.target))}", ["stage", "size", "time", "after it"], rows, right=(2,))
+    print_table(
+        f"{found.graph.name} for {brief(str(compilation.target.target))}",
+        ["stage", "size", "time", "after it"],
+        rows,
+        right=(2,),
+    )
     print_table("kernels", ["kernel", "groups", "rule", "declined"], kernel_rows(found), right=(1,))
     print_choices(choice_rows(found))
     say("print a stage with --stage NAME, of one kernel with --kernel NAME")
@@ -292,14 +348,19 @@ def print_summary(found: Inspection) -> None:
 def kernel_rows(found: Inspection) -> list[tuple[str, str, str, str]]:
     """Name, number of groups, rule and declines of every kernel."""
     return [
-        (k.name, str(found.uses[k.name]), k.rule, "\n".join(f"{name}: {reason}" for name, reason in k.declines) or "none")
+        (
+            k.name,
+            str(found.uses[k.name]),
+            k.rule,
+            "\n".join(f"{name}: {reason}" for name, reason in k.declines) or "none",
+        )
         for k in found.compilation.kernels.values()
     ]
 
 
 def choice_rows(found: Inspection) -> list[tuple[str, str, str, str, str]]:
-    """Kernel, choice, value, default and where the value is from, of every choice that has options; the reason, of a record that is not followed."""
-
+    """Kernel, choice, value, default and where the value is from, of every choice that has options; the reason, of a
+    record that is not followed."""
 
     def row(of: str, c: Choice) -> tuple[str, str, str, str, str]:
         return of, c.name, str(c.value), str(c.default), "record" if c.recorded else "default"
@@ -336,7 +397,10 @@ def _inspect_archive(model: str, stage: str | None) -> None:
     elif stage == "sections":
         for name, s in manifest.sections.items():
             entries = ", ".join(f"{entry} at {place}" for entry, place in s.entries.items())
-            say(f"code/{name}: {s.bytes} bytes, sha256 {s.sha256}, by {' '.join((s.plugin, s.version)).strip() or 'unknown'}, entries {entries}")
+            say(
+                f"code/{name}: {s.bytes} bytes, sha256 {s.sha256}, by"
+                f" {' '.join((s.plugin, s.version)).strip() or 'unknown'}, entries {entries}"
+            )
         if manifest.weights is not None:
             say(f"weights: {manifest.weights.bytes} bytes, sha256 {manifest.weights.sha256}")
         for c in manifest.constants:

@@ -1,4 +1,5 @@
-"""What `weft inspect --html` shows, collected as data: graphs of every pass, steps, placement, memory, kernels, and their times."""
+"""What `weft inspect --html` shows, collected as data: graphs of every pass, steps, placement, memory, kernels, and
+their times."""
 
 from __future__ import annotations
 
@@ -22,11 +23,23 @@ PAGE = Path(__file__).with_suffix(".html")
 
 def page(report: Mapping[str, Any]) -> str:
     """One file of HTML that needs nothing else."""
-    data = json.dumps(report, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    data = (
+        json.dumps(report, separators=(",", ":"))
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
     return PAGE.read_text(encoding="utf-8").replace("{{data}}", data)
 
 
-def collect(model: str, target: str, graph: Graph, regions: Mapping[str, Inspection], placed: Placed | None, measured: Mapping[str, Any]) -> dict[str, Any]:
+def collect(
+    model: str,
+    target: str,
+    graph: Graph,
+    regions: Mapping[str, Inspection],
+    placed: Placed | None,
+    measured: Mapping[str, Any],
+) -> dict[str, Any]:
     """The report.
 
     Args:
@@ -53,9 +66,15 @@ def collect(model: str, target: str, graph: Graph, regions: Mapping[str, Inspect
 
 
 def measure(
-    model: str, resolved: Sequence[ResolvedTarget], frontend: str | None, shapes: Mapping[str, Sequence[int]] | None, steps: bool, seconds: float = 1.0
+    model: str,
+    resolved: Sequence[ResolvedTarget],
+    frontend: str | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    steps: bool,
+    seconds: float = 1.0,
 ) -> dict[str, Any]:
-    """Kernels' times and shares of what the processor can do, from runs on random inputs; `unmeasured` says why there are none.
+    """Kernels' times and shares of what the processor can do, from runs on random inputs; `unmeasured` says why there
+    are none.
 
     Args:
         steps: the model is more than one native segment on the host, of which only whole runs are timed.
@@ -83,19 +102,32 @@ def measure(
         profile = measure(profiled, inputs, seconds)
         limits = measure_limits(resolved[0], threads)
         calls = [{"kernel": c.kernel, "seconds": c.median, "nodes": sorted(c.nodes)} for c in profile.calls]
-        return {"sizes": input_sizes(profiled.executable, inputs), "calls": calls, **as_data(profile, limits, roofline(profile, limits))}
+        return {
+            "sizes": input_sizes(profiled.executable, inputs),
+            "calls": calls,
+            **as_data(profile, limits, roofline(profile, limits)),
+        }
     except WeftError as error:
         return {"unmeasured": str(error), "sizes": {}, "kernels": []}
 
 
-def _whole_runs(model: str, target: ResolvedTarget, threads: int, frontend: str | None, shapes: Mapping[str, Sequence[int]], seconds: float) -> dict[str, Any]:
+def _whole_runs(
+    model: str,
+    target: ResolvedTarget,
+    threads: int,
+    frontend: str | None,
+    shapes: Mapping[str, Sequence[int]],
+    seconds: float,
+) -> dict[str, Any]:
     """What a run takes, of a plan of several steps."""
     from weft.cli.bench import machine, with_threads
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import open_executable
     from weft.cli.profile import WARM_RUNS, input_sizes
 
-    executable, _ = open_executable(model, with_threads(str(target.target), threads), frontend=frontend, input_shapes=shapes or None)
+    executable, _ = open_executable(
+        model, with_threads(str(target.target), threads), frontend=frontend, input_shapes=shapes or None
+    )
     inputs, _ = make_inputs(executable.inputs, {}, shapes, 0)
     times: list[float] = []
     ends = time.perf_counter() + seconds
@@ -132,7 +164,15 @@ def _passes(found: Inspection) -> list[dict[str, Any]]:
         text = str(graph)
         said = "as the frontend gave it" if name == "load" else after.get(name, "")
         seconds = found.compilation.seconds.get(name)
-        rows.append({"name": name, "after": said, "nodes": len(graph.nodes), "seconds": seconds, "text": None if text == before else text})
+        rows.append(
+            {
+                "name": name,
+                "after": said,
+                "nodes": len(graph.nodes),
+                "seconds": seconds,
+                "text": None if text == before else text,
+            }
+        )
         before = text
     return rows
 
@@ -145,7 +185,8 @@ def _steps(found: Inspection, measured: Mapping[str, Any]) -> list[dict[str, Any
     assert grouped is not None
     calls = list(measured.get("calls", ()))
     kernels = [found.kernel_of.get(k) for k in range(len(grouped.nodes))]
-    # Calls are in the order of the groups that have kernels; a graph that a profile measured otherwise has none of its times here.
+    # Calls are in the order of the groups that have kernels; a graph that a profile measured otherwise has none of its
+    # times here.
     fits = [c["kernel"] for c in calls] == [k for k in kernels if k is not None]
     timed = iter(calls if fits else [])
     rows = []
@@ -180,7 +221,15 @@ def _memory(found: Inspection, sizes: Mapping[str, int]) -> dict[str, Any]:
         place, size = dim_value(offset, sizes), dim_value(plan.sizes[name], sizes)
         if place is None or size is None or name not in plan.lifetimes:
             continue
-        values.append({"name": name, "offset": place, "bytes": size, "first": plan.lifetimes[name][0], "last": plan.lifetimes[name][1]})
+        values.append(
+            {
+                "name": name,
+                "offset": place,
+                "bytes": size,
+                "first": plan.lifetimes[name][0],
+                "last": plan.lifetimes[name][1],
+            }
+        )
     return {
         "arena": dim_value(plan.arena_bytes, sizes),
         "formula": str(plan.arena_bytes),
@@ -221,7 +270,9 @@ def _kernels(found: Inspection, command: str) -> list[dict[str, Any]]:
 
 
 def _bounded(text: str, command: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n… {len(text) - MOST_TEXT} more characters: {command}"
+    return (
+        text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n… {len(text) - MOST_TEXT} more characters: {command}"
+    )
 
 
 def _placement(placed: Placed) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What the processor can do at most, measured by generated code: arithmetic in registers, and moving memory.
 
-The two axes of the roofline model (Williams, Waterman and Patterson, 2009). Bandwidth depends on where the data lie, so it is measured for sets of
-several sizes, from one that the first cache holds to one that none does.
+The two axes of the roofline model (Williams, Waterman and Patterson, 2009). Bandwidth depends on where the data lie, so
+it is measured for sets of several sizes, from one that the first cache holds to one that none does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Limits:
 
     Attributes:
         flops: float32 operations a second, a multiply-add being two.
-        bandwidths: (bytes of a set, bytes a second when it is moved again and again: read, or half of it read and written to the other half,
+        bandwidths: (bytes of a set, bytes a second when it is moved again and again: read, or half of it read and
+        written to the other half,
             whichever is faster), by size.
     """
 
@@ -40,7 +41,8 @@ class Limits:
     bandwidths: tuple[tuple[int, float], ...]
 
     def bandwidth(self, size: float) -> float:
-        """Bytes a second when a set of `size` bytes is moved: between the measured sizes on a straight line over their logarithm."""
+        """Bytes a second when a set of `size` bytes is moved: between the measured sizes on a straight line over their
+        logarithm."""
         import numpy as np
 
         sizes, rates = zip(*self.bandwidths)
@@ -56,8 +58,9 @@ class Limits:
 
         Args:
             flop: floating-point operations.
-            constants: bytes of constants it reads; they are where a set of `all_constants` bytes is, as a run reads every constant once.
-            others: bytes of the other values it reads and writes, which are taken to be as near as that many bytes can be.
+            constants: bytes of constants it reads; they are where a set of `all_constants` bytes is, as a run reads
+            every constant once. others: bytes of the other values it reads and writes, which are taken to be as near as
+            that many bytes can be.
         """
         moving = constants / self.bandwidth(all_constants) + others / self.bandwidth(others)
         return max(flop / self.flops, moving)
@@ -82,10 +85,19 @@ def measure_limits(target: ResolvedTarget, threads: int) -> Limits:
         steps = max(2, size // step)
         moved = steps * step
         repeats = max(1, -(-TOUCHED // moved))
-        seconds = fastest(build(target, read_program(threads, accumulators, lanes, steps, repeats)), (threads, steps, accumulators, lanes), threads)
+        seconds = fastest(
+            build(target, read_program(threads, accumulators, lanes, steps, repeats)),
+            (threads, steps, accumulators, lanes),
+            threads,
+        )
         half = steps // 2
         seconds = min(
-            seconds, fastest(build(target, write_program(threads, accumulators, lanes, half, repeats)), (threads, half, accumulators, lanes), threads)
+            seconds,
+            fastest(
+                build(target, write_program(threads, accumulators, lanes, half, repeats)),
+                (threads, half, accumulators, lanes),
+                threads,
+            ),
         )
         rates.append((moved, moved * repeats / seconds))
     return Limits(threads, flops, tuple(rates))
@@ -97,7 +109,8 @@ def sizes(caches: tuple[int, int, int]) -> list[int]:
 
 
 def arithmetic_program(threads: int, accumulators: int, lanes: int, rounds: int) -> str:
-    """Independent chains of multiply-adds, one per register. Every chain starts from another value, or LLVM would see that all are one."""
+    """Independent chains of multiply-adds, one per register. Every chain starts from another value, or LLVM would see
+    that all are one."""
     return f"""
 program arithmetic(x: float32[{accumulators + 2}, {lanes}]) -> (y: float32[{threads}, {accumulators}, {lanes}]) {{
   for t in {threads} parallel {{
@@ -115,7 +128,8 @@ program arithmetic(x: float32[{accumulators + 2}, {lanes}]) -> (y: float32[{thre
 
 
 def read_program(threads: int, accumulators: int, lanes: int, steps: int, repeats: int) -> str:
-    """Sums of everything, `repeats` times; as many sums as there are registers, so that additions never wait for each other."""
+    """Sums of everything, `repeats` times; as many sums as there are registers, so that additions never wait for each
+    other."""
     return f"""
 program read(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: float32[{threads}, {accumulators}, {lanes}]) {{
   for t in {threads} parallel {{
@@ -129,7 +143,7 @@ program read(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: flo
     for a2 in {accumulators} unrolled {{ for l2 in {lanes} vectorized {{ y[t, a2, l2] = acc[a2, l2] }} }}
   }}
 }}
-"""
+"""  # noqa: E501
 
 
 def write_program(threads: int, accumulators: int, lanes: int, steps: int, repeats: int) -> str:
@@ -144,7 +158,7 @@ program write(x: float32[{threads}, {steps}, {accumulators}, {lanes}]) -> (y: fl
     }}
   }}
 }}
-"""
+"""  # noqa: E501
 
 
 def build(target: ResolvedTarget, program: str) -> Kernel:
@@ -161,7 +175,11 @@ def fastest(kernel: Kernel, shape: tuple[int, ...], threads: int) -> float:
 
     executable = kernel.executable
     if executable.foreign:
-        raise TargetError("the limits of this target cannot be measured here", where=executable.manifest.target, why="its code does not run on this machine")
+        raise TargetError(
+            "the limits of this target cannot be measured here",
+            where=executable.manifest.target,
+            why="its code does not run on this machine",
+        )
     executable.threads = threads if executable.threads else 0
     # Tiny and not zero: nothing overflows in many rounds, and no operand is one that a processor takes longer for.
     x = np.full(shape, 1e-3, np.float32)

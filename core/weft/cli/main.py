@@ -72,15 +72,28 @@ def _print_version(wanted: bool) -> None:
 
 
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in Weft an error was raised; allowed anywhere on the command line.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print stages and their times on stderr; allowed anywhere on the command line.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback", help="Show where in Weft an error was raised; allowed anywhere on the command line."
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Print stages and their times on stderr; allowed anywhere on the command line."
+        ),
+    ] = False,
 ) -> None:
     """`main` takes --traceback and --verbose itself; here they only stand in the help."""
 
 
 def _add_plugin_commands(app: typer.Typer) -> None:
-    """Adds the plugins' commands and groups. A name that is claimed twice, the core's own included, is a command that says so."""
+    """Adds the plugins' commands and groups. A name that is claimed twice, the core's own included, is a command that
+    says so."""
     from weft.plugins import claimed, host
 
     plugins = host()
@@ -100,7 +113,9 @@ def _add_plugin_commands(app: typer.Typer) -> None:
                 plugins.failed(plugin, "commands", error)
         app.registered_commands = [c for c in app.registered_commands if _name(c) != name]
         app.registered_groups = [g for g in app.registered_groups if _name(g) != name]
-        app.command(name, help=f"Cannot be used: {error.what}.", context_settings={"ignore_unknown_options": True})(_refused(error))
+        app.command(name, help=f"Cannot be used: {error.what}.", context_settings={"ignore_unknown_options": True})(
+            _refused(error)
+        )
 
 
 def _registered(app: typer.Typer) -> list[CommandInfo | TyperInfo]:
@@ -122,7 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character of a message still gets the message
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal that lacks a character of a message still gets the message
     words = list(sys.argv[1:] if arguments is None else arguments)
     ends = words.index("--") if "--" in words else len(words)
     flags = {name: any(w in spelled for w in words[:ends]) for name, spelled in FLAGS.items()}
@@ -151,21 +168,41 @@ FLAGS = {"traceback": ("--traceback",), "verbose": ("--verbose", "-v")}
 def _of_another_kind(error: Exception) -> WeftError:
     """What went wrong, where Weft did not foresee it."""
     if isinstance(error, MemoryError):
-        return WeftError("there is not enough memory", why=str(error) or None, hint="give smaller inputs, or a machine with more memory")
+        return WeftError(
+            "there is not enough memory",
+            why=str(error) or None,
+            hint="give smaller inputs, or a machine with more memory",
+        )
     if isinstance(error, RecursionError):
         return WeftError("something nests deeper than can be followed", why=str(error), hint="--traceback shows where")
     if isinstance(error, OSError):
-        return WeftError(f"'{error.filename}' cannot be used" if error.filename else "the system refuses", why=error.strerror or str(error))
+        return WeftError(
+            f"'{error.filename}' cannot be used" if error.filename else "the system refuses",
+            why=error.strerror or str(error),
+        )
     place = _innermost(error) or raised_in(error)
-    return WeftError("this is a defect", where=place, why=f"{type(error).__name__}: {error}", hint="--traceback shows the whole way; please report it")
+    return WeftError(
+        "this is a defect",
+        where=place,
+        why=f"{type(error).__name__}: {error}",
+        hint="--traceback shows the whole way; please report it",
+    )
 
 
 def _innermost(error: Exception) -> str | None:
     """The innermost line of Weft's own."""
     import traceback as python_traceback
 
-    own = [f for f, _ in python_traceback.walk_tb(error.__traceback__) if str(f.f_globals.get("__name__", "")).startswith("weft")]
-    return f"in {own[-1].f_globals['__name__']}, {Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno}" if own else None
+    own = [
+        f
+        for f, _ in python_traceback.walk_tb(error.__traceback__)
+        if str(f.f_globals.get("__name__", "")).startswith("weft")
+    ]
+    return (
+        f"in {own[-1].f_globals['__name__']}, {Path(own[-1].f_code.co_filename).name}:{own[-1].f_lineno}"
+        if own
+        else None
+    )
 
 
 if __name__ == "__main__":

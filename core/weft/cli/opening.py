@@ -16,7 +16,8 @@ SUFFIX = ".weft"
 
 
 def is_archive(path: str) -> bool:
-    """Whether a file is there and a saved executable, by its name or its first bytes. Several model formats are zips: theirs hold no manifest at the front."""
+    """Whether a file is there and a saved executable, by its name or its first bytes. Several model formats are zips:
+    theirs hold no manifest at the front."""
     if path.endswith(SUFFIX):
         return Path(path).is_file()
     try:
@@ -33,7 +34,9 @@ def not_of_archives(model: str, **options: object) -> None:
     """Raises InputError if one of the options, by name, is given: None is one that is not."""
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise InputError(f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from")
+        raise InputError(
+            f"{model} is compiled already, {given[0]} does not apply", hint="give the model that it was compiled from"
+        )
 
 
 def open_engine(kind: EngineKind, model: str, threads: int) -> Callable[[Any], list[Any]]:
@@ -50,7 +53,11 @@ def open_engine(kind: EngineKind, model: str, threads: int) -> Callable[[Any], l
 
 def engine_refuses(kind: EngineKind, model: str, error: Exception) -> InputError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return InputError(f"the engine '{kind.name}' {kind.available()} does not run {model}", why=" ".join(lines)[:300], hint="leave it out with --against")
+    return InputError(
+        f"the engine '{kind.name}' {kind.available()} does not run {model}",
+        why=" ".join(lines)[:300],
+        hint="leave it out with --against",
+    )
 
 
 def open_executable(
@@ -63,19 +70,27 @@ def open_executable(
     expect: str | None = None,
     records: str | None = None,
 ) -> tuple[Executable, dict[str, float]]:
-    """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it came from the cache).
+    """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it
+    came from the cache).
 
     Args:
         expect: "sha256:<hex>" of an archive.
         records: a file of choices to follow.
 
     Raises:
-        InputError: a target, frontend, shapes or records for an archive, which is compiled already; `expect` for a model.
+        InputError: a target, frontend, shapes or records for an archive, which is compiled already; `expect` for a
+        model.
     """
     from weft.cli.terminal import Progress
 
     if is_archive(model):
-        given = {"--target": target, "--frontend": frontend, "--input-shape": input_shapes, "--strict": strict or None, "--records": records}
+        given = {
+            "--target": target,
+            "--frontend": frontend,
+            "--input-shape": input_shapes,
+            "--strict": strict or None,
+            "--records": records,
+        }
         not_of_archives(model, **given)
         from weft_runtime.executable import Executable
 

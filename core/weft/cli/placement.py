@@ -1,4 +1,5 @@
-"""`weft inspect` where nodes are placed, or are steps of the plan: where every node goes, why not elsewhere, the plans, and each region's compilation."""
+"""`weft inspect` where nodes are placed, or are steps of the plan: where every node goes, why not elsewhere, the plans,
+and each region's compilation."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ STAGES = ("load", "place")
 
 @dataclass
 class Placed:
-    """A graph as regions and steps, and by name of region what its target does with it; `text` of the stage that was asked for."""
+    """A graph as regions and steps, and by name of region what its target does with it; `text` of the stage that was
+    asked for."""
 
     graph: Graph
     outline: Outline | None = None
@@ -49,7 +51,8 @@ class Placed:
 
 @dataclass(frozen=True)
 class Went:
-    """Where a node went: a kind of target, or the host, which does it itself; and why not elsewhere, as (target, code, reason).
+    """Where a node went: a kind of target, or the host, which does it itself; and why not elsewhere, as (target, code,
+    reason).
 
     `plan` is the number of the plan that it is in, None the model's own.
     """
@@ -75,7 +78,11 @@ def went(placed: Placed) -> Iterator[Went]:
         for p in placement.nodes:
             refused = tuple((target, code, reason) for target, (code, reason) in p.refused.items())
             why = why_step(p.node)
-            yield Went(p.node, plan, p.target, refused) if why is None else Went(p.node, plan, HOST, (*refused, (p.target, *why)))
+            yield (
+                Went(p.node, plan, p.target, refused)
+                if why is None
+                else Went(p.node, plan, HOST, (*refused, (p.target, *why)))
+            )
 
 
 def plan_data(placed: Placed) -> list[dict[str, Any]]:
@@ -98,7 +105,10 @@ def plan_data(placed: Placed) -> list[dict[str, Any]]:
                     "names": sorted(node.names),
                 }
             )
-        ends = {side: [f"%{v.name}: {v.type}" for v in values] for side, values in (("inputs", outline.graph.inputs), ("outputs", outline.graph.outputs))}
+        ends = {
+            side: [f"%{v.name}: {v.type}" for v in values]
+            for side, values in (("inputs", outline.graph.inputs), ("outputs", outline.graph.outputs))
+        }
         found.append({"plan": None if outline is placed.outline else outline.number, **ends, "steps": steps})
     return found
 
@@ -121,7 +131,12 @@ def _does(node: Node, runs: Sequence[int], name: str) -> str:
 
 
 def inspect_placed(
-    graph: Graph, targets: Sequence[ResolvedTarget], stage: str | None, kernel: str | None, region: str | None, on_stage: OnStage | None = None
+    graph: Graph,
+    targets: Sequence[ResolvedTarget],
+    stage: str | None,
+    kernel: str | None,
+    region: str | None,
+    on_stage: OnStage | None = None,
 ) -> Placed:
     """Places a graph and runs the compilations of its regions up to `stage`, up to the schedules if it is None.
 
@@ -150,27 +165,46 @@ def inspect_placed(
     if stage == "place":
         placed.text = "\n\n".join([str(placed.graph), *(f"# plan {o.number}\n{o.graph}" for o in placed.plans[1:])])
         return placed
-    bodies = {o.section(k): node.op for o in placed.plans for k, node in enumerate(o.graph.nodes) if isinstance(node.op, Region) and node.op.target != STEP}
+    bodies = {
+        o.section(k): node.op
+        for o in placed.plans
+        for k, node in enumerate(o.graph.nodes)
+        if isinstance(node.op, Region) and node.op.target != STEP
+    }
     if not bodies and stage is not None:
-        raise InputError(f"there is no stage '{stage}'", why="every node is a step that the host does itself", hint="print them with --stage place")
+        raise InputError(
+            f"there is no stage '{stage}'",
+            why="every node is a step that the host does itself",
+            hint="print them with --stage place",
+        )
     wanted = {name: op for name, op in bodies.items() if region in (None, name, op.target)}
     if region is not None and not wanted:
         raise unknown("region", region, list(bodies))
     kinds = [kind for kind, names in known.items() if stage in (None, *names)]
     if stage == SOURCE:
-        kinds = [kind for kind in kinds if isinstance(by_kind[kind].codegen(), SourceCodegen)] or kinds  # if nobody shows any, the first says so
+        kinds = [
+            kind for kind in kinds if isinstance(by_kind[kind].codegen(), SourceCodegen)
+        ] or kinds  # if nobody shows any, the first says so
     if region is not None and not any(op.target in kinds for op in wanted.values()):
         raise unknown("stage", str(stage), [name for op in wanted.values() for name in known[op.target]])
     wanted = {name: op for name, op in wanted.items() if op.target in kinds}
-    placed.regions = {name: inspect_graph(op.body, by_kind[op.target], stage, kernel, on_stage) for name, op in wanted.items()}
+    placed.regions = {
+        name: inspect_graph(op.body, by_kind[op.target], stage, kernel, on_stage) for name, op in wanted.items()
+    }
     require_kernel(list(placed.regions.values()), kernel)
     if stage == RECORDS:
         from weft.records import Records
 
-        placed.text = Records(tuple(dict.fromkeys(r for found in placed.regions.values() for r in found.records))).to_json()
+        placed.text = Records(
+            tuple(dict.fromkeys(r for found in placed.regions.values() for r in found.records))
+        ).to_json()
         return placed
     shown = {name: found.text for name, found in placed.regions.items() if found.text}
-    placed.text = "\n\n".join(f"# region {name}\n{text}" for name, text in shown.items()) if len(bodies) > 1 else "".join(shown.values())
+    placed.text = (
+        "\n\n".join(f"# region {name}\n{text}" for name, text in shown.items())
+        if len(bodies) > 1
+        else "".join(shown.values())
+    )
     return placed
 
 
@@ -213,7 +247,16 @@ def _print_placement(placed: Placed) -> None:
     for p in nodes:
         why = "\n".join(f"{target}: {reason} [{code}]" for target, code, reason in p.refused)
         plan = () if len(placed.plans) == 1 else ("" if p.plan is None else str(p.plan),)
-        shown.append((*plan, f"%{p.node.outputs[0].name}", p.node.op.operator_name, ", ".join(sorted(p.node.names)), p.target, why))
+        shown.append(
+            (
+                *plan,
+                f"%{p.node.outputs[0].name}",
+                p.node.op.operator_name,
+                ", ".join(sorted(p.node.names)),
+                p.target,
+                why,
+            )
+        )
     plan = () if len(placed.plans) == 1 else ("plan",)
     print_table("nodes", [*plan, "value", "operator", "from", "target", "why not elsewhere"], shown)
 
@@ -224,10 +267,16 @@ def _print_plans(placed: Placed) -> None:
 
     rows = [
         (
-            "" if plan["plan"] is None else plan["plan"], number, step["does"], ", ".join(f"%{n}" for n in step["inputs"]),
+            "" if plan["plan"] is None else plan["plan"], number, step["does"],
+            ", ".join(f"%{n}" for n in step["inputs"]),
             "\n".join(f"%{o['name']}: {o['type']}" for o in step["outputs"]), ", ".join(step["names"]),
         )
         for plan in plan_data(placed)
         for number, step in enumerate(plan["steps"])
     ]  # fmt: skip
-    print_table("the plan, and those that its branches and loops run", ["plan", "step", "does", "of", "gives", "from"], rows, right=(0, 1))
+    print_table(
+        "the plan, and those that its branches and loops run",
+        ["plan", "step", "does", "of", "gives", "from"],
+        rows,
+        right=(0, 1),
+    )

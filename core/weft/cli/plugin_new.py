@@ -1,4 +1,5 @@
-"""`weft plugin new NAME`: a plugin package that installs, passes the first level of `weft conform`, compiles and runs."""
+"""`weft plugin new NAME`: a plugin package that installs, passes the first level of `weft conform`, compiles and
+runs."""
 
 from __future__ import annotations
 
@@ -29,9 +30,13 @@ def _group() -> None:
 
 @plugin.command("new")
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. npu: the package will be weft-npu.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the plugin, e.g. npu: the package will be weft-npu.")
+    ],
     kind: Annotated[str, typer.Option("--kind", help="What it contributes: target, frontend or operator.")] = "target",
-    into: Annotated[Path | None, typer.Option("--into", help="The directory to create it in [default: the current one].")] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="The directory to create it in [default: the current one].")
+    ] = None,
 ) -> None:
     """Creates a plugin package that installs, has tests and works.
 
@@ -39,7 +44,10 @@ def new(
     """
     if kind not in KINDS:
         close = nearest(kind, KINDS)
-        raise PluginError(f"there is no kind '{kind}' of plugin", hint=f"did you mean '{close}'?" if close else "kinds: " + ", ".join(KINDS))
+        raise PluginError(
+            f"there is no kind '{kind}' of plugin",
+            hint=f"did you mean '{close}'?" if close else "kinds: " + ", ".join(KINDS),
+        )
     names = Names.of(name)
     _check_free(names, kind)
     root = (into or Path()) / names.distribution
@@ -48,7 +56,10 @@ def new(
     for file in files:
         say(f"wrote {root / file}")
     tests = [f"weft conform --target {names.key}"] if kind == "target" else []
-    say("\nnext:\n" + "\n".join("  " + line for line in (f"cd {root}", "pip install -e .[test]", "weft plugins", "pytest", *tests)))
+    say(
+        "\nnext:\n"
+        + "\n".join("  " + line for line in (f"cd {root}", "pip install -e .[test]", "weft plugins", "pytest", *tests))
+    )
 
 
 @dataclass(frozen=True)
@@ -68,18 +79,26 @@ class Names:
             PluginError: it is no name of a package.
         """
         key = re.sub(r"^weft[-_]", "", name)
-        proper = "-".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", key).lower())).lstrip("0123456789-")
+        proper = "-".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", key).lower())).lstrip(
+            "0123456789-"
+        )
         if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", key) or key == "weft" or len(key) > 30:
             usable = f"for example '{proper}'" if proper and proper != "weft" else "for example 'npu'"
             raise PluginError(
-                f"'{name}' is no name for a plugin", why="a name is up to 30 small letters, digits and single '-', and begins with a letter", hint=usable
+                f"'{name}' is no name for a plugin",
+                why="a name is up to 30 small letters, digits and single '-', and begins with a letter",
+                hint=usable,
             )
         words = key.split("-")
         return cls(key, f"weft-{key}", "_".join(["weft", *words]), "".join(w.capitalize() for w in words))
 
     def rename(self, text: str) -> str:
         """A template's text, or a file's name, for this plugin."""
-        for word, own in (("weft-acme", self.distribution), ("weft_acme", self.module), ("test_acme", "test_" + self.module[5:])):
+        for word, own in (
+            ("weft-acme", self.distribution),
+            ("weft_acme", self.module),
+            ("test_acme", "test_" + self.module[5:]),
+        ):
             text = text.replace(word, own)
         return text.replace("Acme", self.prefix).replace("acme", self.key)
 
@@ -92,10 +111,14 @@ def _check_free(names: Names, kind: str) -> None:
     taken = {p.name: p.distribution for p in plugins.plugins}
     if kind in ("target", "frontend"):
         taken |= {c.value.name: c.plugin.distribution for c in plugins.items(f"{kind}s")}
-    taken |= {package.removeprefix("weft-"): package for package in (*KNOWN_TARGETS.values(), *KNOWN_FRONTENDS.values())}
+    taken |= {
+        package.removeprefix("weft-"): package for package in (*KNOWN_TARGETS.values(), *KNOWN_FRONTENDS.values())
+    }
     if names.key in taken:
         raise PluginError(
-            f"the name '{names.key}' is taken", why=f"{taken[names.key]} has it", hint="take another: two plugins of one name are both out of use"
+            f"the name '{names.key}' is taken",
+            why=f"{taken[names.key]} has it",
+            hint="take another: two plugins of one name are both out of use",
         )
 
 
@@ -107,12 +130,15 @@ def rendered(kind: str, names: Names) -> dict[str, str]:
     found = {}
     for file in sorted(folder.rglob("*.template")):
         path = names.rename(file.relative_to(folder).as_posix().removesuffix(".template"))
-        found[path] = names.rename(file.read_text(encoding="utf-8")).replace("ACME_RANGE", version_range(host().api_version))
+        found[path] = names.rename(file.read_text(encoding="utf-8")).replace(
+            "ACME_RANGE", version_range(host().api_version)
+        )
     return found
 
 
 def version_range(version: str) -> str:
-    """The versions of Weft that a plugin made with this one may ask for: up to the next that may change public names."""
+    """The versions of Weft that a plugin made with this one may ask for: up to the next that may change public
+    names."""
     major, minor = (int(n) for n in re.findall(r"\d+", version)[:2])
     return f">={major}.{minor},<0.{minor + 1}" if major == 0 else f">={major}.{minor},<{major + 1}"
 
@@ -124,11 +150,18 @@ def write(root: Path, files: dict[str, str]) -> None:
         PluginError: there is something of this name already, or it cannot be made.
     """
     if root.exists():
-        raise PluginError(f"'{root}' is there already", hint="nothing is overwritten: take another name, another folder (--into), or remove it")
+        raise PluginError(
+            f"'{root}' is there already",
+            hint="nothing is overwritten: take another name, another folder (--into), or remove it",
+        )
     try:
         for path, text in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text, encoding="utf-8")
     except OSError as error:
         shutil.rmtree(root, ignore_errors=True)  # nothing was there before
-        raise PluginError(f"'{root}' cannot be written", why=obstacle_of_folder(root) or error.strerror or str(error), hint="give another --into") from error
+        raise PluginError(
+            f"'{root}' cannot be written",
+            why=obstacle_of_folder(root) or error.strerror or str(error),
+            hint="give another --into",
+        ) from error

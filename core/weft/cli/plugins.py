@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 
 def plugins(
-    explain: Annotated[str | None, typer.Option("--explain", metavar="TARGET", help="Show who contributes what to this target, what is used, and why.")] = None,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            "--explain", metavar="TARGET", help="Show who contributes what to this target, what is used, and why."
+        ),
+    ] = None,
 ) -> None:
     """Lists installed plugins and their state.
 
@@ -41,7 +46,9 @@ def plugins(
         for p in found.plugins
     ]
     note_claims(found)
-    print_table(f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows)
+    print_table(
+        f"plugins of weft {found.api_version}", ["plugin", "distribution", "needs", "contributes", "health"], rows
+    )
     for line in health(found):
         say(line)
 

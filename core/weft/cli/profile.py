@@ -53,10 +53,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of a model on a target: its calls in order of execution, `runs` times each; `all_constants` bytes of constants a run reads.
+    """Of a model on a target: its calls in order of execution, `runs` times each; `all_constants` bytes of constants a
+    run reads.
 
-    On devices with clocks of their own (`devices`, by name) the calls are theirs, and what the host computes and copies is not among them; `whole` are the
-    seconds of every run as its caller sees them.
+    On devices with clocks of their own (`devices`, by name) the calls are theirs, and what the host computes and copies
+    is not among them; `whole` are the seconds of every run as its caller sees them.
     """
 
     model: str
@@ -87,7 +88,17 @@ class Profile:
             flop = None if any(c.flop is None for c in calls) else sum(c.flop or 0.0 for c in calls)
             moved = None if flop is None else sum(c.constants + c.others for c in calls)
             nodes = list(dict.fromkeys(n for c in calls for n in c.nodes))
-            rows.append({"kernel": name, "rule": calls[0].rule, "calls": len(calls), "seconds": seconds, "flop": flop, "bytes": moved, "nodes": nodes})
+            rows.append(
+                {
+                    "kernel": name,
+                    "rule": calls[0].rule,
+                    "calls": len(calls),
+                    "seconds": seconds,
+                    "flop": flop,
+                    "bytes": moved,
+                    "nodes": nodes,
+                }
+            )
         return {
             "model": self.model,
             "target": self.target,
@@ -112,7 +123,12 @@ class Profiled:
 
 
 def compile_profiled(
-    model: str, target: ResolvedTarget, threads: int, *, frontend: str | None = None, input_shapes: Mapping[str, Sequence[int]] | None = None
+    model: str,
+    target: ResolvedTarget,
+    threads: int,
+    *,
+    frontend: str | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Profiled:
     """Compiles a model; its kernels come from the cache if they are there, and are those of an ordinary compilation."""
     from weft.cli.terminal import Progress
@@ -126,7 +142,11 @@ def compile_profiled(
         graph = load(model, frontend=frontend)
         if has_steps(graph):
             why = "its plan has steps of the host, branches or loops, and no clocks around the kernels between them"
-            raise InputError(f"the kernels of '{name}' are not timed", why=why, hint="`weft bench` times whole runs, `weft inspect` shows its steps")
+            raise InputError(
+                f"the kernels of '{name}' are not timed",
+                why=why,
+                hint="`weft bench` times whole runs, `weft inspect` shows its steps",
+            )
         executable = compilation.run(specialize(graph, input_shapes) if input_shapes else graph)
     return Profiled(name, compilation, executable, threads)
 
@@ -152,11 +172,14 @@ def measure(profiled: Profiled, inputs: Mapping[str, Array], seconds: float = 2.
         times = (ticks - ticks[:, :1, :1]) * tick
     else:
         times = ticks.astype(np.float64)
-    return Profile(profiled.model, executable.manifest.target, profiled.threads, len(stamps), *_calls(profiled, inputs, times))
+    return Profile(
+        profiled.model, executable.manifest.target, profiled.threads, len(stamps), *_calls(profiled, inputs, times)
+    )
 
 
 def seconds_per_tick(executable: Executable, inputs: Mapping[str, Array], stamp: int, returned: float) -> float:
-    """What a tick of the kernels' clock lasts: between two ends of runs that lie a quarter of a second apart or more."""
+    """What a tick of the kernels' clock lasts: between two ends of runs that lie a quarter of a second apart or
+    more."""
     from weft.codegen.profile import PROFILE
 
     while True:
@@ -172,11 +195,16 @@ def _calls(profiled: Profiled, inputs: Mapping[str, Array], times: Array) -> tup
     assembly = profiled.compilation.assembly
     assert assembly is not None
     names = [item.kernel for item in assembly.spec.items if isinstance(item, KernelCall)]
-    return described(profiled.compilation, list(zip(names, assembly.calls)), input_sizes(profiled.executable, inputs), times)
+    return described(
+        profiled.compilation, list(zip(names, assembly.calls)), input_sizes(profiled.executable, inputs), times
+    )
 
 
-def described(compilation: Compilation, launched: Sequence[tuple[str, Node]], sizes: Mapping[str, int], times: Array) -> tuple[tuple[Call, ...], float]:
-    """Calls, and bytes of the constants that they read: a kernel's name and its node each, `times` their begins and ends (run, call, begin or end)."""
+def described(
+    compilation: Compilation, launched: Sequence[tuple[str, Node]], sizes: Mapping[str, int], times: Array
+) -> tuple[tuple[Call, ...], float]:
+    """Calls, and bytes of the constants that they read: a kernel's name and its node each, `times` their begins and
+    ends (run, call, begin or end)."""
     from weft.loop.work import Work, count_work
     from weft.scheduling.rule import select_rule
 
@@ -198,9 +226,24 @@ def described(compilation: Compilation, launched: Sequence[tuple[str, Node]], si
             if value is not None and value.constant is not None:
                 held[value.name] = value.constant.nbytes
         # A kernel from the cache was not scheduled now; the same rule would take it again.
-        rule = rules[kernel.name] = rules.get(kernel.name) or kernel.rule or select_rule(target.rules, kernel.naive, target.machine, target.intrinsics)[0].name
+        rule = rules[kernel.name] = (
+            rules.get(kernel.name)
+            or kernel.rule
+            or select_rule(target.rules, kernel.naive, target.machine, target.intrinsics)[0].name
+        )
         start, end = (tuple(times[:, k, side].tolist()) for side in (0, 1))
-        calls.append(Call(kernel.name, rule, tuple(sorted(node.names)), None if work is None else work.flop, constants, others, start, end))
+        calls.append(
+            Call(
+                kernel.name,
+                rule,
+                tuple(sorted(node.names)),
+                None if work is None else work.flop,
+                constants,
+                others,
+                start,
+                end,
+            )
+        )
     return tuple(calls), sum(held.values())
 
 
@@ -213,4 +256,9 @@ def split_bytes(node: Node, moved: Sequence[float]) -> tuple[float, float]:
 
 def input_sizes(executable: Executable, inputs: Mapping[str, Array]) -> dict[str, int]:
     """What the symbols of input dimensions are for these inputs."""
-    return {d: size for info in executable.inputs for d, size in zip(info.shape, inputs[info.name].shape) if isinstance(d, str)}
+    return {
+        d: size
+        for info in executable.inputs
+        for d, size in zip(info.shape, inputs[info.name].shape)
+        if isinstance(d, str)
+    }

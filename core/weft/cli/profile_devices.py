@@ -55,7 +55,9 @@ def compile_on_devices(
     return OnDevices(name, compilation, executable, threads)
 
 
-def measure_on_devices(profiled: OnDevices, inputs: Mapping[str, Array], seconds: float = 2.0, runs: int | None = None) -> Profile:
+def measure_on_devices(
+    profiled: OnDevices, inputs: Mapping[str, Array], seconds: float = 2.0, runs: int | None = None
+) -> Profile:
     """Runs the model for so many seconds (at least three times), or exactly so often.
 
     Raises:
@@ -68,7 +70,10 @@ def measure_on_devices(profiled: OnDevices, inputs: Mapping[str, Array], seconds
     executable = profiled.executable
     steps = launches(profiled)
     if not steps:
-        raise InputError(f"nothing of '{profiled.model}' runs on a device", hint="`weft inspect` shows why; name the host's target alone to profile that")
+        raise InputError(
+            f"nothing of '{profiled.model}' runs on a device",
+            hint="`weft inspect` shows why; name the host's target alone to profile that",
+        )
     devices = {name: open_device(name) for name in executable.manifest.devices}
     whole: list[float] = []
     times: list[Array] = []
@@ -77,7 +82,11 @@ def measure_on_devices(profiled: OnDevices, inputs: Mapping[str, Array], seconds
     try:
         executable.run(inputs)
         ends = time.perf_counter() + seconds
-        while len(times) < WARM_RUNS + runs if runs is not None else len(times) < WARM_RUNS + 3 or time.perf_counter() < ends:
+        while (
+            len(times) < WARM_RUNS + runs
+            if runs is not None
+            else len(times) < WARM_RUNS + 3 or time.perf_counter() < ends
+        ):
             for device in devices.values():
                 device.recorded()
             started = time.perf_counter()
@@ -96,7 +105,16 @@ def measure_on_devices(profiled: OnDevices, inputs: Mapping[str, Array], seconds
         calls += found
         constants += held
     manifest = executable.manifest
-    return Profile(profiled.model, manifest.target, profiled.threads, len(stacked), tuple(calls), constants, manifest.devices, tuple(whole[WARM_RUNS:]))
+    return Profile(
+        profiled.model,
+        manifest.target,
+        profiled.threads,
+        len(stacked),
+        tuple(calls),
+        constants,
+        manifest.devices,
+        tuple(whole[WARM_RUNS:]),
+    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,8 @@ def launches(profiled: OnDevices) -> list[Launched]:
 
 
 def _of_run(recorded: Mapping[str, Sequence[tuple[str, float, float]]], steps: Sequence[Launched]) -> Array:
-    """Begins and ends of a run's launches in the order of the steps. A device's first launch begins at 0: clocks of several have nothing in common."""
+    """Begins and ends of a run's launches in the order of the steps. A device's first launch begins at 0: clocks of
+    several have nothing in common."""
     import numpy as np
 
     left = {name: iter(those) for name, those in recorded.items()}
@@ -134,6 +153,10 @@ def _of_run(recorded: Mapping[str, Sequence[tuple[str, float, float]]], steps: S
             kernel, start, end = next(left[step.device], ("", 0.0, 0.0))
             if kernel != name:
                 hint = None if kernel else "its plugin has no `record`"
-                raise InputError(f"device '{step.device}' does not tell when kernel '{name}' ran", why=f"it tells of '{kernel}'" if kernel else None, hint=hint)
+                raise InputError(
+                    f"device '{step.device}' does not tell when kernel '{name}' ran",
+                    why=f"it tells of '{kernel}'" if kernel else None,
+                    hint=hint,
+                )
             times.append((start - first[step.device], end - first[step.device]))
     return np.asarray(times, np.float64).reshape(-1, 2)

@@ -1,4 +1,5 @@
-"""`weft bench --roofline`: how far each kernel of a model is from what the processor can do (Williams, Waterman and Patterson, 2009)."""
+"""`weft bench --roofline`: how far each kernel of a model is from what the processor can do (Williams, Waterman and
+Patterson, 2009)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ SHOWN = 25
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel of a run, all of its calls together. Seconds, operations and bytes are of one run; None where a size depends on data.
+    """One kernel of a run, all of its calls together. Seconds, operations and bytes are of one run; None where a size
+    depends on data.
 
     Attributes:
         seconds: sum over its calls of the median time of each.
@@ -69,7 +71,11 @@ def roofline(profile: Profile, limits: Limits) -> list[Row]:
         known = [c.flop for c in calls if c.flop is not None]
         flop = sum(known) if len(known) == len(calls) else None
         moved = None if flop is None else sum(c.constants + c.others for c in calls)
-        limit = None if flop is None else sum(limits.seconds(c.flop or 0.0, c.constants, c.others, profile.all_constants) for c in calls)
+        limit = (
+            None
+            if flop is None
+            else sum(limits.seconds(c.flop or 0.0, c.constants, c.others, profile.all_constants) for c in calls)
+        )
         nodes = tuple(dict.fromkeys(name for c in calls for name in c.nodes))
         rows.append(Row(kernel, calls[0].rule, len(calls), seconds, flop, moved, limit, seconds / total, nodes))
     return sorted(rows, key=lambda r: (r.won is not None, r.won or 0.0), reverse=True)
@@ -120,13 +126,37 @@ def print_roofline(report: Mapping[str, Any]) -> None:
     from weft.cli.terminal import seconds as shown
 
     kernels = report["kernels"]
-    columns = ["kernel", "rule", "calls", "time", "of model", "GFLOP", "moved", "FLOP/B", "GFLOP/s", "GB/s", "of limit", "to win", "nodes"]
+    columns = [
+        "kernel",
+        "rule",
+        "calls",
+        "time",
+        "of model",
+        "GFLOP",
+        "moved",
+        "FLOP/B",
+        "GFLOP/s",
+        "GB/s",
+        "of limit",
+        "to win",
+        "nodes",
+    ]
     rows: list[list[object]] = []
     for k in kernels[:SHOWN]:
-        share = "?" if k["share_of_limit"] is None else Text(f"{k['share_of_limit']:.0%}", style=colour(k["share_of_limit"]))
+        share = (
+            "?"
+            if k["share_of_limit"] is None
+            else Text(f"{k['share_of_limit']:.0%}", style=colour(k["share_of_limit"]))
+        )
         won = "?" if k["won"] is None else shown(k["won"])
         moved = "?" if k["bytes"] is None else size(k["bytes"])
-        measures = [_number(k["flop"], 1e9), moved, _number(k["intensity"]), _number(k["flops"], 1e9), _number(k["bandwidth"], 1e9)]
+        measures = [
+            _number(k["flop"], 1e9),
+            moved,
+            _number(k["intensity"]),
+            _number(k["flops"], 1e9),
+            _number(k["bandwidth"], 1e9),
+        ]
         head = [shorten(k["kernel"], 34), k["rule"], k["calls"], shown(k["seconds"]), f"{k['share_of_model']:.1%}"]
         rows.append([*head, *measures, share, won, shorten(", ".join(k["nodes"]), 40)])
     if len(kernels) > SHOWN:
@@ -134,14 +164,33 @@ def print_roofline(report: Mapping[str, Any]) -> None:
         left = sum(k["won"] or 0.0 for k in rest)
         calls, spent = sum(k["calls"] for k in rest), sum(k["seconds"] for k in rest)
         share_of_model = f"{sum(k['share_of_model'] for k in rest):.1%}"
-        rows.append([f"{len(rest)} more", "", calls, shown(spent), share_of_model, "", "", "", "", "", "", shown(left), "--json and --html have them"])
+        rows.append(
+            [
+                f"{len(rest)} more",
+                "",
+                calls,
+                shown(spent),
+                share_of_model,
+                "",
+                "",
+                "",
+                "",
+                "",
+                "",
+                shown(left),
+                "--json and --html have them",
+            ]
+        )
     title = f"{report['model']}, {report['threads']} thread(s), {report['machine']['processor']}"
     print_table(title, columns, rows, right=range(2, 12))
     bandwidths = ", ".join(f"{rate / 1e9:.0f} GB/s in {size(held)}" for held, rate in report["limits"]["bandwidths"])
     say(f"measured limits: {report['limits']['flops'] / 1e9:.1f} GFLOP/s; moving {bandwidths}")
     whole = f"{report['runs']} runs, median {shown(report['median'])}, of it {shown(report['in_kernels'])} in kernels"
     if report["at_limit"] is not None:
-        whole += f"; all at their limits: {shown(report['at_limit'])} ({report['at_limit'] / (report['in_kernels'] or 1):.0%})"
+        whole += (
+            f"; all at their limits: {shown(report['at_limit'])}"
+            f" ({report['at_limit'] / (report['in_kernels'] or 1):.0%})"
+        )
     say(whole)
 
 
@@ -158,4 +207,12 @@ def _number(value: float | None, unit: float = 1.0) -> str:
     if value is None:
         return "?"
     value /= unit
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.01 or not value else f"{value:.4f}"
+    return (
+        f"{value:.0f}"
+        if value >= 100
+        else f"{value:.1f}"
+        if value >= 10
+        else f"{value:.2f}"
+        if value >= 0.01 or not value
+        else f"{value:.4f}"
+    )

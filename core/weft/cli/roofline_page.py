@@ -23,7 +23,7 @@ td { border-bottom: 1px solid #d8dee4; padding: 3px 10px 3px 0; vertical-align: 
 td.n, th.n { text-align: right; white-space: nowrap } td.k { font-family: ui-monospace, monospace; font-size: 12px; max-width: 22em; overflow-wrap: anywhere }
 td.names { font-size: 12px; color: #57606a; max-width: 34em; overflow-wrap: anywhere }
 svg text { font: 12px system-ui, sans-serif; fill: #57606a } svg .label { fill: #1f2328 }
-"""
+"""  # noqa: E501
 
 
 def page(report: Mapping[str, Any]) -> str:
@@ -34,17 +34,37 @@ def page(report: Mapping[str, Any]) -> str:
         f"{report['machine']['processor']}, {report['threads']} thread(s), {report['target']}",
         f"{report['runs']} runs, median {shown(report['median'])}, of it {shown(report['in_kernels'])} in kernels"
         + ("" if report["at_limit"] is None else f"; all kernels at their limits: {shown(report['at_limit'])}"),
-        f"Measured limits: {limits['flops'] / 1e9:.1f} GFLOP/s of float32; moving {bandwidths}. Constants count as moved from where all constants of a run"
-        " lie together, other values from where a kernel's own fit, so a point may lie above the lowest line.",
+        (
+            f"Measured limits: {limits['flops'] / 1e9:.1f} GFLOP/s of float32; moving {bandwidths}. Constants count as"
+            " moved from where all constants of a run lie together, other values from where a kernel's own fit, so a"
+            " point may lie above the lowest line."
+        ),
     ]
     title = f"Roofline of {report['model']}"
-    lines = ["<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", "</head>"]
-    lines += ["<body>", f"<h1>{escape(title)}</h1>", *(f"<p>{escape(fact)}</p>" for fact in facts), plot(report), *_table(report), "</body>", "</html>"]
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style>",
+        "</head>",
+    ]
+    lines += [
+        "<body>",
+        f"<h1>{escape(title)}</h1>",
+        *(f"<p>{escape(fact)}</p>" for fact in facts),
+        plot(report),
+        *_table(report),
+        "</body>",
+        "</html>",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def plot(report: Mapping[str, Any]) -> str:
-    """SVG: operations a second over operations a byte, both logarithmic. A dot's area is the kernel's share of the model's time."""
+    """SVG: operations a second over operations a byte, both logarithmic. A dot's area is the kernel's share of the
+    model's time."""
     peak, bandwidths = report["limits"]["flops"], report["limits"]["bandwidths"]
     dots = [k for k in report["kernels"] if k["intensity"] and k["flops"]]
     low_x, high_x = _span([k["intensity"] for k in dots] + [peak / rate for _, rate in bandwidths])
@@ -56,7 +76,10 @@ def plot(report: Mapping[str, Any]) -> str:
     def y(flops: float) -> float:
         return HEIGHT - BOTTOM - (math.log10(flops) - low_y) / (high_y - low_y) * (HEIGHT - TOP - BOTTOM)
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+        ' role="img">'
+    ]
     out.append(f'<rect x="0" y="0" width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>')
     for decade in range(math.ceil(low_x), math.floor(high_x) + 1):
         at = x(10.0**decade)
@@ -66,36 +89,59 @@ def plot(report: Mapping[str, Any]) -> str:
         at = y(10.0**decade)
         out.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#e6e9ec"/>')
         out.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{_power(decade - 9)}</text>')
-    out.append(f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 14}" text-anchor="middle">FLOP per byte</text>')
+    out.append(
+        f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 14}" text-anchor="middle">FLOP per'
+        " byte</text>"
+    )
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    out.append(f'<text class="label" x="18" y="{middle:.1f}" text-anchor="middle" transform="rotate(-90 18 {middle:.1f})">GFLOP/s</text>')
+    out.append(
+        f'<text class="label" x="18" y="{middle:.1f}" text-anchor="middle" transform="rotate(-90 18'
+        f' {middle:.1f})">GFLOP/s</text>'
+    )
     ridge = min(peak / rate for _, rate in bandwidths)
-    out.append(f'<line x1="{x(ridge):.1f}" y1="{y(peak):.1f}" x2="{WIDTH - RIGHT}" y2="{y(peak):.1f}" stroke="#1f2328" stroke-width="1.6"/>')
+    out.append(
+        f'<line x1="{x(ridge):.1f}" y1="{y(peak):.1f}" x2="{WIDTH - RIGHT}" y2="{y(peak):.1f}" stroke="#1f2328"'
+        ' stroke-width="1.6"/>'
+    )
     for number, (_, rate) in enumerate(bandwidths):
         start = max(10.0**low_x, 10.0**low_y / rate)
         out.append(
-            f'<line x1="{x(start):.1f}" y1="{y(start * rate):.1f}" x2="{x(peak / rate):.1f}" y2="{y(peak):.1f}" {_stroke(number, len(bandwidths))}/>'
+            f'<line x1="{x(start):.1f}" y1="{y(start * rate):.1f}" x2="{x(peak / rate):.1f}" y2="{y(peak):.1f}"'
+            f" {_stroke(number, len(bandwidths))}/>"
         )
     for k in sorted(dots, key=lambda k: -k["share_of_model"]):
         fill = COLOURS[colour(k["share_of_limit"] or 0.0)]
         radius = 3 + 34 * math.sqrt(min(1.0, k["share_of_model"]) / math.pi)
-        said = f"{k['kernel']} ({k['rule']})\n{k['calls']} call(s), {shown(k['seconds'])}, {k['share_of_model']:.1%} of the model\n"
-        said += f"{k['flops'] / 1e9:.1f} GFLOP/s, {k['share_of_limit'] or 0:.0%} of the limit, {shown(k['won'] or 0.0)} to win\n{', '.join(k['nodes'])[:300]}"
-        out.append(
-            f'<circle cx="{x(k["intensity"]):.1f}" cy="{y(k["flops"]):.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity="0.55" stroke="{fill}">'
-            f"<title>{escape(said)}</title></circle>"
+        said = (
+            f"{k['kernel']} ({k['rule']})\n{k['calls']} call(s), {shown(k['seconds'])}, {k['share_of_model']:.1%} of"
+            " the model\n"
         )
-    # What the lines and colours mean stands beside the plot: inside it dots and lines, which may be anywhere, would cover it.
+        said += (
+            f"{k['flops'] / 1e9:.1f} GFLOP/s, {k['share_of_limit'] or 0:.0%} of the limit, {shown(k['won'] or 0.0)} to"
+            f" win\n{', '.join(k['nodes'])[:300]}"
+        )
+        out.append(
+            f'<circle cx="{x(k["intensity"]):.1f}" cy="{y(k["flops"]):.1f}" r="{radius:.1f}" fill="{fill}"'
+            f' fill-opacity="0.55" stroke="{fill}"><title>{escape(said)}</title></circle>'
+        )
+    # What the lines and colours mean stands beside the plot: inside it dots and lines, which may be anywhere, would
+    # cover it.
     left, at = WIDTH - RIGHT + 36, TOP + 6
     limits = [(f"{peak / 1e9:.1f} GFLOP/s", 'stroke="#1f2328" stroke-width="1.6"')]
-    limits += [(f"{rate / 1e9:.0f} GB/s, {size(held)}", _stroke(k, len(bandwidths))) for k, (held, rate) in enumerate(bandwidths)]
+    limits += [
+        (f"{rate / 1e9:.0f} GB/s, {size(held)}", _stroke(k, len(bandwidths)))
+        for k, (held, rate) in enumerate(bandwidths)
+    ]
     for text, stroke in limits:
         out.append(f'<line x1="{left}" y1="{at - 4}" x2="{left + 34}" y2="{at - 4}" {stroke}/>')
         out.append(f'<text x="{left + 42}" y="{at}">{escape(text)}</text>')
         at += 20
     at += 10
     for name, text in (("green", "80 % of the limit or more"), ("yellow", "50 % or more"), ("red", "less")):
-        out.append(f'<circle cx="{left + 17}" cy="{at - 4}" r="5" fill="{COLOURS[name]}" fill-opacity="0.55" stroke="{COLOURS[name]}"/>')
+        out.append(
+            f'<circle cx="{left + 17}" cy="{at - 4}" r="5" fill="{COLOURS[name]}" fill-opacity="0.55"'
+            f' stroke="{COLOURS[name]}"/>'
+        )
         out.append(f'<text x="{left + 42}" y="{at}">{text}</text>')
         at += 20
     return "\n".join([*out, "</svg>"])
@@ -105,7 +151,10 @@ def _stroke(number: int, count: int) -> str:
     """How the line of a memory is drawn, the last one, the furthest, as the main limit."""
     dashes = ("2 3", "6 3", "10 3 2 3", "14 4", "10 3 2 3 2 3")
     last = number == count - 1
-    return f'stroke="#1f2328" stroke-width="{1.6 if last else 0.9}" stroke-dasharray="{"none" if last else dashes[number % len(dashes)]}"'
+    return (
+        f'stroke="#1f2328" stroke-width="{1.6 if last else 0.9}"'
+        f' stroke-dasharray="{"none" if last else dashes[number % len(dashes)]}"'
+    )
 
 
 def _span(values: list[float]) -> tuple[float, float]:
@@ -118,10 +167,28 @@ def _power(decade: int) -> str:
 
 
 def _table(report: Mapping[str, Any]) -> Iterator[str]:
-    columns = ["kernel", "rule", "calls", "time", "of model", "MFLOP", "moved", "FLOP/B", "GFLOP/s", "GB/s", "of limit", "to win", "nodes"]
+    columns = [
+        "kernel",
+        "rule",
+        "calls",
+        "time",
+        "of model",
+        "MFLOP",
+        "moved",
+        "FLOP/B",
+        "GFLOP/s",
+        "GB/s",
+        "of limit",
+        "to win",
+        "nodes",
+    ]
     numbers = range(2, 12)
     yield "<table>"
-    yield "<tr>" + "".join(f'<th class="n">{c}</th>' if n in numbers else f"<th>{c}</th>" for n, c in enumerate(columns)) + "</tr>"
+    yield (
+        "<tr>"
+        + "".join(f'<th class="n">{c}</th>' if n in numbers else f"<th>{c}</th>" for n, c in enumerate(columns))
+        + "</tr>"
+    )
     for k in report["kernels"]:
         unknown = k["flop"] is None or k["limit"] is None
         cells = [str(k["calls"]), shown(k["seconds"]), f"{k['share_of_model']:.1%}"]
@@ -129,7 +196,13 @@ def _table(report: Mapping[str, Any]) -> Iterator[str]:
             cells += ["?"] * 7
         else:
             intensity = "" if k["intensity"] is None else f"{k['intensity']:.2f}"
-            cells += [f"{k['flop'] / 1e6:.2f}", size(k["bytes"]), intensity, f"{(k['flops'] or 0) / 1e9:.1f}", f"{(k['bandwidth'] or 0) / 1e9:.1f}"]
+            cells += [
+                f"{k['flop'] / 1e6:.2f}",
+                size(k["bytes"]),
+                intensity,
+                f"{(k['flops'] or 0) / 1e9:.1f}",
+                f"{(k['bandwidth'] or 0) / 1e9:.1f}",
+            ]
             share = k["share_of_limit"] or 0.0
             cells += [f'<b style="color: {COLOURS[colour(share)]}">{share:.0%}</b>', shown(k["won"])]
         head = f'<td class="k">{escape(k["kernel"])}</td><td>{escape(k["rule"])}</td>'

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, RecordsOption, SeedOption, ShapeOption, StrictOption, TargetOption, named, shapes
+from weft.cli.arguments import (
+    FrontendOption,
+    Model,
+    RecordsOption,
+    SeedOption,
+    ShapeOption,
+    StrictOption,
+    TargetOption,
+    named,
+    shapes,
+)
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_folder, require_writable
 from weft.errors import InputError
@@ -24,17 +34,25 @@ def run(
     model: Model,
     target: TargetOption = None,
     strict: StrictOption = False,
-    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="File of an input; inputs without one are random.")] = None,
-    output_dir: Annotated[str | None, typer.Option("--output-dir", "-d", help="Directory for the outputs, one .npy file each.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="File of an input; inputs without one are random."),
+    ] = None,
+    output_dir: Annotated[
+        str | None, typer.Option("--output-dir", "-d", help="Directory for the outputs, one .npy file each.")
+    ] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
     seed: SeedOption = 0,
-    expect: Annotated[str | None, typer.Option("--expect", metavar="sha256:HEX", help="Refuse an archive with another hash.")] = None,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="sha256:HEX", help="Refuse an archive with another hash.")
+    ] = None,
 ) -> None:
     """Runs a model or an archive once.
 
-    An archive holds machine code, which runs with your rights: run only archives that you trust. The hashes in an archive detect damage, not malice;
+    An archive holds machine code, which runs with your rights: run only archives that you trust. The hashes in an
+    archive detect damage, not malice;
     --expect accepts only the file with that hash.
     """
     from weft.cli.inputs import make_inputs
@@ -45,7 +63,9 @@ def run(
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
     require_folder("--output-dir", output_dir)
     started = time.perf_counter()
-    executable, stages = open_executable(model, target, frontend=frontend, strict=strict, expect=expect, records=records)
+    executable, stages = open_executable(
+        model, target, frontend=frontend, strict=strict, expect=expect, records=records
+    )
     opened = time.perf_counter() - started
     arrays, origins = make_inputs(executable.inputs, files, sizes, seed)
     started = time.perf_counter()
@@ -55,9 +75,17 @@ def run(
     read = [*files_of(model, frontend), *map(Path, files.values())]
     written = write_arrays(outputs, Path(output_dir), read) if output_dir is not None else {}
     how = "loaded" if not stages else "taken from the cache" if "fuse" not in stages else "compiled"
-    say(f"{executable.manifest.name}: {how} in {shown(opened)}, ran in {shown(ran)} on {brief(executable.manifest.target)}")
+    say(
+        f"{executable.manifest.name}: {how} in {shown(opened)}, ran in {shown(ran)} on"
+        f" {brief(executable.manifest.target)}"
+    )
     print_table("", ["input", "type", "from"], [(n, _type(a), origins[n]) for n, a in arrays.items()])
-    print_table("", ["output", "type", "min", "mean", "max"], [(n, _type(a), *_summary(a)) for n, a in outputs.items()], right=(2, 3, 4))
+    print_table(
+        "",
+        ["output", "type", "min", "mean", "max"],
+        [(n, _type(a), *_summary(a)) for n, a in outputs.items()],
+        right=(2, 3, 4),
+    )
     for name, file in written.items():
         say(f"{name} → {file}")
 
@@ -87,13 +115,15 @@ LONGEST = 60
 
 
 def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path] = ()) -> dict[str, Path]:
-    """One .npy file per array, named like it as far as file systems allow; of a sequence one per element, of an optional without one none.
+    """One .npy file per array, named like it as far as file systems allow; of a sequence one per element, of an
+    optional without one none.
 
     Args:
         inputs: files that the command reads.
 
     Raises:
-        InputError: the folder cannot be written, or a file would take the place of one of `inputs`. Nothing is written then.
+        InputError: the folder cannot be written, or a file would take the place of one of `inputs`. Nothing is written
+        then.
     """
     import numpy as np
 
@@ -104,15 +134,21 @@ def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path]
         for name in arrays:
             base = re.sub(r"[^\w.\-]", "_", name).lstrip(".")[:LONGEST] or "output"
             taken = {p.name for p in written.values()}
-            file = next(f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken)
+            file = next(
+                f for f in (f"{base}{'' if k == 0 else f'_{k}'}.npy" for k in range(len(arrays) + 1)) if f not in taken
+            )
             written[name] = folder / file
         require_writable([("--output-dir", file) for file in written.values()], inputs)
         for name, array in arrays.items():
             with replacing(written[name]) as sink:
-                np.save(sink, array.astype(np.str_) if _is_text(array) else array)  # strings of objects would be a pickle, which nobody should have to trust
+                np.save(
+                    sink, array.astype(np.str_) if _is_text(array) else array
+                )  # strings of objects would be a pickle, which nobody should have to trust
     except OSError as error:
         raise InputError(
-            f"cannot write outputs to '{folder}'", why=obstacle_of_folder(folder) or error.strerror or str(error), hint="give another --output-dir"
+            f"cannot write outputs to '{folder}'",
+            why=obstacle_of_folder(folder) or error.strerror or str(error),
+            hint="give another --output-dir",
         ) from None
     return written
 

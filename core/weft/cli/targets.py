@@ -29,7 +29,13 @@ def targets() -> None:
             machine = resolved.machine
             facts = [
                 ("resolves to", brief(str(resolved.target))),
-                ("machine", f"{machine.kind}, {machine.cores} cores, vectors of {machine.vector_bits} bits, {machine.vector_registers} vector registers"),
+                (
+                    "machine",
+                    (
+                        f"{machine.kind}, {machine.cores} cores, vectors of {machine.vector_bits} bits,"
+                        f" {machine.vector_registers} vector registers"
+                    ),
+                ),
                 ("caches", ", ".join(size(c) for c in machine.caches)),
                 ("features", ", ".join(sorted(machine.features)) or "none"),
                 ("schedule rules", ", ".join(r.name for r in resolved.rules) or "none"),
@@ -50,10 +56,18 @@ def options(kind: TargetKind) -> list[tuple[str, str, str]]:
     from weft.options import written
 
     hints = typing.get_type_hints(kind.options)
-    return [("-" + f.name.replace("_", "-"), written(hints[f.name]), _default(f)) for f in dataclasses.fields(kind.options)]
+    return [
+        ("-" + f.name.replace("_", "-"), written(hints[f.name]), _default(f)) for f in dataclasses.fields(kind.options)
+    ]
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
     if field.default is dataclasses.MISSING:
         return "required" if field.default_factory is dataclasses.MISSING else ""
-    return "this machine's" if field.default is None else ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+    return (
+        "this machine's"
+        if field.default is None
+        else ",".join(map(str, field.default))
+        if isinstance(field.default, tuple)
+        else str(field.default)
+    )

@@ -34,14 +34,23 @@ def say(text: object = "", err: bool = False) -> None:
     typer.echo(shown_lines(text), err=err)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()
+) -> None:
     """A table on stdout, names in it as `say` has them; `right` are the columns that hold numbers."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     heading = Text(shown(title)) if title else None
-    table = Table(title=heading, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False, show_header=any(columns))
+    table = Table(
+        title=heading,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        show_header=any(columns),
+    )
     numbers = set(right)
     for k, name in enumerate(columns):
         table.add_column(Text(name), justify="right" if k in numbers else "left", overflow="fold")
@@ -52,7 +61,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def brief(target: str) -> str:
     """A resolved target string without its dozens of CPU features, which -mcpu mostly implies."""
-    return re.sub(r"-mattr=(\S+)", lambda m: m[0] if m[1].count(",") < 4 else f"-mattr=({m[1].count(',') + 1} features)", target)
+    return re.sub(
+        r"-mattr=(\S+)", lambda m: m[0] if m[1].count(",") < 4 else f"-mattr=({m[1].count(',') + 1} features)", target
+    )
 
 
 def seconds(value: float) -> str:
@@ -63,7 +74,8 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes in the unit that suits it: memory and files are counted in powers of 1024 everywhere, rates of transfer in GB/s, powers of 1000."""
+    """A number of bytes in the unit that suits it: memory and files are counted in powers of 1024 everywhere, rates of
+    transfer in GB/s, powers of 1000."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -83,7 +95,13 @@ class Progress:
         from rich.progress import Progress as Bar
 
         err = console(stderr=True)
-        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+        columns: list[Any] = [
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        ]
         self.bar = Bar(*columns, console=err, transient=True, disable=not err.is_terminal)
         self.title = title
         self.task = self.bar.add_task(shown(title), total=None)
@@ -93,7 +111,9 @@ class Progress:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.bar.stop()
 
     def show(self, what: str) -> None:

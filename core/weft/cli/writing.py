@@ -11,8 +11,8 @@ from weft_runtime.files import input_at, obstacle, obstacle_of_folder, replacing
 
 
 def require_writable(outputs: Iterable[tuple[str, str | Path | None]], inputs: Iterable[str | Path] = ()) -> None:
-    """Raises InputError if a file that a command is to write, each with the option that names it, cannot be written, as far as one can tell before it is, or
-    is one of `inputs` or of the files before it, by whatever name."""
+    """Raises InputError if a file that a command is to write, each with the option that names it, cannot be written, as
+    far as one can tell before it is, or is one of `inputs` or of the files before it, by whatever name."""
     read, before = list(map(Path, inputs)), list[tuple[str, Path]]()
     for option, name in outputs:
         if name is None:
@@ -71,4 +71,6 @@ def write(file: str | Path, text: str) -> None:
         with replacing(Path(file)) as sink:
             sink.write(text.encode())
     except OSError as error:
-        raise InputError(f"cannot write '{file}'", why=obstacle(Path(file)) or error.strerror or str(error), hint="give another file") from None
+        raise InputError(
+            f"cannot write '{file}'", why=obstacle(Path(file)) or error.strerror or str(error), hint="give another file"
+        ) from None

@@ -23,9 +23,10 @@ class KernelCode:
     """Code of one kernel.
 
     `object` is in the target's own format (a relocatable object, a cubin, source text). The kernel's buffers are the
-    program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and THREADS,
-    each buffer aligned as values of the target are (`Machine.alignment`, 64 bytes if it says nothing) and undefined on entry.
-    `parallel`: the code calls `ctx.parallel_for`; a native segment without such a kernel needs no worker pool.
+    program's inputs, its outputs, then one per entry of `scratch`: sizes in bytes, formulas over the program's dims and
+    THREADS, each buffer aligned as values of the target are (`Machine.alignment`, 64 bytes if it says nothing) and
+    undefined on entry. `parallel`: the code calls `ctx.parallel_for`; a native segment without such a kernel needs no
+    worker pool.
     """
 
     name: str
@@ -44,8 +45,8 @@ class Codegen(Protocol):
     def check(self, program: Program) -> list[str]:
         """What `program` uses and this target lacks, everything at once, a line each; empty if it can be compiled.
 
-        A rule has taken the program by then: a line here ends the compilation, or, where several targets share a model, takes the nodes to another, with a
-        warning. So rules decline what does not fit.
+        A rule has taken the program by then: a line here ends the compilation, or, where several targets share a model,
+        takes the nodes to another, with a warning. So rules decline what does not fit.
         """
         ...
 
@@ -80,5 +81,10 @@ def require(codegen: Codegen, program: Program, target: str) -> None:
     """Raises CodegenError naming everything that `program` uses and the target lacks."""
     lacks = codegen.check(program)
     if lacks:
-        hint = "the schedule of the rule that took it should leave none of these; a rule declines in `offer` what its schedules cannot make fit"
-        raise CodegenError(f"target '{target}' cannot compile kernel '{program.name}'", where="\n".join(lacks), hint=hint)
+        hint = (
+            "the schedule of the rule that took it should leave none of these; a rule declines in `offer` what its"
+            " schedules cannot make fit"
+        )
+        raise CodegenError(
+            f"target '{target}' cannot compile kernel '{program.name}'", where="\n".join(lacks), hint=hint
+        )

@@ -1,7 +1,7 @@
 """From the description of a segment to its steps, for every code generator of a host alike: `build_segment(spec)`.
 
-What a segment does, and in which order, `weft.codegen.segment` says; here each part of it becomes loads, arithmetic, checks and calls
-(`weft.codegen.steps`), which a code generator prints one by one.
+What a segment does, and in which order, `weft.codegen.segment` says; here each part of it becomes loads, arithmetic,
+checks and calls (`weft.codegen.steps`), which a code generator prints one by one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def build_segment(spec: SegmentSpec) -> Steps:
     """The steps of a segment.
 
     Raises:
-        CodegenError: for a spec that uses a symbol, buffer or output before it exists, or a formula that has no integer form.
+        CodegenError: for a spec that uses a symbol, buffer or output before it exists, or a formula that has no integer
+        form.
     """
     return _Builder(spec).build()
 
@@ -89,7 +90,9 @@ class _Builder:
             raise CodegenError(what, where=str(expected), why="a symbol in it is never bound")
         calls = [i for i in spec.items if isinstance(i, KernelCall)]
         dims = [len(i.dims) for i in calls] + [len(i.shape) for i in spec.items if isinstance(i, AllocateOutput)]
-        return Steps(spec.name, spec.kernels(), max([1, *(len(i.buffers) for i in calls)]), max([1, *dims]), tuple(self.f.steps))
+        return Steps(
+            spec.name, spec.kernels(), max([1, *(len(i.buffers) for i in calls)]), max([1, *dims]), tuple(self.f.steps)
+        )
 
     # -- checks
     def require(self, cond: Operand, code: int, args: Sequence[Operand] = ()) -> None:
@@ -177,7 +180,9 @@ class _Builder:
             raise CodegenError(f"'{name}' is no data symbol of segment '{self.spec.name}'")
         dtype = source.dtype
         if not (dtype.is_bool or (dtype.is_integer and dtype.bits >= 8)):
-            raise CodegenError(f"data symbol '{name}' has dtype {dtype}", where=self.spec.name, hint="convert it to int64 in a kernel")
+            raise CodegenError(
+                f"data symbol '{name}' has dtype {dtype}", where=self.spec.name, hint="convert it to int64 in a kernel"
+            )
         ref = self.spec.buffers[source.buffer] if 0 <= source.buffer < len(self.spec.buffers) else None
         if isinstance(ref, Input):
             # Reading beyond a tensor that the caller made too small must be an error, not a wild read.
@@ -188,7 +193,9 @@ class _Builder:
             self.require(self.f.test("lt", source.index, total), ErrorCode.DATA_SIZE, (ref.index, source.index, total))
         pointer = self.pointer(source.buffer)
         assert pointer is not None
-        self.f.bind(name, self.f.element(pointer, "uint8" if dtype.is_bool else dtype.name, source.index), range_of_data(dtype))
+        self.f.bind(
+            name, self.f.element(pointer, "uint8" if dtype.is_bool else dtype.name, source.index), range_of_data(dtype)
+        )
 
     # -- buffers
     def pointer(self, index: int) -> Value | None:
@@ -203,19 +210,26 @@ class _Builder:
             return self.data["input", ref.index]
         if isinstance(ref, Output):
             if ("output", ref.index) not in self.data:
-                raise CodegenError(f"output {ref.index} of segment '{spec.name}' is used before it is allocated", hint="put its AllocateOutput first")
+                raise CodegenError(
+                    f"output {ref.index} of segment '{spec.name}' is used before it is allocated",
+                    hint="put its AllocateOutput first",
+                )
             return self.data["output", ref.index]
         if isinstance(ref, Constant):
             return self.constant(ref.index)
         if isinstance(ref.bytes, ex.Const) and ref.bytes.value == 0:
             return None
         if self.arena is None:
-            raise CodegenError(f"buffer {index} of segment '{spec.name}' lies in an arena of no bytes", hint="set arena_bytes")
+            raise CodegenError(
+                f"buffer {index} of segment '{spec.name}' lies in an arena of no bytes", hint="set arena_bytes"
+            )
         return self.f.advance(self.arena, self.exact(ref.offset))
 
     def constant(self, index: int) -> Value:
         if not 0 <= index < self.spec.constants:
-            raise CodegenError(f"segment '{self.spec.name}' has no constant {index}", why=f"it has {self.spec.constants}")
+            raise CodegenError(
+                f"segment '{self.spec.name}' has no constant {index}", why=f"it has {self.spec.constants}"
+            )
         if self.constants is None:
             self.constants = self.f.field(CTX, CONTEXT, "constants")
         if ("constant", index) not in self.data:
@@ -300,4 +314,3 @@ class _Builder:
             assert shape is not None
             got = f.element(shape, "int64", axis)
             self.require(f.test("eq", dim, got), ErrorCode.OUTPUT_SIZE, (k, axis, dim, got))
-

@@ -1,22 +1,37 @@
-"""A segment around one kernel: for kernels of users, and for kernels that are run alone to find what is wrong with one."""
+"""A segment around one kernel: for kernels of users, and for kernels that are run alone to find what is wrong with
+one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from weft.codegen.base import KernelCode
-from weft.codegen.segment import AllocateOutput, Arena, BufferRef, Input, InputDim, Item, KernelCall, Output, SegmentSpec, Symbol, Tensor
+from weft.codegen.segment import (
+    AllocateOutput,
+    Arena,
+    BufferRef,
+    Input,
+    InputDim,
+    Item,
+    KernelCall,
+    Output,
+    SegmentSpec,
+    Symbol,
+    Tensor,
+)
 from weft.dtypes import int64
 from weft.expr.nodes import Expr, Var, add, const, substitute, wrap
 from weft.loop.nodes import Buffer, Program
 
 
 def kernel_segment(program: Program, code: KernelCode, dims: Mapping[str, int] | None = None) -> SegmentSpec:
-    """The segment that takes the program's inputs, allocates its outputs and the kernel's scratch, and calls the kernel.
+    """The segment that takes the program's inputs, allocates its outputs and the kernel's scratch, and calls the
+    kernel.
 
     Args:
         program: one that has the kernel's parameters, at any stage.
-        dims: constants for the program's dims; without, each dim is bound by the input that has it for a dimension, if one has.
+        dims: constants for the program's dims; without, each dim is bound by the input that has it for a dimension, if
+        one has.
     """
     known = dict(dims or {})
 
@@ -36,5 +51,9 @@ def kernel_segment(program: Program, code: KernelCode, dims: Mapping[str, int] |
         buffers.append(Arena(offset, rounded))
         offset = add(offset, rounded)
     items: list[Item] = [AllocateOutput(k, t.dims) for k, t in enumerate(outputs)]
-    items.append(KernelCall(code.name, tuple(range(len(buffers))), tuple(wrap(substitute(d, known), int64) for d in program.dims)))
+    items.append(
+        KernelCall(
+            code.name, tuple(range(len(buffers))), tuple(wrap(substitute(d, known), int64) for d in program.dims)
+        )
+    )
     return SegmentSpec(program.name, inputs, outputs, 0, tuple(symbols.values()), tuple(buffers), tuple(items), offset)

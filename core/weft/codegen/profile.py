@@ -1,6 +1,7 @@
 """A segment that tells when each of its kernels began and ended.
 
-The times are one more output of the segment, so nothing of the binary interface knows of it and a segment without it is byte for byte what it was.
+The times are one more output of the segment, so nothing of the binary interface knows of it and a segment without it is
+byte for byte what it was.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from weft.dtypes import int64
 from weft.expr.nodes import const
 
 PROFILE = "weft.profile"
-"""The output's name: int64[kernel calls, 2], ticks of the processor's clock at the beginning and the end of each call, in their order."""
+"""The output's name: int64[kernel calls, 2], ticks of the processor's clock at the beginning and the end of each call,
+in their order."""
 
 
 def profiled(spec: SegmentSpec) -> SegmentSpec:

@@ -1,26 +1,30 @@
 """What a native segment does, neutral of any chip: bind symbols, check, size the arena, call kernels, allocate outputs.
 
-    SegmentSpec := name, inputs: Tensor*, outputs: Tensor*, constants: int, symbols: Symbol*, buffers: BufferRef*, arena_bytes, items: Item*
-    Symbol      := name, InputDim(input, axis) | Data(buffer, dtype, index)
+    SegmentSpec := name, inputs: Tensor*, outputs: Tensor*, constants: int, symbols: Symbol*, buffers: BufferRef*,
+    arena_bytes, items: Item* Symbol      := name, InputDim(input, axis) | Data(buffer, dtype, index)
     BufferRef   := Input(i) | Output(i) | Constant(k) | Arena(offset, bytes)
-    Item        := KernelCall(kernel, buffers, dims, when) | BindSymbol(name, value) | BindData(symbol) | Check(cond, code, args)
+    Item        := KernelCall(kernel, buffers, dims, when) | BindSymbol(name, value) | BindData(symbol) | Check(cond,
+    code, args)
                  | AllocateOutput(index, shape) | ReserveArena(bytes) | Stamp(buffer, index)
 
 Order of a run:
-1. rank and dtype of every input are checked, InputDim symbols are bound, then Data symbols that read an Input or a Constant;
-2. every input dimension whose formula is bound is compared (a repeated symbol or a constant is such a formula); the others as soon as they are bound;
+1. rank and dtype of every input are checked, InputDim symbols are bound, then Data symbols that read an Input or a
+  Constant;
+2. every input dimension whose formula is bound is compared (a repeated symbol or a constant is such a formula); the
+  others as soon as they are bound;
 3. the checks that stand first among the items;
 4. the arena gets `arena_bytes` (a formula over the symbols bound so far);
 5. the other items, in order. A failing check, kernel or allocation ends the run with its code.
 
-Formulas of int64 are exact: where a sum, difference, product or quotient leaves int64, the run ends with ErrorCode.OVERFLOW; a check fails as if its
-condition did not hold. Of a Select only the side that is chosen counts. What a check says about a symbol holds from there on (`narrowed`), so that emitters
-leave out what it makes certain.
+Formulas of int64 are exact: where a sum, difference, product or quotient leaves int64, the run ends with
+ErrorCode.OVERFLOW; a check fails as if its condition did not hold. Of a Select only the side that is chosen counts.
+What a check says about a symbol holds from there on (`narrowed`), so that emitters leave out what it makes certain.
 
-`weft.codegen.build_segment` makes steps of a spec, which code generators print; `weft.codegen.kernel_segment` makes the spec of a kernel alone.
+`weft.codegen.build_segment` makes steps of a spec, which code generators print; `weft.codegen.kernel_segment` makes the
+spec of a kernel alone.
 
-An arena that must grow for data symbols does so with `ReserveArena`; what it holds stays. Scratch of a kernel is an Arena buffer after its outputs.
-An output is usable as a buffer after its AllocateOutput.
+An arena that must grow for data symbols does so with `ReserveArena`; what it holds stays. Scratch of a kernel is an
+Arena buffer after its outputs. An output is usable as a buffer after its AllocateOutput.
 """
 
 from __future__ import annotations
@@ -98,7 +102,8 @@ BufferRef: TypeAlias = Input | Output | Constant | Arena
 
 @dataclass(frozen=True)
 class KernelCall:
-    """`kernel(ctx, buffers, dims)`: buffers by number in the table: inputs, outputs, scratch. It is called where `when` holds."""
+    """`kernel(ctx, buffers, dims)`: buffers by number in the table: inputs, outputs, scratch. It is called where `when`
+    holds."""
 
     kernel: str
     buffers: tuple[int, ...]
@@ -147,7 +152,8 @@ class ReserveArena:
 
 @dataclass(frozen=True)
 class Stamp:
-    """The processor's clock, in ticks of its own, goes to element `index` (flat) of the int64 buffer number `buffer`."""
+    """The processor's clock, in ticks of its own, goes to element `index` (flat) of the int64 buffer number
+    `buffer`."""
 
     buffer: int
     index: int

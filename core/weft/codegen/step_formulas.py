@@ -1,7 +1,7 @@
 """Formulas of sizes as steps: exact arithmetic of int64, and of other integers as they wrap.
 
-A number of a narrower type is held as the integer that it is, a uint64 as its bits. Of a formula that may leave int64 a truth value says whether it did; who
-uses the formula asks for it.
+A number of a narrower type is held as the integer that it is, a uint64 as its bits. Of a formula that may leave int64 a
+truth value says whether it did; who uses the formula asks for it.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ class Formulas:
             return self.compute("select", below, a, b)
         if of.is_bool:  # & | ^ of truth values
             logic: dict[type, Callable[[], Operand]] = {
-                ex.BitAnd: lambda: self.test("both", a, b), ex.BitOr: lambda: self.test("either", a, b), ex.BitXor: lambda: self.test("ne", a, b),
+                ex.BitAnd: lambda: self.test("both", a, b), ex.BitOr: lambda: self.test("either", a, b),
+                ex.BitXor: lambda: self.test("ne", a, b),
             }  # fmt: skip
             if type(e) in logic:
                 return logic[type(e)]()
@@ -213,7 +214,9 @@ class Formulas:
             return self._division(e, a, b)
         if isinstance(e, (ex.ShiftLeft, ex.ShiftRight)):
             return self._shift(e, a, b)
-        raise CodegenError(f"a segment cannot compute '{e}'", where=self.name, why=f"{type(e).__name__} has no integer form here")
+        raise CodegenError(
+            f"a segment cannot compute '{e}'", where=self.name, why=f"{type(e).__name__} has no integer form here"
+        )
 
     def _sum(self, e: ex.Binary, a: Operand, b: Operand) -> Operand:
         op = _CHECKED[type(e)]
@@ -233,7 +236,11 @@ class Formulas:
             divisor = int(e.b.value)
             if divisor > 0 and divisor & (divisor - 1) == 0 and (unsigned or isinstance(e, (ex.FloorDiv, ex.FloorMod))):
                 shift = divisor.bit_length() - 1
-                return self.compute("and", a, divisor - 1) if rest else self.compute("ushr" if unsigned else "shr", a, shift)
+                return (
+                    self.compute("and", a, divisor - 1)
+                    if rest
+                    else self.compute("ushr" if unsigned else "shr", a, shift)
+                )
         else:
             # A size of zero may reach a divisor (the inferred dimension of an empty reshape); the processor would trap.
             b = self.compute("select", self.test("eq", b, 0), 1, b)
@@ -249,7 +256,9 @@ class Formulas:
         remainder = self.compute("rem", a, b)
         value = remainder if rest else self.compute("div", a, b)
         if isinstance(e, (ex.FloorDiv, ex.FloorMod)):
-            crossed = self.test("both", self.test("lt", self.compute("xor", remainder, b), 0), self.test("ne", remainder, 0))
+            crossed = self.test(
+                "both", self.test("lt", self.compute("xor", remainder, b), 0), self.test("ne", remainder, 0)
+            )
             value = self.compute("add", value, self.compute("select", crossed, b if rest else -1, 0))
         return self._wrapped(value, of)
 

@@ -1,10 +1,13 @@
-"""What a native segment does, step by step, as a code generator prints it: `weft.codegen.build_segment` makes the steps of a `SegmentSpec`.
+"""What a native segment does, step by step, as a code generator prints it: `weft.codegen.build_segment` makes the steps
+of a `SegmentSpec`.
 
-Numbers are integers of 64 bits in two's complement, truth values, or pointers; every value is assigned once, before it is used. A value that is made in a
-branch of an `If` is not used outside of it. The steps end with success; `Require` and `CallKernel` may end the run before. An operand is a value or a
-constant: an integer, True or False, None for a null pointer.
+Numbers are integers of 64 bits in two's complement, truth values, or pointers; every value is assigned once, before it
+is used. A value that is made in a branch of an `If` is not used outside of it. The steps end with success; `Require`
+and `CallKernel` may end the run before. An operand is a value or a constant: an integer, True or False, None for a null
+pointer.
 
-    Compute(result, op, operands)       op is one of OPERATIONS; nothing is undefined: sums wrap, divisors are never 0, nor -1 of the least number,
+    Compute(result, op, operands)       op is one of OPERATIONS; nothing is undefined: sums wrap, divisors are never 0,
+    nor -1 of the least number,
                                         and lengths of shifts are 0 … 63
     Checked(result, beyond, op, a, b)   add, sub or mul, and whether the exact result leaves 64 bits
     LoadField(result, base, structure, field)        of a structure of `weft_runtime.abi`
@@ -13,10 +16,11 @@ constant: an integer, True or False, None for a null pointer.
     StoreElement(base, kind, index, value)
     Advance(result, base, bytes)        a pointer so many bytes further
     If(cond, then, orelse)
-    Require(cond, code, args)           where it does not hold, `code` and `args` go to the context and the run returns `code`
-    AllocateArena(result, bytes)        ctx->allocate_arena: a pointer, null if there is no memory
+    Require(cond, code, args)           where it does not hold, `code` and `args` go to the context and the run returns
+    `code` AllocateArena(result, bytes)        ctx->allocate_arena: a pointer, null if there is no memory
     AllocateStorage(result, output, rank)            ctx->allocate_output, the sizes in DIMS: 0 is success
-    CallKernel(kernel, item)            kernel(CTX, BUFFERS, DIMS): what is not 0 is the run's result; unless the context has an error code by then, it gets
+    CallKernel(kernel, item)            kernel(CTX, BUFFERS, DIMS): what is not 0 is the run's result; unless the
+    context has an error code by then, it gets
                                         ErrorCode.KERNEL, `item` and what the kernel returned
     Ticks(result)                       the processor's clock
 """
@@ -151,7 +155,19 @@ class Ticks:
 
 
 Step: TypeAlias = (
-    Compute | Checked | LoadField | TypeWord | LoadElement | StoreElement | Advance | If | Require | AllocateArena | AllocateStorage | CallKernel | Ticks
+    Compute
+    | Checked
+    | LoadField
+    | TypeWord
+    | LoadElement
+    | StoreElement
+    | Advance
+    | If
+    | Require
+    | AllocateArena
+    | AllocateStorage
+    | CallKernel
+    | Ticks
 )
 
 

@@ -11,7 +11,8 @@ from weft.expr.nodes import Broadcast, Cast, Const, Expr, Var, walk
 
 @dataclass(frozen=True)
 class Affine:
-    """e = Σ coefficients[v]·v + rest; coefficients and rest hold none of the variables, zero coefficients are left out."""
+    """e = Σ coefficients[v]·v + rest; coefficients and rest hold none of the variables, zero coefficients are left
+    out."""
 
     coefficients: dict[str, Expr]
     rest: Expr

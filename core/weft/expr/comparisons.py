@@ -66,7 +66,8 @@ class Comparisons(Divisions):
         return Lt((less - (k + 1)).expr(), more.expr())
 
     def _coarser(self, s: Polynomial) -> Polynomial | None:
-        """A sum with fewer terms that is ≥ 0 where `s` is: c·x + r ≥ 0 ⟺ x + ⌊r/c⌋ ≥ 0, if ⌊r/c⌋ is the same for all r."""
+        """A sum with fewer terms that is ≥ 0 where `s` is: c·x + r ≥ 0 ⟺ x + ⌊r/c⌋ ≥ 0, if ⌊r/c⌋ is the same for all
+        r."""
         for c in sorted({abs(v) for m, v in s.terms.items() if m}, reverse=True):
             rest = Polynomial({m: v for m, v in s.terms.items() if not m or v % c})
             if c == 1 or len(rest) == len(s) or not any(rest.terms):
@@ -77,7 +78,8 @@ class Comparisons(Divisions):
         return None
 
     def _without_quotient(self, s: Polynomial) -> Polynomial | None:
-        """x//c ≤ r  ⟺  x ≤ c·r + c - 1;   x//c ≥ -r  ⟺  x ≥ -c·r; None if it has no quotient by a constant or several."""
+        """x//c ≤ r  ⟺  x ≤ c·r + c - 1;   x//c ≥ -r  ⟺  x ≥ -c·r; None if it has no quotient by a constant or
+        several."""
         found = [
             (m[0], m[0].b.value, v)
             for m, v in s.terms.items()

@@ -21,9 +21,11 @@ def evaluate(e: Expr, env: Mapping[str, Any], load: Load | None = None) -> Any:
     """The value of `e`.
 
     Args:
-        env: variables by name: Python numbers, numpy scalars, or arrays that broadcast against each other (elementwise).
-        load: (node, values of its indices) → elements, for Load and Read; for any other node of a layer above, (node, values of its
-            children). On the side of a `select` that is not chosen, and in lanes that a predicate masks out, the indices given are 0.
+        env: variables by name: Python numbers, numpy scalars, or arrays that broadcast against each other
+        (elementwise). load: (node, values of its indices) → elements, for Load and Read; for any other node of a layer
+        above, (node, values of its
+            children). On the side of a `select` that is not chosen, and in lanes that a predicate masks out, the
+            indices given are 0.
 
     Returns:
         A numpy scalar or array of `e.dtype.numpy`; the last axis is the lanes if `e` is a vector.
@@ -36,11 +38,17 @@ def evaluate(e: Expr, env: Mapping[str, Any], load: Load | None = None) -> Any:
 
 
 def convert(value: Any, dtype: DType) -> Any:
-    """Numeric conversion as `Cast`: integers wrap, floats saturate where a target makes them (int32 and int64 have any value beyond their range)."""
+    """Numeric conversion as `Cast`: integers wrap, floats saturate where a target makes them (int32 and int64 have any
+    value beyond their range)."""
     value = np.asarray(value)
     if np.iscomplexobj(value) and dtype.kind != "complex":
         value = value.real
-    if dtype.is_integer and value.dtype.kind not in "biu" and dtype.name not in ("int32", "int64") and dt.dtype(value.dtype).is_float:
+    if (
+        dtype.is_integer
+        and value.dtype.kind not in "biu"
+        and dtype.name not in ("int32", "int64")
+        and dt.dtype(value.dtype).is_float
+    ):
         return _saturated(value, dtype)
     if dtype.is_integer and dtype.bits < 8:
         wide = value.astype(np.int64) & ((1 << dtype.bits) - 1)
@@ -58,7 +66,9 @@ def _saturated(value: Any, dtype: DType) -> Any:
     whole = np.trunc(value.astype(np.result_type(value.dtype, np.float64) if value.dtype.kind == "f" else np.float64))
     wide = np.dtype(np.int64 if signed else np.uint64).type
     inside = np.where((whole >= least) & (whole < beyond), whole, 0).astype(wide)
-    result = np.where(whole >= beyond, wide((1 << (dtype.bits - signed)) - 1), np.where(whole < least, wide(int(least)), inside))
+    result = np.where(
+        whole >= beyond, wide((1 << (dtype.bits - signed)) - 1), np.where(whole < least, wide(int(least)), inside)
+    )
     return result.astype(dtype.numpy)[()]
 
 
@@ -86,7 +96,9 @@ class _Evaluator:
                 given = self.env[e.name]
             except KeyError:
                 close = nearest(e.name, self.env)
-                raise ExprError(f"the variable '{e.name}' has no value", hint=f"did you mean '{close}'?" if close else None) from None
+                raise ExprError(
+                    f"the variable '{e.name}' has no value", hint=f"did you mean '{close}'?" if close else None
+                ) from None
             found = self.variables[e.name] = np.asarray(given).astype(e.dtype.numpy, copy=False)[()]
         return found
 
@@ -97,7 +109,11 @@ class _Evaluator:
             # ml_dtypes lacks operators on its small integers; computed wide, wrapped after.
             return convert(self.operate(e, np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)), dtype)
         result = self.operate(e, a, b)
-        return result if e.result_bool or np.asarray(result).dtype == dtype.numpy else np.asarray(result).astype(dtype.numpy)[()]
+        return (
+            result
+            if e.result_bool or np.asarray(result).dtype == dtype.numpy
+            else np.asarray(result).astype(dtype.numpy)[()]
+        )
 
     def operate(self, e: n.Binary, a: Any, b: Any) -> Any:
         if e.symbol in ("//", "%", "truncdiv", "truncmod"):
@@ -130,7 +146,9 @@ class _Evaluator:
         zero = np.zeros_like(a)
         if e.symbol == "<<":
             return np.where(inside, np.left_shift(a, count), zero)[()]
-        return np.where(inside, np.right_shift(a, count), np.where(np.less(a, zero), np.subtract(zero, np.ones_like(a)), zero))[()]
+        return np.where(
+            inside, np.right_shift(a, count), np.where(np.less(a, zero), np.subtract(zero, np.ones_like(a)), zero)
+        )[()]
 
     def not_(self, e: Not) -> Any:
         return np.logical_not(self.value(e.a))
@@ -202,10 +220,13 @@ class _Evaluator:
 
 
 _UFUNCS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "min": np.minimum, "max": np.maximum, "&": np.bitwise_and, "|": np.bitwise_or,
-    "^": np.bitwise_xor, "and": np.logical_and, "or": np.logical_or, "<": np.less, "<=": np.less_equal, "==": np.equal, "!=": np.not_equal,
+    "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "min": np.minimum, "max": np.maximum,
+    "&": np.bitwise_and, "|": np.bitwise_or,
+    "^": np.bitwise_xor, "and": np.logical_and, "or": np.logical_or, "<": np.less, "<=": np.less_equal, "==": np.equal,
+    "!=": np.not_equal,
 }  # fmt: skip
 _METHODS: dict[type, Callable[[_Evaluator, Any], Any]] = {
-    Const: _Evaluator.const, Var: _Evaluator.var, Not: _Evaluator.not_, Select: _Evaluator.select, Cast: _Evaluator.cast, Bitcast: _Evaluator.bitcast,
+    Const: _Evaluator.const, Var: _Evaluator.var, Not: _Evaluator.not_, Select: _Evaluator.select,
+    Cast: _Evaluator.cast, Bitcast: _Evaluator.bitcast,
     Call: _Evaluator.call, Ramp: _Evaluator.ramp, Broadcast: _Evaluator.broadcast,
 }  # fmt: skip

@@ -41,7 +41,9 @@ def _popcount(x: Any) -> Any:
 def _fma(a: Any, b: Any, c: Any) -> Any:
     if np.asarray(a).dtype != np.float64:
         with np.errstate(over="ignore"):
-            return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(np.asarray(a).dtype)
+            return (np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)).astype(
+                np.asarray(a).dtype
+            )
     # The product as two numbers (Dekker), the sum as two numbers (Knuth): one rounding, as the hardware's.
     with np.errstate(all="ignore"):
         p, s = a * b, a * b + c

@@ -61,7 +61,10 @@ class Expr:
     __repr__ = __str__
 
     def __bool__(self) -> bool:
-        raise ExprError(f"the formula '{self}' has no truth value while it is being built", hint="use select(), all_of() or any_of()")
+        raise ExprError(
+            f"the formula '{self}' has no truth value while it is being built",
+            hint="use select(), all_of() or any_of()",
+        )
 
     # -- arithmetic
     def __add__(self, other: ExprLike) -> Expr:
@@ -200,7 +203,9 @@ class Var(Expr):
         self.name, self.dtype = name, dtype
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is Var and self.name == other.name and (self.dtype is other.dtype or self.dtype == other.dtype))
+        return self is other or (
+            type(other) is Var and self.name == other.name and (self.dtype is other.dtype or self.dtype == other.dtype)
+        )
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -216,7 +221,9 @@ class Binary(Expr):
 
     def __init__(self, a: Expr, b: Expr) -> None:
         if a.dtype is not b.dtype and a.dtype != b.dtype:
-            raise ExprError(f"operands of '{self.symbol}' differ in dtype: {a.dtype} and {b.dtype}", where=f"{a} {self.symbol} {b}")
+            raise ExprError(
+                f"operands of '{self.symbol}' differ in dtype: {a.dtype} and {b.dtype}", where=f"{a} {self.symbol} {b}"
+            )
         self.a, self.b = a, b
         self.dtype = dt.bool_.with_lanes(a.dtype.lanes) if self.result_bool else a.dtype
 
@@ -389,7 +396,8 @@ class Not(Expr):
 
 
 class Select(Expr):
-    """`a` where `cond`, else `b`. Both sides may be evaluated; only a Load or Read on the unchosen side must not fault."""
+    """`a` where `cond`, else `b`. Both sides may be evaluated; only a Load or Read on the unchosen side must not
+    fault."""
 
     __slots__ = ("a", "b", "cond")
     fields = ("cond", "a", "b")
@@ -409,7 +417,8 @@ class Select(Expr):
 
 
 class Cast(Expr):
-    """Conversion of the value. Float to integer truncates; out of range it saturates and NaN is 0, but int32 and int64 may get any value there.
+    """Conversion of the value. Float to integer truncates; out of range it saturates and NaN is 0, but int32 and int64
+    may get any value there.
 
     Float to narrower float rounds to even.
     """
@@ -502,7 +511,15 @@ class Broadcast(Expr):
 def const(value: bool | int | float | complex, dtype: object = None) -> Const:
     """A constant; without `dtype`, bool, int64, float32 or complex64 by the Python type."""
     if dtype is None:
-        dtype = dt.bool_ if isinstance(value, bool) else dt.int64 if isinstance(value, int) else dt.float32 if isinstance(value, float) else dt.complex64
+        dtype = (
+            dt.bool_
+            if isinstance(value, bool)
+            else dt.int64
+            if isinstance(value, int)
+            else dt.float32
+            if isinstance(value, float)
+            else dt.complex64
+        )
     return Const(value, dt.dtype(dtype))
 
 
@@ -545,7 +562,11 @@ _FOLDED_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def _fold(cls: type[Binary], a: Expr, b: Expr, compute: Callable[[Any, Any], Any]) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const) and (a.dtype.kind in ("int", "uint", "bool") or a.dtype.name in _FOLDED_FLOATS):
+    if (
+        isinstance(a, Const)
+        and isinstance(b, Const)
+        and (a.dtype.kind in ("int", "uint", "bool") or a.dtype.name in _FOLDED_FLOATS)
+    ):
         try:
             return Const(compute(a.value, b.value), dt.bool_ if cls.result_bool else a.dtype)
         except OverflowError:
@@ -608,7 +629,9 @@ def _ieee_div(x: float, y: float) -> float:
 def div(a: ExprLike, b: ExprLike) -> Expr:
     a, b = _pair(a, b)
     if a.dtype.kind not in ("float", "complex"):
-        raise ExprError(f"'/' divides floats, got {a.dtype}", where=f"{a} / {b}", hint="use // for integers, or cast first")
+        raise ExprError(
+            f"'/' divides floats, got {a.dtype}", where=f"{a} / {b}", hint="use // for integers, or cast first"
+        )
     return _fold(Div, a, b, _ieee_div)
 
 
@@ -827,7 +850,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def size_of(expr: Expr) -> int:
-    """How many nodes `expr` has if what is shared counts each time: how long its text is, and how many operations computing it takes."""
+    """How many nodes `expr` has if what is shared counts each time: how long its text is, and how many operations
+    computing it takes."""
     try:
         return expr._size
     except AttributeError:

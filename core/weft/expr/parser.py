@@ -1,6 +1,8 @@
-"""Text to formulas: the inverse of `printer`. `tokenize` and `ExprParser` are also the lower half of the loop-IR and graph parsers.
+"""Text to formulas: the inverse of `printer`. `tokenize` and `ExprParser` are also the lower half of the loop-IR and
+graph parsers.
 
-    or > and > not > comparison (no chains) > | > ^ > & > << >> > + - > * / // % > literals, names, calls, A[i, j; predicate], @intrinsic(x) -> dtype
+or > and > not > comparison (no chains) > | > ^ > & > << >> > + - > * / // % > literals, names, calls, A[i, j;
+predicate], @intrinsic(x) -> dtype
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ Buffers: TypeAlias = "Mapping[str, Any] | Callable[[str], Any]"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of text. `kind`: number, name, string, op, end. A backquoted name comes without its quotes, `quoted` is true."""
+    """A piece of text. `kind`: number, name, string, op, end. A backquoted name comes without its quotes, `quoted` is
+    true."""
 
     kind: str
     text: str
@@ -150,8 +153,8 @@ class ExprParser:
     Args:
         tokens: of `tokenize`; shared with the caller, who reads statements around the formulas.
         variables: name → Var (the mapping may grow while parsing goes on); None takes every name as an int64 variable.
-        buffers: name → a thing that makes an element formula when indexed (a Buffer gives a Load, a Tensor a Read), or a function from name to it.
-        intrinsic: (name, args, dtype) → formula, for `@name(args) -> dtype`.
+        buffers: name → a thing that makes an element formula when indexed (a Buffer gives a Load, a Tensor a Read), or
+        a function from name to it. intrinsic: (name, args, dtype) → formula, for `@name(args) -> dtype`.
     """
 
     def __init__(
@@ -187,7 +190,9 @@ class ExprParser:
         try:
             return node(a, b)
         except ExprError as error:
-            self.tokens.fail(error.what, token, "constants carry their dtype: 3 is int64, 3i32 is int32, 1.5f32 is float32")
+            self.tokens.fail(
+                error.what, token, "constants carry their dtype: 3 is int64, 3i32 is int32, 1.5f32 is float32"
+            )
 
     def _and(self) -> Expr:
         left = self._not()
@@ -206,7 +211,11 @@ class ExprParser:
         if self.tokens.at_text(*_COMPARE):
             token = self.tokens.next()
             right = self._infix(0)
-            left = self._binary(_COMPARE[token.text], token, right, left) if token.text[0] == ">" else self._binary(_COMPARE[token.text], token, left, right)
+            left = (
+                self._binary(_COMPARE[token.text], token, right, left)
+                if token.text[0] == ">"
+                else self._binary(_COMPARE[token.text], token, left, right)
+            )
             if self.tokens.at_text(*_COMPARE):
                 self.tokens.fail("comparisons do not chain", hint="write a < b and b < c")
         return left
@@ -258,7 +267,9 @@ class ExprParser:
         if token.kind == "op" and token.text == "@":
             return self._intrinsic()
         if token.kind != "name":
-            tokens.fail(f"expected a formula, got {'the end of the text' if token.kind == 'end' else repr(token.text)}", token)
+            tokens.fail(
+                f"expected a formula, got {'the end of the text' if token.kind == 'end' else repr(token.text)}", token
+            )
         if not token.quoted:
             if token.text in ("true", "false"):
                 return Const(token.text == "true", dt.bool_)
@@ -309,7 +320,9 @@ class ExprParser:
         args = self.exprs(")")
         dtype = self._dtype() if self.tokens.accept("->") else dt.handle
         if self.intrinsic is None:
-            self.tokens.fail(f"an intrinsic call, @{name}, is no formula here", token, "intrinsics stand in loop programs only")
+            self.tokens.fail(
+                f"an intrinsic call, @{name}, is no formula here", token, "intrinsics stand in loop programs only"
+            )
         return self.intrinsic(name, args, dtype)
 
     def _call(self, token: Token) -> Expr:
@@ -345,12 +358,19 @@ class ExprParser:
                 function = FUNCTIONS[name]
                 args = self._args(token, function.arity)
                 if any(a.dtype != args[0].dtype for a in args):
-                    tokens.fail(f"the arguments of {name} differ in dtype: " + ", ".join(str(a.dtype) for a in args), token)
-                return Call(name, args, dt.bool_.with_lanes(args[0].dtype.lanes) if function.result == "bool" else args[0].dtype)
+                    tokens.fail(
+                        f"the arguments of {name} differ in dtype: " + ", ".join(str(a.dtype) for a in args), token
+                    )
+                return Call(
+                    name, args, dt.bool_.with_lanes(args[0].dtype.lanes) if function.result == "bool" else args[0].dtype
+                )
             try:
                 to = dt.dtype(name)
             except ExprError:
-                close = nearest(name, [*FUNCTIONS, *_NAMED, "select", "bitcast", "ramp", "broadcast", *(d.name for d in dt.all_dtypes())])
+                close = nearest(
+                    name,
+                    [*FUNCTIONS, *_NAMED, "select", "bitcast", "ramp", "broadcast", *(d.name for d in dt.all_dtypes())],
+                )
                 tokens.fail(f"unknown function '{name}'", token, f"did you mean '{close}'?" if close else None)
             if to.kind == "complex" and (parts := self._complex()) is not None:
                 return Const(parts, to)

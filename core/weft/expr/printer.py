@@ -17,15 +17,19 @@ from weft.expr.nodes import Binary, Bitcast, Broadcast, Call, Cast, Const, Expr,
 
 OR, AND, NOT, COMPARE, BIT_OR, BIT_XOR, BIT_AND, SHIFT, SUM, PRODUCT, ATOM = range(11)
 INFIX: dict[str, tuple[int, str]] = {
-    "or": (OR, " or "), "and": (AND, " and "), "<": (COMPARE, " < "), "<=": (COMPARE, " <= "), "==": (COMPARE, " == "), "!=": (COMPARE, " != "),
-    "|": (BIT_OR, " | "), "^": (BIT_XOR, " ^ "), "&": (BIT_AND, " & "), "<<": (SHIFT, " << "), ">>": (SHIFT, " >> "), "+": (SUM, " + "),
+    "or": (OR, " or "), "and": (AND, " and "), "<": (COMPARE, " < "), "<=": (COMPARE, " <= "), "==": (COMPARE, " == "),
+    "!=": (COMPARE, " != "),
+    "|": (BIT_OR, " | "), "^": (BIT_XOR, " ^ "), "&": (BIT_AND, " & "), "<<": (SHIFT, " << "), ">>": (SHIFT, " >> "),
+    "+": (SUM, " + "),
     "-": (SUM, " - "), "*": (PRODUCT, "*"), "/": (PRODUCT, "/"), "//": (PRODUCT, "//"), "%": (PRODUCT, "%"),
 }  # fmt: skip
 """Symbol → precedence and how it is spaced; every other binary node prints as a call: min(a, b), truncdiv(a, b)."""
 
 SUFFIXES: dict[str, str] = {
-    "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3fn", "float8_e4m3fnuz": "f8_e4m3fnuz",
-    "float8_e5m2": "f8_e5m2", "float8_e5m2fnuz": "f8_e5m2fnuz", "float8_e8m0fnu": "f8_e8m0fnu", "float4_e2m1fn": "f4_e2m1fn",
+    "float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3fn",
+    "float8_e4m3fnuz": "f8_e4m3fnuz",
+    "float8_e5m2": "f8_e5m2", "float8_e5m2fnuz": "f8_e5m2fnuz", "float8_e8m0fnu": "f8_e8m0fnu",
+    "float4_e2m1fn": "f4_e2m1fn",
     "int2": "i2", "int4": "i4", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "uint2": "u2", "uint4": "u4", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
 }  # fmt: skip
@@ -116,7 +120,9 @@ def node_text(e: Any) -> str:
         axes = ", ".join(f"{print_name(a.var.name)}: {a.extent}" for a in e.axes)
         pick = f"[{e.index}]" if len(e.values) > 1 else ""
         return f"{e.reducer.name}({_join(e.values)}; axis={axes}){pick}"
-    raise ExprError(f"a node of type {kind} has no text", hint="register its text: @weft.expr.printer.node_text.register")
+    raise ExprError(
+        f"a node of type {kind} has no text", hint="register its text: @weft.expr.printer.node_text.register"
+    )
 
 
 @node_text.register

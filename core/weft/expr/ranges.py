@@ -21,11 +21,15 @@ class Range(NamedTuple):
         return self.lo is not None and self.lo == self.hi
 
     def __contains__(self, value: object) -> bool:
-        return isinstance(value, int) and (self.lo is None or self.lo <= value) and (self.hi is None or value <= self.hi)
+        return (
+            isinstance(value, int) and (self.lo is None or self.lo <= value) and (self.hi is None or value <= self.hi)
+        )
 
     def within(self, lo: int | None, hi: int | None) -> bool:
         """Whether all of it lies in lo … hi."""
-        return (lo is None or (self.lo is not None and self.lo >= lo)) and (hi is None or (self.hi is not None and self.hi <= hi))
+        return (lo is None or (self.lo is not None and self.lo >= lo)) and (
+            hi is None or (self.hi is not None and self.hi <= hi)
+        )
 
 
 ANY = Range(None, None)
@@ -51,7 +55,9 @@ def range_of_dtype(dtype: DType) -> Range:
 
 
 def add_ranges(a: Range, b: Range) -> Range:
-    return Range(None if a[0] is None or b[0] is None else a[0] + b[0], None if a[1] is None or b[1] is None else a[1] + b[1])
+    return Range(
+        None if a[0] is None or b[0] is None else a[0] + b[0], None if a[1] is None or b[1] is None else a[1] + b[1]
+    )
 
 
 def negate_range(a: Range) -> Range:
@@ -94,7 +100,10 @@ def max_ranges(a: Range, b: Range) -> Range:
 
 
 def union_ranges(a: Range, b: Range) -> Range:
-    return Range(None if a[0] is None or b[0] is None else min(a[0], b[0]), None if a[1] is None or b[1] is None else max(a[1], b[1]))
+    return Range(
+        None if a[0] is None or b[0] is None else min(a[0], b[0]),
+        None if a[1] is None or b[1] is None else max(a[1], b[1]),
+    )
 
 
 def floordiv_ranges(a: Range, b: Range) -> Range:
@@ -251,7 +260,9 @@ class Ranges:
             elif a[0] is not None and b[1] is not None and a[0] + slack > b[1]:
                 certain = False
         else:
-            apart = (a[1] is not None and b[0] is not None and a[1] < b[0]) or (a[0] is not None and b[1] is not None and a[0] > b[1])
+            apart = (a[1] is not None and b[0] is not None and a[1] < b[0]) or (
+                a[0] is not None and b[1] is not None and a[0] > b[1]
+            )
             same = a.is_point and a == b
             if apart or same:
                 certain = same == (symbol == "==")

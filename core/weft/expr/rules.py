@@ -1,7 +1,7 @@
 """Rewrite rules as data: pattern → result, for the nodes that the sum-of-products normal form does not reach.
 
-A variable of a pattern stands for any formula, the same one at each occurrence; a constant for itself in the dtype at hand.
-Every rule holds bit for bit: floats with NaN, infinities and signed zeros, integers with wrap-around.
+A variable of a pattern stands for any formula, the same one at each occurrence; a constant for itself in the dtype at
+hand. Every rule holds bit for bit: floats with NaN, infinities and signed zeros, integers with wrap-around.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _DTYPE = {"float": dt.float32, "int": dt.int32, "bool": dt.bool_, "any": dt.floa
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """`pattern` → `result`, both as text; `domain` is the dtype of the whole; `c` and `d` are conditions, other names are of the domain."""
+    """`pattern` → `result`, both as text; `domain` is the dtype of the whole; `c` and `d` are conditions, other names
+    are of the domain."""
 
     domain: Domain
     pattern: str
@@ -32,7 +33,9 @@ class RewriteRule:
         dtype = _DTYPE[self.domain]
         variables = {"c": Var("c", dt.bool_), "d": Var("d", dt.bool_), **{v: Var(v, dtype) for v in "xyz"}}
         suffix = {"float": "f32", "int": "i32"}.get(self.domain, "")
-        return parse_expr(self.pattern.replace("#", suffix), variables), parse_expr(self.result.replace("#", suffix), variables)
+        return parse_expr(self.pattern.replace("#", suffix), variables), parse_expr(
+            self.result.replace("#", suffix), variables
+        )
 
 
 RULES: tuple[RewriteRule, ...] = (

@@ -49,7 +49,8 @@ from weft.expr.rules import apply_rules
 
 
 def simplify(e: Expr, ranges: Mapping[str, Range] | None = None, facts: Iterable[Expr] = ()) -> Expr:
-    """A formula equal to `e` for every assignment within `ranges` that satisfies `facts`; `e` itself if nothing changed.
+    """A formula equal to `e` for every assignment within `ranges` that satisfies `facts`; `e` itself if nothing
+    changed.
 
     Args:
         ranges: by variable name; others are unbounded (or as wide as their dtype).
@@ -86,7 +87,9 @@ def _simplifier(ranges: Mapping[str, Range], facts: tuple[Expr, ...]) -> Simplif
 class Simplifier(Comparisons):
     """Simplifies under fixed knowledge. Not shared between threads."""
 
-    def __init__(self, ranges: Mapping[str, Range], facts: Iterable[Expr] = (), parent: Simplifier | None = None) -> None:
+    def __init__(
+        self, ranges: Mapping[str, Range], facts: Iterable[Expr] = (), parent: Simplifier | None = None
+    ) -> None:
         super().__init__(ranges, list(parent.facts) if parent else [])
         self.memo: dict[Expr, Expr] = {}
         self.sums: dict[Expr, Polynomial] = {}
@@ -201,8 +204,16 @@ class Simplifier(Comparisons):
         if isinstance(cond, Not):
             cond, a, b = cond.a, b, a
         plain = (Const, Var)
-        a = self.under(cond, True).simplify(a) if not isinstance(a, plain) and cond.dtype.lanes == 1 else self.simplify(a)
-        b = self.under(cond, False).simplify(b) if not isinstance(b, plain) and cond.dtype.lanes == 1 else self.simplify(b)
+        a = (
+            self.under(cond, True).simplify(a)
+            if not isinstance(a, plain) and cond.dtype.lanes == 1
+            else self.simplify(a)
+        )
+        b = (
+            self.under(cond, False).simplify(b)
+            if not isinstance(b, plain) and cond.dtype.lanes == 1
+            else self.simplify(b)
+        )
         if a == b:
             return a
         if isinstance(cond, (Eq, Ne)) and is_index(e) and is_index(cond.a):

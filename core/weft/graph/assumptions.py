@@ -1,6 +1,8 @@
-"""What a graph takes for granted about sizes that only a run knows. Type rules say it as they infer; a compiled segment checks it before it computes.
+"""What a graph takes for granted about sizes that only a run knows. Type rules say it as they infer; a compiled segment
+checks it before it computes.
 
-Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a kernel would read beyond the shorter operand.
+Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a kernel would read beyond the shorter
+operand.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ BRIEF = 60
 
 @dataclass(frozen=True)
 class Assumption:
-    """`holds` is a condition over symbols; `what` and `hint` are the error's texts where it does not, with the values of `args` for {0}, {1}; names
-    in them, which may hold braces, as `literal`."""
+    """`holds` is a condition over symbols; `what` and `hint` are the error's texts where it does not, with the values
+    of `args` for {0}, {1}; names in them, which may hold braces, as `literal`."""
 
     holds: Expr
     args: tuple[Expr, ...]
@@ -54,13 +56,20 @@ def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str, of: str = 
 def assume_equal(a: Dim, b: Dim, what: str) -> None:
     """For type rules: `a` and `b`, which only a run knows, have to be equal."""
     x, y = wrap(a, dt.int64), wrap(b, dt.int64)
-    assume(eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", f"{_brief(a)} and {_brief(b)} must be equal")
+    assume(
+        eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", f"{_brief(a)} and {_brief(b)} must be equal"
+    )
 
 
 def assume_at_most(a: Dim, most: Dim, what: str) -> None:
     """For type rules: `a`, which only a run knows, may not exceed `most`."""
     x, y = wrap(a, dt.int64), wrap(most, dt.int64)
-    assume(le(x, y), (x, y), f"{literal(what)}: expected at most {{1}}, got {{0}}", f"{_brief(a)} must not exceed {_brief(most)}")
+    assume(
+        le(x, y),
+        (x, y),
+        f"{literal(what)}: expected at most {{1}}, got {{0}}",
+        f"{_brief(a)} must not exceed {_brief(most)}",
+    )
 
 
 def _brief(d: Dim) -> str:
@@ -69,8 +78,15 @@ def _brief(d: Dim) -> str:
 
 
 def assumptions(graph: Graph) -> list[Assumption]:
-    """Every assumption of the graph's nodes that is not certain, each once; the nodes' names are in their texts. Sub-graphs have their own."""
-    sizes = {d.name: Range(0, None) for v in graph.inputs if isinstance(v.type, TensorType) for d in v.shape if isinstance(d, Expr) and hasattr(d, "name")}
+    """Every assumption of the graph's nodes that is not certain, each once; the nodes' names are in their texts.
+    Sub-graphs have their own."""
+    sizes = {
+        d.name: Range(0, None)
+        for v in graph.inputs
+        if isinstance(v.type, TensorType)
+        for d in v.shape
+        if isinstance(d, Expr) and hasattr(d, "name")
+    }
     found: dict[Expr, Assumption] = {}
     judged: set[Expr] = set()
     for node in graph.nodes:
@@ -85,18 +101,26 @@ def assumptions(graph: Graph) -> list[Assumption]:
 
 
 def limits(graph: Graph) -> list[Assumption]:
-    """What kernels count on whenever they compute an index, of a graph after all passes: each symbol that a type or an operator uses lies in 0 … LARGEST, and
-    so do the bytes of each value. Sizes of 0 count as 1 there, for the sake of what is computed of some of the sizes alone.
+    """What kernels count on whenever they compute an index, of a graph after all passes: each symbol that a type or an
+    operator uses lies in 0 … LARGEST, and so do the bytes of each value. Sizes of 0 count as 1 there, for the sake of
+    what is computed of some of the sizes alone.
     """
     symbols: dict[str, Assumption] = {}
-    sizes: dict[tuple[Expr, ...], tuple[int, Assumption]] = {}  # the symbolic factors of a product of dimensions → bytes beside them
+    sizes: dict[
+        tuple[Expr, ...], tuple[int, Assumption]
+    ] = {}  # the symbolic factors of a product of dimensions → bytes beside them
 
     def use(names: Iterable[str], by: str) -> None:
         for name in names:
             if name not in symbols:
                 x, source = Var(name, dt.int64), graph.symbols.get(name)
                 what = name if source is None else f"element {source.index} of '{source.value.name}'"
-                symbols[name] = Assumption(_up_to(x, LARGEST), (x,), f"{by}: {literal(shown(what, LONGEST))} is {{0}}, expected 0 … {LARGEST}", "")
+                symbols[name] = Assumption(
+                    _up_to(x, LARGEST),
+                    (x,),
+                    f"{by}: {literal(shown(what, LONGEST))} is {{0}}, expected 0 … {LARGEST}",
+                    "",
+                )
 
     def hold(value: Value, by: str) -> None:
         if not isinstance(value.type, TensorType):
@@ -113,10 +137,15 @@ def limits(graph: Graph) -> list[Assumption]:
             for d in key[1:]:
                 product = mul(product, maximum(d, ONE))
         counted = tuple(_without_zeros(d) for d in shape[:ERROR_ARGS])
-        sides = " × ".join(str(d) if isinstance(d, int) else f"{{{k}}}" for k, d in enumerate(counted)) + (" × …" if len(shape) > ERROR_ARGS else "")
+        sides = " × ".join(str(d) if isinstance(d, int) else f"{{{k}}}" for k, d in enumerate(counted)) + (
+            " × …" if len(shape) > ERROR_ARGS else ""
+        )
         what = f"{by}: {sides} elements of {value.type.dtype} are more than memory can hold"
         args = tuple(wrap(d, dt.int64) for d in counted)
-        sizes[key] = count, Assumption(_up_to(product, LARGEST // count), args, what, "give smaller sizes; one of 0 counts as 1 here")
+        sizes[key] = (
+            count,
+            Assumption(_up_to(product, LARGEST // count), args, what, "give smaller sizes; one of 0 counts as 1 here"),
+        )
 
     for value in graph.inputs:
         hold(value, literal(f"input '{shown(value.name, LONGEST)}'"))
@@ -174,4 +203,6 @@ def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
 
 def _named(node: Node) -> str:
     """A node in an error's template: its operator, and what the framework called it."""
-    return node.op.operator_name + (literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else "")
+    return node.op.operator_name + (
+        literal(f" '{shown(', '.join(sorted(node.names)), LONGEST)}'") if node.names else ""
+    )

@@ -48,7 +48,8 @@ def _outside(type: Type, known: set[str]) -> Type:
 
 
 def _known(types: Sequence[Type | None], graphs: Sequence[tuple[Graph, int]]) -> set[str]:
-    """Symbols of the graph around: those of the types given, and those that sub-graphs bind to captured values (the inputs from a number on)."""
+    """Symbols of the graph around: those of the types given, and those that sub-graphs bind to captured values (the
+    inputs from a number on)."""
     found = {name for t in types if t is not None for name in type_symbols(t)}
     for graph, first in graphs:
         captured = {id(v) for v in graph.inputs[first:]}
@@ -80,7 +81,10 @@ class If(Operator):
         if len(self.then.outputs) != len(self.orelse.outputs):
             raise GraphError(f"then gives {len(self.then.outputs)} values, else {len(self.orelse.outputs)}")
         known = _known(types, [(self.then, 0), (self.orelse, 0)])
-        return tuple(joined(_outside(a.type, known), _outside(b.type, known)) for a, b in zip(self.then.outputs, self.orelse.outputs))
+        return tuple(
+            joined(_outside(a.type, known), _outside(b.type, known))
+            for a, b in zip(self.then.outputs, self.orelse.outputs)
+        )
 
     def reference(self, *arrays: Array | None) -> Any:
         from weft.graph.evaluate import evaluate
@@ -98,16 +102,17 @@ class If(Operator):
 class Loop(Operator):
     """`body` again and again: its values of one trip go into the next, and what it gives at every trip is collected.
 
-    Inputs: the number of trips (an integer; none: as many as the items are, or the body wants), whether to begin (a bool; none: yes), the carried values,
-    the items, what the body captures. The body's: the number of the trip (int64, from 0), the carried values, one of each item, what it captures. Its
-    outputs: whether to go on (if `tests`), the carried values, results to collect. Outputs: the carried values at last, then the collected.
+    Inputs: the number of trips (an integer; none: as many as the items are, or the body wants), whether to begin (a
+    bool; none: yes), the carried values, the items, what the body captures. The body's: the number of the trip (int64,
+    from 0), the carried values, one of each item, what it captures. Its outputs: whether to go on (if `tests`), the
+    carried values, results to collect. Outputs: the carried values at last, then the collected.
 
     Args:
         carried: how many values are carried.
         tests: the body's first output decides whether there is another trip.
         count: the number of trips, where that is certain; the collected are tensors of that many then.
-        item_axes, item_backward: per item the axis along which a trip takes one (`SEQUENCE`: an item is a sequence), and whether from the end.
-        result_axes, result_backward: the same of the collected.
+        item_axes, item_backward: per item the axis along which a trip takes one (`SEQUENCE`: an item is a sequence),
+        and whether from the end. result_axes, result_backward: the same of the collected.
     """
 
     body: Graph
@@ -129,16 +134,26 @@ class Loop(Operator):
         if going is not None:
             _condition(going)
         items = len(self.item_axes)
-        inside = [*given[: self.carried], *(self._item(t, a) for t, a in zip(given[self.carried :], self.item_axes)), *given[self.carried + items :]]
+        inside = [
+            *given[: self.carried],
+            *(self._item(t, a) for t, a in zip(given[self.carried :], self.item_axes)),
+            *given[self.carried + items :],
+        ]
         _check_inputs(self.body, [TensorType(dt.int64, ()), *inside], "the body")
         if self.tests:
             _condition(self.body.outputs[0].type)
         results = [v.type for v in self.body.outputs[self.tests :]]
         if len(results) != self.carried + len(self.result_axes):
-            raise GraphError(f"the body gives {len(results)} values, {self.carried} are carried and {len(self.result_axes)} collected")
+            raise GraphError(
+                f"the body gives {len(results)} values, {self.carried} are carried and {len(self.result_axes)}"
+                " collected"
+            )
         known = _known(types, [(self.body, 1 + self.carried + items)])
         last = [joined(t, _outside(r, known)) for t, r in zip(given[: self.carried], results) if t is not None]
-        return (*last, *(self._collected(_outside(r, known), a) for r, a in zip(results[self.carried :], self.result_axes)))
+        return (
+            *last,
+            *(self._collected(_outside(r, known), a) for r, a in zip(results[self.carried :], self.result_axes)),
+        )
 
     @staticmethod
     def _item(type: Type | None, axis: int) -> Type:
@@ -183,7 +198,14 @@ def run_bodies(op: Operator, arrays: Sequence[Any], *runs: Callable[[Sequence[An
         return branch(arrays, runs[0], runs[1], len(op.then.inputs))
     assert isinstance(op, Loop)
     types = [v.type for v in op.body.outputs[op.tests + op.carried :]]
-    empty = [(t.dtype.numpy, tuple(dim_value(d, {}) or 0 for d in t.shape)) if isinstance(t, TensorType) else (np.dtype(np.float32), (0,)) for t in types]
+    empty = [
+        (
+            (t.dtype.numpy, tuple(dim_value(d, {}) or 0 for d in t.shape))
+            if isinstance(t, TensorType)
+            else (np.dtype(np.float32), (0,))
+        )
+        for t in types
+    ]
     return repeat(op, arrays, runs[0], empty)
 
 

@@ -17,7 +17,12 @@ Inputs = Mapping[str, Any] | Sequence[Any]
 Run = Callable[[Node, list[Any], Mapping[str, int]], tuple[Any, ...]]
 
 
-def evaluate(graph: Graph, inputs: Inputs, on_value: Callable[[Value, Any], None] | None = None, symbols: Mapping[str, int] | None = None) -> list[Any]:
+def evaluate(
+    graph: Graph,
+    inputs: Inputs,
+    on_value: Callable[[Value, Any], None] | None = None,
+    symbols: Mapping[str, int] | None = None,
+) -> list[Any]:
     """The outputs of `graph`.
 
     Args:
@@ -43,7 +48,8 @@ def evaluate(graph: Graph, inputs: Inputs, on_value: Callable[[Value, Any], None
 def steps(
     graph: Graph, inputs: Inputs, symbols: Mapping[str, int] | None = None, run: Run | None = None
 ) -> Generator[tuple[Node, tuple[Any, ...]], None, list[Any]]:
-    """As `evaluate`, node by node: each with what it gave. A value is held until its last use; whoever wants it longer keeps it. Returns the outputs.
+    """As `evaluate`, node by node: each with what it gave. A value is held until its last use; whoever wants it longer
+    keeps it. Returns the outputs.
 
     Args:
         run: (node, its inputs, values of symbols) → its outputs; by default `apply`.
@@ -96,10 +102,16 @@ def apply(node: Node, arrays: Sequence[Any], env: Mapping[str, int]) -> tuple[An
         if from_signal(error):
             raise
         names = f"\nfrom {', '.join(sorted(node.names))}" if node.names else ""
-        raise GraphError(f"the reference of {node.op.operator_name} failed: {error}", where=repr(node) + names) from error
+        raise GraphError(
+            f"the reference of {node.op.operator_name} failed: {error}", where=repr(node) + names
+        ) from error
     results = result if isinstance(result, tuple) else (result,)
     if len(results) != len(node.outputs):
-        raise GraphError(f"the reference of {node.op.operator_name} gives {len(results)} result(s), its type rule {len(node.outputs)}", where=repr(node))
+        raise GraphError(
+            f"the reference of {node.op.operator_name} gives {len(results)} result(s), its type rule"
+            f" {len(node.outputs)}",
+            where=repr(node),
+        )
     return tuple(np.asarray(r) if isinstance(v.type, TensorType) else r for r, v in zip(results, node.outputs))
 
 
@@ -110,7 +122,8 @@ def _check_result(node: Node, value: Value, result: Any, env: Mapping[str, int])
     kind_differs = result.dtype != value.type.dtype.numpy and value.type.dtype.name != "string"
     if kind_differs or len(shape) != result.ndim or any(d is not None and d != n for d, n in zip(shape, result.shape)):
         raise GraphError(
-            f"the reference of {node.op.operator_name} gives {result.dtype}{list(result.shape)}, its type rule {value.type}",
+            f"the reference of {node.op.operator_name} gives {result.dtype}{list(result.shape)}, its type rule"
+            f" {value.type}",
             where=repr(node),
             why=f"with {', '.join(f'{k}={v}' for k, v in env.items())}" if env else None,
         )
@@ -138,19 +151,28 @@ def bind_inputs(graph: Graph, inputs: Inputs, env: dict[str, int]) -> list[Any]:
         if isinstance(value.type, TensorType):
             for d, n in zip(value.type.shape, array.shape):
                 if isinstance(d, Var) and d.name not in graph.symbols and env.setdefault(d.name, n) != n:
-                    raise InputError(f"input '{value.name}' has {d.name} = {n}, another has {d.name} = {env[d.name]}", where=_signature(graph))
+                    raise InputError(
+                        f"input '{value.name}' has {d.name} = {n}, another has {d.name} = {env[d.name]}",
+                        where=_signature(graph),
+                    )
     for name, source in graph.symbols.items():
         for value, array in zip(graph.inputs, arrays):
             if source.value is value:
                 if source.index >= array.size:
-                    raise InputError(f"input '{value.name}' has {array.size} element(s), element {source.index} is needed as a size", where=_signature(graph))
+                    raise InputError(
+                        f"input '{value.name}' has {array.size} element(s), element {source.index} is needed as a size",
+                        where=_signature(graph),
+                    )
                 env[name] = int(array.reshape(-1)[source.index])
     for value, array in zip(graph.inputs, arrays):
         if isinstance(value.type, TensorType):
             for k, (d, n) in enumerate(zip(value.type.shape, array.shape)):
                 expected = dim_value(d, env)
                 if isinstance(d, Expr) and expected is not None and expected != n:
-                    raise InputError(f"input '{value.name}' has {n} at dimension {k}, {d} = {expected} is needed", where=_signature(graph))
+                    raise InputError(
+                        f"input '{value.name}' has {n} at dimension {k}, {d} = {expected} is needed",
+                        where=_signature(graph),
+                    )
     return arrays
 
 
@@ -160,7 +182,11 @@ def _in_order(graph: Graph, inputs: Inputs) -> list[Any]:
         for key in inputs:
             if key not in names:
                 close = nearest(str(key), names)
-                raise InputError(f"there is no input '{key}'", where=_signature(graph), hint=f"did you mean '{close}'?" if close else None)
+                raise InputError(
+                    f"there is no input '{key}'",
+                    where=_signature(graph),
+                    hint=f"did you mean '{close}'?" if close else None,
+                )
         missing = [n for n in names if n not in inputs]
         if missing:
             raise InputError(f"input '{missing[0]}' is missing", where=_signature(graph))
@@ -179,14 +205,23 @@ def _fit(graph: Graph, value: Value, type: Type, data: Any) -> Any:
         return None if data is None else _fit(graph, value, type.element, data)
     if isinstance(type, SequenceType):
         if not isinstance(data, (list, tuple)):
-            raise InputError(f"input '{value.name}' takes a {type}, got a {data.__class__.__name__}", where=_signature(graph))
+            raise InputError(
+                f"input '{value.name}' takes a {type}, got a {data.__class__.__name__}", where=_signature(graph)
+            )
         return [_fit(graph, value, type.element, d) for d in data]
     array = np.asarray(data)
     rank = type.rank if type.rank is not None else array.ndim
     if array.dtype != type.dtype.numpy and type.dtype.name != "string":
-        raise InputError(f"input '{value.name}' takes {type.dtype}, got {array.dtype}", where=_signature(graph), hint="convert it with astype")
+        raise InputError(
+            f"input '{value.name}' takes {type.dtype}, got {array.dtype}",
+            where=_signature(graph),
+            hint="convert it with astype",
+        )
     if array.ndim != rank:
-        raise InputError(f"input '{value.name}' takes {rank} dimension(s), got {array.ndim}: {list(array.shape)}", where=_signature(graph))
+        raise InputError(
+            f"input '{value.name}' takes {rank} dimension(s), got {array.ndim}: {list(array.shape)}",
+            where=_signature(graph),
+        )
     for k, (d, n) in enumerate(zip(() if isinstance(type, OpenType) else type.shape, array.shape)):
         if isinstance(d, int) and d != n:
             raise InputError(f"input '{value.name}' takes {d} at dimension {k}, got {n}", where=_signature(graph))

@@ -29,7 +29,9 @@ class Group(Operator):
             raise GraphError(f"the group takes {len(self.body.inputs)} inputs, got {len(types)}")
         for k, (given, value) in enumerate(zip(types, self.body.inputs)):
             if given != value.type:
-                raise GraphError(f"input {k} of the group '{self.body.name}' is a {value.type} inside, a {given} outside")
+                raise GraphError(
+                    f"input {k} of the group '{self.body.name}' is a {value.type} inside, a {given} outside"
+                )
         return tuple(v.type for v in self.body.outputs)
 
     def reference(self, *arrays: Array | None) -> Any:
@@ -45,7 +47,8 @@ class Group(Operator):
 
 
 def kernel_text(body: Graph) -> str:
-    """The body as text that is equal for equal kernels: values and symbols numbered, no framework names. Types, layouts and one-element constants show."""
+    """The body as text that is equal for equal kernels: values and symbols numbered, no framework names. Types, layouts
+    and one-element constants show."""
     from weft.graph.printer import print_graph
     from weft.graph.rewrite import mentioned_symbols, substitute_symbols
 

@@ -19,7 +19,8 @@ from weft_runtime import host
 
 @dataclass(frozen=True)
 class HostOperator(Operator):
-    """Base of operators that are a function of the runtime's table, called by `operator_name`, with the class's attributes."""
+    """Base of operators that are a function of the runtime's table, called by `operator_name`, with the class's
+    attributes."""
 
     kind = "host"
 
@@ -78,5 +79,12 @@ def joined(a: Type, b: Type) -> Type:
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
         return SequenceType(joined(a.element, b.element))
     if isinstance(a, OptionalType) or isinstance(b, OptionalType):  # what is there is an optional that holds it
-        return OptionalType(joined(*(t.element if isinstance(t, OptionalType) else opened(t) if isinstance(t, TensorType) else t for t in (a, b))))
+        return OptionalType(
+            joined(
+                *(
+                    t.element if isinstance(t, OptionalType) else opened(t) if isinstance(t, TensorType) else t
+                    for t in (a, b)
+                )
+            )
+        )
     raise GraphError(f"expected one type, got {a} and {b}")

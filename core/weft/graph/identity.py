@@ -53,10 +53,12 @@ class Identity(Elementwise):
 
 @dataclass(frozen=True)
 class Require(Elementwise):
-    """The operand, of any dtype, provided that low ≤ value ≤ high (None: unbounded); else the run ends with an error before anything uses it.
+    """The operand, of any dtype, provided that low ≤ value ≤ high (None: unbounded); else the run ends with an error
+    before anything uses it.
 
-    `what` is the error's text, with `args` for {0}, {1}, …; `of` the operator that requires it. All but those are numbers, or formulas over sizes and
-    data symbols: what bounds elements reads their least and greatest as such (`Composer.within`).
+    `what` is the error's text, with `args` for {0}, {1}, …; `of` the operator that requires it. All but those are
+    numbers, or formulas over sizes and data symbols: what bounds elements reads their least and greatest as such
+    (`Composer.within`).
     """
 
     value: Dim
@@ -72,7 +74,9 @@ class Require(Elementwise):
     @property
     def holds(self) -> Expr:
         """The condition."""
-        pairs = [(x, y) for x, y in ((self.low, self.value), (self.value, self.high)) if x is not None and y is not None]
+        pairs = [
+            (x, y) for x, y in ((self.low, self.value), (self.value, self.high)) if x is not None and y is not None
+        ]
         return all_of(le(wrap(x, dt.int64), wrap(y, dt.int64)) for x, y in pairs)
 
     def infer(self, *types: Type | None) -> Type:

@@ -2,10 +2,10 @@
 
     Layout := step*            step := split(axis, factor) | permute(order)
 
-`split(axis, factor)` replaces an axis by two, index // factor and index % factor; an extent that the factor does not divide is padded
-up, and padding holds zeros. `permute(order)` lists, for each stored axis, the axis of before it. NCHW16c is
-`split(1, 16) permute(0, 1, 3, 4, 2)`; groups of 20 channels, each in blocks of its own: `split(1, 20) split(2, 16) permute(0, 1, 2, 4, 5, 3)`.
-Operators never see layouts: lowering composes their accesses with the map.
+`split(axis, factor)` replaces an axis by two, index // factor and index % factor; an extent that the factor does not
+divide is padded up, and padding holds zeros. `permute(order)` lists, for each stored axis, the axis of before it.
+NCHW16c is `split(1, 16) permute(0, 1, 3, 4, 2)`; groups of 20 channels, each in blocks of its own: `split(1, 20)
+split(2, 16) permute(0, 1, 2, 4, 5, 3)`. Operators never see layouts: lowering composes their accesses with the map.
 """
 
 from __future__ import annotations
@@ -99,11 +99,14 @@ class Layout:
                 out = _unpermuted(out, step)
         return tuple(out)
 
-    def joined(self, stored: Sequence[ExprLike], shape: Sequence[Dim], name: Callable[[Expr, Dim], Expr] | None = None) -> tuple[tuple[Expr, ...], list[Expr]]:
+    def joined(
+        self, stored: Sequence[ExprLike], shape: Sequence[Dim], name: Callable[[Expr, Dim], Expr] | None = None
+    ) -> tuple[tuple[Expr, ...], list[Expr]]:
         """As `unmap`, and what holds of an element of a value of logical `shape` that is no padding.
 
         Args:
-            name: given an index below the given extent that is padded and then joined with another one, gives what stands for it in what is returned.
+            name: given an index below the given extent that is padded and then joined with another one, gives what
+            stands for it in what is returned.
         """
         shapes: list[tuple[Dim, ...]] = [tuple(shape)]
         for step in self.steps:
@@ -135,8 +138,11 @@ class Layout:
                 dims = [dims[k] for k in step.order]
         return False
 
-    def pack(self, data: np.ndarray[Any, Any], empty: Callable[[tuple[int, ...], Any], np.ndarray[Any, Any]] = np.empty) -> np.ndarray[Any, Any]:
-        """Logical data as stored: contiguous, padding zero. `empty` allocates it: weights are large, and are moved once."""
+    def pack(
+        self, data: np.ndarray[Any, Any], empty: Callable[[tuple[int, ...], Any], np.ndarray[Any, Any]] = np.empty
+    ) -> np.ndarray[Any, Any]:
+        """Logical data as stored: contiguous, padding zero. `empty` allocates it: weights are large, and are moved
+        once."""
         stored = empty(tuple(d for d in self.stored_shape(data.shape) if isinstance(d, int)), data.dtype)
         _fill(stored, data, self.steps)
         return stored
@@ -173,13 +179,16 @@ def _fill(stored: np.ndarray[Any, Any], data: np.ndarray[Any, Any], steps: Seque
         blocks, rest = divmod(data.shape[axis], factor)
         rest_steps = steps[k + 1 :]
         if rest and all(isinstance(s, Permute) for s in rest_steps):
-            # Undo what follows on the stored side: there the whole blocks, the last one and its padding are parts of one array.
+            # Undo what follows on the stored side: there the whole blocks, the last one and its padding are parts of
+            # one array.
             for later in reversed(rest_steps):
                 assert isinstance(later, Permute)
                 stored = stored.transpose(np.argsort(later.order))
             before = (slice(None),) * axis
             whole, last = data[(*before, slice(0, blocks * factor))], data[(*before, slice(blocks * factor, None))]
-            stored[(*before, slice(0, blocks))] = whole.reshape(*data.shape[:axis], blocks, factor, *data.shape[axis + 1 :])
+            stored[(*before, slice(0, blocks))] = whole.reshape(
+                *data.shape[:axis], blocks, factor, *data.shape[axis + 1 :]
+            )
             stored[(*before, blocks, slice(0, rest))] = last
             stored[(*before, blocks, slice(rest, None))] = 0
             return

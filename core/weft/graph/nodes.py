@@ -5,10 +5,11 @@
     Value := name, type, constant data or none
     Type  := TensorType(dtype, shape, layout) | OpenType(dtype, rank) | SequenceType(element) | OptionalType(element)
 
-SSA: a Value is an input, a constant, or the output of exactly one Node. Names of values are unique in a Graph. A dimension is an
-int or an int64 formula over symbols. A symbol is bound by the dimension of an input whose shape holds it as a bare variable, or by
-`symbols`: one element of an integer value computed (or given) earlier ("data symbols": how a Reshape to a shape known only at run
-time is expressed). Sub-graphs (control flow, groups) capture nothing: what they need are their inputs.
+SSA: a Value is an input, a constant, or the output of exactly one Node. Names of values are unique in a Graph. A
+dimension is an int or an int64 formula over symbols. A symbol is bound by the dimension of an input whose shape holds
+it as a bare variable, or by `symbols`: one element of an integer value computed (or given) earlier ("data symbols": how
+a Reshape to a shape known only at run time is expressed). Sub-graphs (control flow, groups) capture nothing: what they
+need are their inputs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class TensorType:
 
 @dataclass(frozen=True)
 class OpenType:
-    """A tensor of any sizes, which no symbols name: an element of a sequence, or what only a run tells. `rank` None: of any number of dimensions, too."""
+    """A tensor of any sizes, which no symbols name: an element of a sequence, or what only a run tells. `rank` None: of
+    any number of dimensions, too."""
 
     dtype: DType
     rank: int | None = None
@@ -98,7 +100,10 @@ def tensor_type(dtype: object, shape: Iterable[object], layout: Layout | None = 
 
 def _symbol(name: str) -> Var:
     if not name.isidentifier():
-        raise GraphError(f"a dimension is called '{name}', which is no name", hint='a size is an int, a formula is made of symbols: Var("n") + 1')
+        raise GraphError(
+            f"a dimension is called '{name}', which is no name",
+            hint='a size is an int, a formula is made of symbols: Var("n") + 1',
+        )
     return Var(name, dt.int64)
 
 
@@ -107,7 +112,9 @@ class Value:
 
     __slots__ = ("_data", "_stored", "name", "producer", "type")
 
-    def __init__(self, name: str, type: Type, producer: Node | None = None, constant: np.ndarray[Any, Any] | None = None) -> None:
+    def __init__(
+        self, name: str, type: Type, producer: Node | None = None, constant: np.ndarray[Any, Any] | None = None
+    ) -> None:
         self._data: np.ndarray[Any, Any] | None
         self._stored: np.ndarray[Any, Any] | None
         self.name, self.type, self.producer = name, type, producer
@@ -119,7 +126,11 @@ class Value:
         data = self._data
         if data is None and self._stored is not None:
             layout = self.tensor.layout
-            return self._stored if layout is None else layout.unpack(self._stored, [d for d in self.shape if isinstance(d, int)])
+            return (
+                self._stored
+                if layout is None
+                else layout.unpack(self._stored, [d for d in self.shape if isinstance(d, int)])
+            )
         return data
 
     @constant.setter
@@ -127,7 +138,8 @@ class Value:
         self._data, self._stored = data, None
 
     def keep_stored(self, stored: np.ndarray[Any, Any]) -> None:
-        """Lets go of the data of a constant, whose stored form this is: from now on the data is unpacked from it whenever it is asked for."""
+        """Lets go of the data of a constant, whose stored form this is: from now on the data is unpacked from it
+        whenever it is asked for."""
         self._stored = stored
         self._data = None
 
@@ -159,7 +171,9 @@ class Node:
 
     __slots__ = ("inputs", "names", "op", "outputs")
 
-    def __init__(self, op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Value], names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Value], names: Iterable[str] = ()
+    ) -> None:
         self.op, self.inputs, self.outputs, self.names = op, tuple(inputs), tuple(outputs), frozenset(names)
         for value in self.outputs:
             value.producer = self
@@ -169,7 +183,10 @@ class Node:
         return self.outputs[0]
 
     def __repr__(self) -> str:
-        return f"{', '.join('%' + o.name for o in self.outputs)} = {self.op}({', '.join('_' if i is None else '%' + i.name for i in self.inputs)})"
+        return (
+            f"{', '.join('%' + o.name for o in self.outputs)} ="
+            f" {self.op}({', '.join('_' if i is None else '%' + i.name for i in self.inputs)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -191,7 +208,8 @@ class Graph:
     symbols: dict[str, SymbolSource] = field(default_factory=dict)
     output_names: list[str] = field(default_factory=list)
     sources: tuple[Path, ...] = field(default=(), compare=False, repr=False)
-    """The files that it was read from, absolute; nothing is written over them. Empty for what passes and programs make."""
+    """The files that it was read from, absolute; nothing is written over them. Empty for what passes and programs
+    make."""
 
     def __str__(self) -> str:
         from weft.graph.printer import print_graph
@@ -236,7 +254,10 @@ class Graph:
 def single(op: Operator, outputs: tuple[Value, ...]) -> Value:
     """The output of an operator that has one; several are returned as a tuple, as it was, with a DeprecationWarning."""
     if len(outputs) != 1:
-        text = f"{op.operator_name} has {len(outputs)} outputs: use add_all, which gives a tuple. add will refuse it in 0.3"
+        text = (
+            f"{op.operator_name} has {len(outputs)} outputs: use add_all, which gives a tuple. add will refuse it"
+            " in 0.3"
+        )
         warnings.warn(text, DeprecationWarning, stacklevel=3)
         return outputs  # type: ignore[return-value]
     return outputs[0]

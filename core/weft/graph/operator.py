@@ -21,7 +21,9 @@ from weft.errors import GraphError, WeftError
 from weft.expr.nodes import Call, Cast, Const, Div, Expr, FloorDiv, FloorMod, TruncDiv, TruncMod, Var, walk
 from weft.graph.nodes import TensorType, Type, Value
 
-OpKind = Literal["elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"]
+OpKind = Literal[
+    "elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"
+]
 Array = np.ndarray[Any, Any]
 Commutes = Literal["nothing", "monotone", "anything"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,9 +74,9 @@ def algorithm(form: Literal["tensors", "decompose", "program"], name: str | None
 class Operator(ABC):
     """Base of operators. Subclasses are frozen dataclasses, hashable, and compare by value.
 
-    kind: how fusion sees it. elementwise: output element = formula of the input elements at the same (broadcast) index; injective: one
-    input element per output element, elsewhere; reduction, contraction, window: as named; composite: only decomposes;
-    opaque: a loop program; control: has sub-graphs; host: no numeric work, a step on the host.
+    kind: how fusion sees it. elementwise: output element = formula of the input elements at the same (broadcast) index;
+    injective: one input element per output element, elsewhere; reduction, contraction, window: as named; composite:
+    only decomposes; opaque: a loop program; control: has sub-graphs; host: no numeric work, a step on the host.
 
     Passes that group nodes, fold constants, merge nodes or lay out values decide by the facts below, never by a class
     or its name. What a class does not state is taken to be what is right for most operators, perhaps slower. A class
@@ -200,8 +202,8 @@ class Operator(ABC):
         return None if each is None else each * touched(*inputs, *outputs)
 
     def multiply_adds(self, *shapes: Sequence[float] | None) -> float | None:
-        """Multiplications with their additions that the definition has, with operands of these sizes, where its loops do
-        not tell what another algorithm saves or adds. None: as its loops, or those of its parts, have."""
+        """Multiplications with their additions that the definition has, with operands of these sizes, where its loops
+        do not tell what another algorithm saves or adds. None: as its loops, or those of its parts, have."""
         return None
 
     def infer_checked(self, inputs: Sequence[Value | None]) -> tuple[Type, ...]:
@@ -210,7 +212,9 @@ class Operator(ABC):
             result = self.infer(*(None if v is None else v.type for v in inputs))
         except WeftError as error:
             operands = ", ".join("_" if v is None else repr(v) for v in inputs)
-            raise GraphError(f"{self.operator_name}: {error.what}", where=f"{self}({operands})", why=error.why, hint=error.hint) from error
+            raise GraphError(
+                f"{self.operator_name}: {error.what}", where=f"{self}({operands})", why=error.why, hint=error.hint
+            ) from error
         return result if isinstance(result, tuple) else (result,)
 
     @classmethod

@@ -32,7 +32,11 @@ _SPACE = re.compile(r"\s+")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None = None, operators: Iterable[type[Operator]] | None = None) -> Graph:
+def parse_graph(
+    text: str,
+    constants: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    operators: Iterable[type[Operator]] | None = None,
+) -> Graph:
     """The graph that printed as `text`.
 
     Args:
@@ -54,7 +58,8 @@ def parse_graph(text: str, constants: Mapping[str, np.ndarray[Any, Any]] | None 
 
 @dataclass(frozen=True)
 class _Operators:
-    """The operators of a text by name; names that are claimed more than once, each with the error about it; why operators may be missing."""
+    """The operators of a text by name; names that are claimed more than once, each with the error about it; why
+    operators may be missing."""
 
     known: Mapping[str, type[Operator]]
     clashes: Mapping[str, WeftError] = field(default_factory=dict)
@@ -80,7 +85,9 @@ def _given(operators: Iterable[type[Operator]]) -> _Operators:
         other = table.setdefault(op.operator_name, op)
         if other is not op:
             pair = " and ".join(f"{c.__module__}.{c.__qualname__}" for c in (other, op))
-            raise GraphError(f"two operators are called '{op.operator_name}': {pair}", hint="give one another `operator_name`")
+            raise GraphError(
+                f"two operators are called '{op.operator_name}': {pair}", hint="give one another `operator_name`"
+            )
     return _Operators(table)
 
 
@@ -262,7 +269,11 @@ class _Parser:
         def use(at: int, name: str) -> Value:
             if name not in values:
                 close = nearest(name, values)
-                self.fail(f"value '{name}' is used and not defined before", f"did you mean '{close}'?" if close else None, at=at)
+                self.fail(
+                    f"value '{name}' is used and not defined before",
+                    f"did you mean '{close}'?" if close else None,
+                    at=at,
+                )
             return values[name]
 
         self.expect("(")
@@ -324,7 +335,11 @@ class _Parser:
             self.fail(clash.what, clash.hint, at=start, why=clash.why)
         if word not in self.operators.known:
             close = nearest(word, self.operators.known)
-            self.fail(f"there is no operator '{word}'", self.operators.trouble or (f"did you mean '{close}'?" if close else None), at=start)
+            self.fail(
+                f"there is no operator '{word}'",
+                self.operators.trouble or (f"did you mean '{close}'?" if close else None),
+                at=start,
+            )
         self.expect("(")
         attributes: dict[str, Any] = {}
         known = [f.name for f in fields(self.operators.known[word])]
@@ -373,5 +388,7 @@ class _Parser:
         if text not in ("true", "false") and not _INTEGER.fullmatch(text) and not _FLOAT.fullmatch(text):
             self.fail(f"'{text}' is no constant's value", at=at)
         shape = tuple(d for d in type_.shape if isinstance(d, int))  # type: ignore[union-attr]
-        number: Any = text == "true" if text in ("true", "false") else int(text) if _INTEGER.fullmatch(text) else float(text)
+        number: Any = (
+            text == "true" if text in ("true", "false") else int(text) if _INTEGER.fullmatch(text) else float(text)
+        )
         return np.full(shape, number, dtype=type_.dtype.numpy)  # type: ignore[union-attr]

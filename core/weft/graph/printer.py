@@ -1,11 +1,12 @@
 """Graphs as text; `parser` reads it back.
 
-    graph   := "graph" name "(" (value ":" type),* ")" "symbols" "(" (symbol "=" value "[" index "]"),* ")" "{" line* return "}"
-    line    := value ":" type "=" "const" (number)?                                   one-element constants show their value
-             | (value ":" type),+ "=" Operator "(" (name "=" attribute),* ")" "(" (value | "_"),* ")" ("# " names)?
-    return  := "return" (value ("as" string)?),*
-    value   := "%" word | "%" string
-    attribute := none | true | false | number | string | dtype | formula | "@" layout | "(" attribute,* ")" | graph
+graph   := "graph" name "(" (value ":" type),* ")" "symbols" "(" (symbol "=" value "[" index "]"),* ")" "{" line* return
+"}" line    := value ":" type "=" "const" (number)?                                   one-element constants show their
+value
+         | (value ":" type),+ "=" Operator "(" (name "=" attribute),* ")" "(" (value | "_"),* ")" ("# " names)?
+return  := "return" (value ("as" string)?),*
+value   := "%" word | "%" string
+attribute := none | true | false | number | string | dtype | formula | "@" layout | "(" attribute,* ")" | graph
 """
 
 from __future__ import annotations
@@ -78,7 +79,11 @@ def print_graph(graph: Graph) -> str:
 def _scalar_text(value: Value) -> str:
     data = value.constant
     assert data is not None
-    if data.size != 1 or not isinstance(value.type, TensorType) or value.type.dtype.kind not in ("bool", "int", "uint", "float"):
+    if (
+        data.size != 1
+        or not isinstance(value.type, TensorType)
+        or value.type.dtype.kind not in ("bool", "int", "uint", "float")
+    ):
         return ""
     number = data.reshape(-1)[0]
     kind = value.type.dtype.kind
@@ -88,7 +93,9 @@ def _scalar_text(value: Value) -> str:
 def _print(graph: Graph, indent: str) -> str:
     inner = indent + "  "
     inputs = ", ".join(f"{print_name(v.name)}: {v.type}" for v in graph.inputs)
-    symbols = ", ".join(f"{print_symbol(name)} = {print_name(s.value.name)}[{s.index}]" for name, s in graph.symbols.items())
+    symbols = ", ".join(
+        f"{print_symbol(name)} = {print_name(s.value.name)}[{s.index}]" for name, s in graph.symbols.items()
+    )
     name = graph.name if BARE.fullmatch(graph.name) else json.dumps(graph.name)
     lines = [f"graph {name}({inputs}) symbols({symbols}) {{"]
     for value in all_constants(graph):
@@ -99,7 +106,9 @@ def _print(graph: Graph, indent: str) -> str:
         comment = "  # " + ", ".join(json.dumps(n) for n in sorted(node.names)) if node.names else ""
         lines.append(f"{inner}{outputs} = {print_operator(node.op, inner)}({operands}){comment}")
     names = graph.output_names or [v.name for v in graph.outputs]
-    results = ", ".join(print_name(v.name) + ("" if n == v.name else f" as {json.dumps(n)}") for v, n in zip(graph.outputs, names))
+    results = ", ".join(
+        print_name(v.name) + ("" if n == v.name else f" as {json.dumps(n)}") for v, n in zip(graph.outputs, names)
+    )
     lines.append(f"{inner}return {results}".rstrip())
     lines.append(f"{indent}}}")
     return "\n".join(lines)

@@ -5,8 +5,9 @@
 
     graph = rewrite(graph, rule)
 
-A rule sees the old node and its inputs as already rewritten, so it can look backwards through `r.producer`. It returns None (the node
-is copied), or what stands for the node's outputs. Framework names of everything replaced go to what replaces it.
+A rule sees the old node and its inputs as already rewritten, so it can look backwards through `r.producer`. It returns
+None (the node is copied), or what stands for the node's outputs. Framework names of everything replaced go to what
+replaces it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ import numpy as np
 
 from weft.errors import GraphError
 from weft.expr.nodes import Expr, Var, free_vars, substitute
-from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, OptionalType, SequenceType, SymbolSource, TensorType, Type, Value, single
+from weft.graph.nodes import (
+    Graph,
+    GraphBuilder,
+    Node,
+    OpenType,
+    OptionalType,
+    SequenceType,
+    SymbolSource,
+    TensorType,
+    Type,
+    Value,
+    single,
+)
 from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
@@ -50,10 +63,9 @@ class Rewriter:
         self.builder.reserve(graph.symbols)
 
     # -- what a rule may use
-    def add(
-        self, op: Operator, *inputs: Value | None, name: str | None = None, type: Type | None = None
-    ) -> Value:
-        """Builds a node of one output before the one at hand; `type` overrides the inferred one (to give it a layout)."""
+    def add(self, op: Operator, *inputs: Value | None, name: str | None = None, type: Type | None = None) -> Value:
+        """Builds a node of one output before the one at hand; `type` overrides the inferred one (to give it a
+        layout)."""
         result = single(op, self.add_all(op, *inputs, name=name))
         if type is not None:
             result.type = type
@@ -125,19 +137,28 @@ class Rewriter:
             self._replace(node, results)
         new.outputs = [self.map(v) for v in self.old.outputs]
         new.output_names = list(self.old.output_names or [v.name for v in self.old.outputs])
-        new.symbols = {name: SymbolSource(self.map(s.value), s.index) for name, s in self.old.symbols.items()} | new.symbols
+        new.symbols = {
+            name: SymbolSource(self.map(s.value), s.index) for name, s in self.old.symbols.items()
+        } | new.symbols
         drop_dead(new)
         self._give_names(new)
         return new
 
-    def copy(self, node: Node, inputs: tuple[Value | None, ...], op: Operator | None = None, infer: bool = False) -> tuple[Value, ...]:
+    def copy(
+        self, node: Node, inputs: tuple[Value | None, ...], op: Operator | None = None, infer: bool = False
+    ) -> tuple[Value, ...]:
         """The old node over other inputs (and with another operator of the same outputs); its types are kept, layouts
         included, unless an input's logical type changed or `infer` asks for it."""
         op = op or node.op
         types: list[Type] = [o.type for o in node.outputs]
-        if infer or any(a is not None and b is not None and not _alike(a.type, b.type) for a, b in zip(inputs, node.inputs)):
+        if infer or any(
+            a is not None and b is not None and not _alike(a.type, b.type) for a, b in zip(inputs, node.inputs)
+        ):
             inferred = op.infer_checked(inputs)
-            types = [n.with_layout(o.layout) if isinstance(n, TensorType) and isinstance(o, TensorType) else n for n, o in zip(inferred, types)]
+            types = [
+                n.with_layout(o.layout) if isinstance(n, TensorType) and isinstance(o, TensorType) else n
+                for n, o in zip(inferred, types)
+            ]
         outputs = tuple([Value(o.name, t) for o, t in zip(node.outputs, types)])
         copied = Node(op, inputs, outputs, node.names)
         self.builder.graph.nodes.append(copied)
@@ -192,12 +213,17 @@ class _RuleBuilder(GraphBuilder):
 
 
 def rewrite(
-    graph: Graph, *rules: Rule, on_subgraph: Callable[[Graph], Graph] | None = None, rounds: int = 10, on: tuple[type[Operator], ...] = ()
+    graph: Graph,
+    *rules: Rule,
+    on_subgraph: Callable[[Graph], Graph] | None = None,
+    rounds: int = 10,
+    on: tuple[type[Operator], ...] = (),
 ) -> Graph:
     """`graph` under the rules, the first that acts on a node winning; again until none acts, at most `rounds` times.
 
     Args:
-        on: the operators on whose nodes the rules act; none: on any. A graph without such a node is returned as it is, nodes that no output needs included.
+        on: the operators on whose nodes the rules act; none: on any. A graph without such a node is returned as it is,
+        nodes that no output needs included.
     """
 
     @cache
@@ -220,7 +246,9 @@ def rewrite(
                     acted = True
                     return result
                 if len(r.builder.graph.nodes) != mark:
-                    raise GraphError(f"rule '{getattr(rule, '__name__', rule)}' built nodes and then declined", where=repr(node))
+                    raise GraphError(
+                        f"rule '{getattr(rule, '__name__', rule)}' built nodes and then declined", where=repr(node)
+                    )
                 r._seen.clear()
             return None
 
@@ -425,7 +453,10 @@ def sort_nodes(graph: Graph) -> None:
         if graph.symbols:
             names = [*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))]
             values += [graph.symbols[n].value for n in names if n in graph.symbols]
-        return sorted({id(v.producer): v.producer for v in values if v.producer is not None and id(v.producer) in index}.values(), key=lambda n: index[id(n)])
+        return sorted(
+            {id(v.producer): v.producer for v in values if v.producer is not None and id(v.producer) in index}.values(),
+            key=lambda n: index[id(n)],
+        )
 
     for root in graph.nodes:
         stack: list[tuple[Node, list[Node]]] = [(root, before(root))] if id(root) not in state else []

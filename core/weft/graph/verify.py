@@ -1,4 +1,5 @@
-"""Checks a graph: one definition per name, definitions before uses, types as the operators infer them, symbols bound."""
+"""Checks a graph: one definition per name, definitions before uses, types as the operators infer them, symbols
+bound."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def verify(graph: Graph, bound: Iterable[str] = ()) -> None:
         for inner in subgraphs(node.op).values():
             verify(inner, known)
     if graph.output_names and len(graph.output_names) != len(graph.outputs):
-        raise GraphError(f"graph '{graph.name}' has {len(graph.outputs)} output(s) and {len(graph.output_names)} output name(s)")
+        raise GraphError(
+            f"graph '{graph.name}' has {len(graph.outputs)} output(s) and {len(graph.output_names)} output name(s)"
+        )
 
 
 def _where(node: Node) -> str:
@@ -71,7 +74,10 @@ def _names(graph: Graph) -> None:
     for node in graph.nodes:
         for value in node.outputs:
             if id(value) in produced:
-                raise GraphError(f"value '{value.name}' is produced by two nodes", where=f"{_where(produced[id(value)])}\n{_where(node)}")
+                raise GraphError(
+                    f"value '{value.name}' is produced by two nodes",
+                    where=f"{_where(produced[id(value)])}\n{_where(node)}",
+                )
             produced[id(value)] = node
     for node in graph.nodes:
         for value in node.outputs:
@@ -109,11 +115,15 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
                 hint = "bind it by a bare dimension of an input, or in the graph's symbols"
                 raise GraphError(f"symbol '{name}' of {place} is not bound", where=where(), hint=hint)
             if name not in bound:
-                raise GraphError(f"symbol '{name}' of {place} is used before the value that gives it is computed", where=where())
+                raise GraphError(
+                    f"symbol '{name}' of {place} is used before the value that gives it is computed", where=where()
+                )
 
     for name, source in graph.symbols.items():
         if source.value.producer is not None and id(source.value.producer) not in members:
-            raise GraphError(f"symbol '{name}' is bound to '{source.value.name}', which is not in the graph '{graph.name}'")
+            raise GraphError(
+                f"symbol '{name}' is bound to '{source.value.name}', which is not in the graph '{graph.name}'"
+            )
         if not isinstance(source.value.type, TensorType) or not source.value.dtype.is_integer:
             raise GraphError(f"symbol '{name}' is bound to a value that is no integer tensor", where=repr(source.value))
     define(list(defined))
@@ -124,11 +134,19 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
             if id(value) in defined:
                 continue
             if value.producer is not None and id(value.producer) in members:
-                sort_nodes(Graph(graph.name, graph.inputs, graph.outputs, list(graph.nodes), graph.symbols))  # raises if there is a cycle
+                sort_nodes(
+                    Graph(graph.name, graph.inputs, graph.outputs, list(graph.nodes), graph.symbols)
+                )  # raises if there is a cycle
                 both = f"{_where(node)}\n{_where(value.producer)}"
-                raise GraphError(f"'{value.name}' is used before it is computed", where=both, hint="nodes stand in order of computation")
+                raise GraphError(
+                    f"'{value.name}' is used before it is computed",
+                    where=both,
+                    hint="nodes stand in order of computation",
+                )
             hint = "sub-graphs capture nothing: pass it as an input"
-            raise GraphError(f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint=hint)
+            raise GraphError(
+                f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint=hint
+            )
         check(attribute_symbols(node.op), f"node '{node.output.name}'", partial(_where, node))
         define(id(o) for o in node.outputs)
         for o in node.outputs:
@@ -143,7 +161,11 @@ def _constant(value: Value) -> None:
     data = value.constant
     assert data is not None
     if not isinstance(value.type, TensorType) or value.type.shape != data.shape or value.type.dtype.numpy != data.dtype:
-        raise GraphError(f"constant '{value.name}' holds {data.dtype}{list(data.shape)}", where=repr(value), why="its type says otherwise")
+        raise GraphError(
+            f"constant '{value.name}' holds {data.dtype}{list(data.shape)}",
+            where=repr(value),
+            why="its type says otherwise",
+        )
     if value.type.layout is not None:
         value.type.layout.stored_shape(data.shape)
 
@@ -159,13 +181,17 @@ def _node(node: Node) -> None:
     except WeftError as error:
         raise GraphError(error.what, where=_where(node), why=error.why, hint=error.hint) from error
     if len(types) != len(node.outputs):
-        raise GraphError(f"the node has {len(node.outputs)} output(s), its operator gives {len(types)}", where=_where(node))
+        raise GraphError(
+            f"the node has {len(node.outputs)} output(s), its operator gives {len(types)}", where=_where(node)
+        )
     for inferred, value in zip(types, node.outputs):
         if not same_type(inferred, value.type, layouts=exact):
             raise GraphError(f"'{value.name}' is typed {value.type}, its operator gives {inferred}", where=_where(node))
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
             if isinstance(d, int) and d < 0:
-                raise GraphError(f"'{value.name}' has size {d} on axis {axis}", where=_where(node), hint="the operands are too small")
+                raise GraphError(
+                    f"'{value.name}' has size {d} on axis {axis}", where=_where(node), hint="the operands are too small"
+                )
 
 
 def _row_major(value: Value | None) -> Value | None:

@@ -1,9 +1,9 @@
 """The meaning of loop programs: any Program, at any stage, run one statement at a time on numpy, every access checked.
 
-A Program is first written out as Python source, for speed: integers and booleans become Python numbers, wrapped to their dtype where
-they may leave its range; floats are numpy scalars; vectors are numpy arrays of lanes. A node without a direct Python form
-is handed to `weft.expr.evaluate`, one node at a time, so formulas have one meaning. `interpretation.source` keeps the lines,
-`formulas` and `statements` write them, `calls` is what they call.
+A Program is first written out as Python source, for speed: integers and booleans become Python numbers, wrapped to
+their dtype where they may leave its range; floats are numpy scalars; vectors are numpy arrays of lanes. A node without
+a direct Python form is handed to `weft.expr.evaluate`, one node at a time, so formulas have one meaning.
+`interpretation.source` keeps the lines, `formulas` and `statements` write them, `calls` is what they call.
 """
 
 from __future__ import annotations
@@ -47,15 +47,18 @@ def interpret(
     Args:
         arrays: the inputs by name, or in order.
         dims: values of the program's dims; those that are a whole dimension of an input need not be given.
-        intrinsics: functions for IntrinsicCalls by name, called with the arguments' values; a function whose attribute `addresses`
+        intrinsics: functions for IntrinsicCalls by name, called with the arguments' values; a function whose attribute
+        `addresses`
             is true gets an `Address` for each argument that is a Load of one element.
         shuffle_seed: run the iterations of parallel, block and thread loops in a random order, which exposes races.
         in_place: let the pairs of `program.aliases` share memory.
 
-    Elements never stored read as NaN, or as a far-off number (integers). Threads of threadIdx loops meet at `barrier()`.
+    Elements never stored read as NaN, or as a far-off number (integers). Threads of threadIdx loops meet at
+    `barrier()`.
 
     Raises:
-        LoopError: an access outside its buffer (with the statement marked), a division by zero, inputs that do not fit, an unknown
+        LoopError: an access outside its buffer (with the statement marked), a division by zero, inputs that do not fit,
+        an unknown
             intrinsic, or a barrier that only some threads reach.
     """
     return _Run(program, arrays, dims or {}, intrinsics or {}, shuffle_seed, in_place).outputs()
@@ -89,7 +92,11 @@ class _Run(Statements):
         if isinstance(arrays, Mapping):
             unknown = sorted(set(arrays) - {b.name for b in p.inputs})
             if unknown:
-                raise LoopError(f"interpret: no input is named '{unknown[0]}'", where=where, hint="the inputs are " + ", ".join(b.name for b in p.inputs))
+                raise LoopError(
+                    f"interpret: no input is named '{unknown[0]}'",
+                    where=where,
+                    hint="the inputs are " + ", ".join(b.name for b in p.inputs),
+                )
             missing = [b.name for b in p.inputs if b.name not in arrays]
             if missing:
                 raise LoopError(f"interpret: no array for input '{missing[0]}'", where=where)
@@ -102,7 +109,10 @@ class _Run(Statements):
         for b, a in zip(p.inputs, given):
             rank = len(b.shape) + (b.dtype.lanes > 1)
             if a.dtype != b.dtype.numpy or a.ndim != rank:
-                raise LoopError(f"interpret: input '{b.name}' is {b.dtype} of rank {rank}, got {a.dtype} of rank {a.ndim}", where=where)
+                raise LoopError(
+                    f"interpret: input '{b.name}' is {b.dtype} of rank {rank}, got {a.dtype} of rank {a.ndim}",
+                    where=where,
+                )
             for d, n in zip(b.shape, a.shape):
                 if isinstance(d, Var):
                     values.setdefault(d.name, n)
@@ -114,17 +124,25 @@ class _Run(Statements):
         for b, a in zip(p.inputs, given):
             shape = self.parameter_shape(b)
             if tuple(a.shape) != shape:
-                raise LoopError(f"interpret: input '{b.name}' has shape {list(shape)}, got {list(a.shape)}", where=where)
+                raise LoopError(
+                    f"interpret: input '{b.name}' has shape {list(shape)}, got {list(a.shape)}", where=where
+                )
             view = a.copy() if in_place else a.view()
             view.flags.writeable = in_place
             self.inputs.append(view)
-            self.storage[b.name] = Storage(b, self.name("_b", b.name), [number(n) for n in shape[: len(b.shape)]], False)
+            self.storage[b.name] = Storage(
+                b, self.name("_b", b.name), [number(n) for n in shape[: len(b.shape)]], False
+            )
         shared = {out: self.inputs[into] for out, into in p.aliases} if in_place else {}
         self.results: list[Any] = []
         for q, b in enumerate(p.outputs):
             shape = self.parameter_shape(b)
             if q in shared and (shared[q].shape != shape or shared[q].dtype != b.dtype.numpy):
-                raise LoopError(f"interpret: output '{b.name}' cannot share the memory of its alias: {list(shape)} and {list(shared[q].shape)}", where=where)
+                raise LoopError(
+                    f"interpret: output '{b.name}' cannot share the memory of its alias: {list(shape)} and"
+                    f" {list(shared[q].shape)}",
+                    where=where,
+                )
             self.results.append(shared[q] if q in shared else allocate(shape, b.dtype))
             self.storage[b.name] = Storage(b, self.name("_b", b.name), [number(n) for n in shape[: len(b.shape)]], True)
 
@@ -133,7 +151,10 @@ class _Run(Statements):
         for d in b.shape:
             for name in e.free_vars(d):
                 if name not in env:
-                    raise LoopError(f"interpret: the shape of '{b.name}' uses '{name}', which is no dim", where=f"program {self.program.name}")
+                    raise LoopError(
+                        f"interpret: the shape of '{b.name}' uses '{name}', which is no dim",
+                        where=f"program {self.program.name}",
+                    )
         shape = tuple(int(evaluate(d, env)) for d in b.shape)
         return (*shape, b.dtype.lanes) if b.dtype.lanes > 1 else shape
 
@@ -166,6 +187,12 @@ class _Run(Statements):
                     if k in self.python_names and not isinstance(v, np.ndarray):
                         values[self.python_names[k]] = v
             tb = tb.tb_next
-        what = str(fault) if isinstance(fault, Fault) else fault.what if isinstance(fault, ExprError) else "integer division by zero"
+        what = (
+            str(fault)
+            if isinstance(fault, Fault)
+            else fault.what
+            if isinstance(fault, ExprError)
+            else "integer division by zero"
+        )
         why = "here " + ", ".join(f"{k} = {v}" for k, v in values.items()) if values else None
         return LoopError(what, where=excerpt(self.program, at=stmt), why=why, hint=getattr(fault, "hint", None))

@@ -7,11 +7,12 @@
     Block   := name, iters, bindings, predicate, init, body, opaque reads and writes
     Expr    += Load(buffer, indices, predicate) | IntrinsicCall(name, args)
 
-Loops run from 0 to extent - 1. In one Program every loop variable, let variable, block and buffer has a name of its own:
-schedule primitives, traces and errors refer to them by name.
+Loops run from 0 to extent - 1. In one Program every loop variable, let variable, block and buffer has a name of its
+own: schedule primitives, traces and errors refer to them by name.
 
-A Block is one perfect nest seen as a unit: its iteration variables take the values of `bindings` (formulas over the loops
-around it); where `predicate` holds, `init` runs at the first step of the block's reduction (all reduce iterators 0), then `body`.
+A Block is one perfect nest seen as a unit: its iteration variables take the values of `bindings` (formulas over the
+loops around it); where `predicate` holds, `init` runs at the first step of the block's reduction (all reduce iterators
+0), then `body`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ LOOP_KINDS: tuple[str, ...] = (
 UNIT = "unit."
 TRUE = Const(True, dt.bool_)
 PREFETCH = "prefetch"
-"""The intrinsic prefetch(buffer[index], locality): the element will be read soon. It has no meaning, but the element must exist."""
+"""The intrinsic prefetch(buffer[index], locality): the element will be read soon. It has no meaning, but the element
+must exist."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Row-major storage. `scope` names a memory of the target ("global", "local", "register", "shared", a vendor's); it begins there at a multiple of `align`
-    bytes, as far as the machine declares that it may (`Machine.alignment`)."""
+    """Row-major storage. `scope` names a memory of the target ("global", "local", "register", "shared", a vendor's); it
+    begins there at a multiple of `align` bytes, as far as the machine declares that it may (`Machine.alignment`)."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -58,7 +60,8 @@ class Buffer:
 
 
 def level_of(kind: LoopKind) -> str | None:
-    """The level of a machine whose units run the iterations of a loop of this kind: "array" of "unit.array"; None of other kinds."""
+    """The level of a machine whose units run the iterations of a loop of this kind: "array" of "unit.array"; None of
+    other kinds."""
     return kind[len(UNIT) :] if kind.startswith(UNIT) and len(kind) > len(UNIT) else None
 
 
@@ -73,7 +76,8 @@ def buffer(name: str, shape: Any, dtype: object, scope: str = "global") -> Buffe
 
 
 class Load(Expr):
-    """One element of a buffer, or a vector of them where an index is a vector. Lanes where `predicate` is false give zero."""
+    """One element of a buffer, or a vector of them where an index is a vector. Lanes where `predicate` is false give
+    zero."""
 
     __slots__ = ("buffer", "indices", "predicate")
     fields = ("buffer", "indices", "predicate")
@@ -95,7 +99,8 @@ class Load(Expr):
 
 
 class IntrinsicCall(Expr):
-    """A target's instruction: `name` of `weft.loop.intrinsics`, possibly with effects. dtype handle if it has no value."""
+    """A target's instruction: `name` of `weft.loop.intrinsics`, possibly with effects. dtype handle if it has no
+    value."""
 
     __slots__ = ("args", "name")
     fields = ("name", "args", "dtype")
@@ -126,7 +131,8 @@ class Seq(Stmt):
 
 @dataclass(frozen=True, repr=False)
 class For(Stmt):
-    """for var in 0 … extent - 1. A parallel loop's iterations are independent, so are those of a `unit.NAME`; a vectorized one's run as lanes."""
+    """for var in 0 … extent - 1. A parallel loop's iterations are independent, so are those of a `unit.NAME`; a
+    vectorized one's run as lanes."""
 
     var: Var
     extent: Expr
@@ -195,7 +201,8 @@ class Region:
 
 @dataclass(frozen=True, repr=False)
 class Evaluate(Stmt):
-    """A call for its effect. `within`: of buffers of which it gets an address, the box that it stays in; it may use all of others."""
+    """A call for its effect. `within`: of buffers of which it gets an address, the box that it stays in; it may use all
+    of others."""
 
     call: IntrinsicCall
     within: tuple[Region, ...] = ()
@@ -212,7 +219,8 @@ class BlockIter:
 
 @dataclass(frozen=True, repr=False)
 class Block(Stmt):
-    """See the module. `reads`/`writes` are given only where the body does not show them (opaque, tensorized); else derived.
+    """See the module. `reads`/`writes` are given only where the body does not show them (opaque, tensorized); else
+    derived.
 
     `annotations` carry facts for schedule rules, ("role", …) and ("part_of", …), and names for people, ("op", operator
     name), ("algorithm", …), by which no rule decides.
@@ -234,7 +242,8 @@ class Block(Stmt):
 
 @dataclass(frozen=True, repr=False)
 class Program:
-    """A kernel before code: `inputs` are only read, `outputs` written; `dims` are the symbols used in shapes and formulas.
+    """A kernel before code: `inputs` are only read, `outputs` written; `dims` are the symbols used in shapes and
+    formulas.
 
     `aliases` lists (output index, input index) pairs that may be the same memory (in place).
     """
@@ -287,7 +296,9 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
         case Allocate():
             return stmt.buffer.shape
         case Store():
-            return (*stmt.indices, stmt.value) if stmt.predicate is None else (*stmt.indices, stmt.value, stmt.predicate)
+            return (
+                (*stmt.indices, stmt.value) if stmt.predicate is None else (*stmt.indices, stmt.value, stmt.predicate)
+            )
         case AtomicUpdate():
             return (*stmt.indices, stmt.value)
         case Evaluate():
@@ -318,7 +329,8 @@ def with_stmt_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
 
 
 def map_stmt_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
-    """`stmt` with `f` applied to each formula directly in it (whole formulas; inner statements untouched); itself if none changed."""
+    """`stmt` with `f` applied to each formula directly in it (whole formulas; inner statements untouched); itself if
+    none changed."""
     match stmt:
         case Store():
             predicate = None if stmt.predicate is None else f(stmt.predicate)
@@ -337,7 +349,11 @@ def map_stmt_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return stmt if value is stmt.value else Let(stmt.var, value, stmt.body)
         case Allocate():
             shape = tuple([f(d) for d in stmt.buffer.shape])
-            return stmt if all(map(is_, shape, stmt.buffer.shape)) else Allocate(replace(stmt.buffer, shape=shape), stmt.body)
+            return (
+                stmt
+                if all(map(is_, shape, stmt.buffer.shape))
+                else Allocate(replace(stmt.buffer, shape=shape), stmt.body)
+            )
         case AtomicUpdate():
             return replace(stmt, indices=tuple(f(i) for i in stmt.indices), value=f(stmt.value))
         case Evaluate():
@@ -352,7 +368,14 @@ def map_stmt_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
 
             reads = None if stmt.reads is None else tuple(region(r) for r in stmt.reads)
             writes = None if stmt.writes is None else tuple(region(r) for r in stmt.writes)
-            return replace(stmt, iters=iters, bindings=tuple(f(b) for b in stmt.bindings), predicate=f(stmt.predicate), reads=reads, writes=writes)
+            return replace(
+                stmt,
+                iters=iters,
+                bindings=tuple(f(b) for b in stmt.bindings),
+                predicate=f(stmt.predicate),
+                reads=reads,
+                writes=writes,
+            )
     return stmt
 
 
@@ -401,7 +424,9 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
         return None
 
     def move(regions: tuple[Region, ...] | None) -> tuple[Region, ...] | None:
-        return None if regions is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in regions)
+        return (
+            None if regions is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in regions)
+        )
 
     def rule(s: Stmt) -> Stmt | None:
         s = map_stmt_exprs(s, lambda x: transform(x, load))

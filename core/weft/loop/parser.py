@@ -1,6 +1,6 @@
 """Text to programs: the inverse of `printer`; the grammar stands in docs/architecture.md.
 
-    parse_program(text) → Program          parse_stmt(text, variables, buffers) → Stmt
+parse_program(text) → Program          parse_stmt(text, variables, buffers) → Stmt
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def parse_program(text: str) -> Program:
     return program
 
 
-def parse_stmt(text: str, variables: Mapping[str, Var] | None = None, buffers: Mapping[str, Buffer] | None = None) -> Stmt:
+def parse_stmt(
+    text: str, variables: Mapping[str, Var] | None = None, buffers: Mapping[str, Buffer] | None = None
+) -> Stmt:
     """The statement (or several: a Seq) that `text` spells over the given variables and buffers.
 
     Raises:
@@ -145,7 +147,16 @@ class _Parser:
             while not result or self.tokens.accept(","):
                 key = self.tokens.name("the name of an annotation")
                 self.tokens.expect("=")
-                result.append((key, _unquote(self.tokens.next().text) if self.tokens.peek.kind == "string" else self.tokens.integer("an integer or a string")))
+                result.append(
+                    (
+                        key,
+                        (
+                            _unquote(self.tokens.next().text)
+                            if self.tokens.peek.kind == "string"
+                            else self.tokens.integer("an integer or a string")
+                        ),
+                    )
+                )
         return tuple(result)
 
     def buffer(self) -> Buffer:
@@ -165,7 +176,9 @@ class _Parser:
         except (LoopError, ExprError) as error:
             self.fail(error, token)
         if len(indices) != len(buffer.shape):
-            self.tokens.fail(f"buffer '{buffer.name}' has {len(buffer.shape)} dimension(s), indexed with {len(indices)}", token)
+            self.tokens.fail(
+                f"buffer '{buffer.name}' has {len(buffer.shape)} dimension(s), indexed with {len(indices)}", token
+            )
         return buffer, indices, predicate
 
     # -- program
@@ -231,7 +244,9 @@ class _Parser:
         if method is None or tokens.peek.quoted or tokens.ahead().text == "[":
             if tokens.peek.kind != "name" or tokens.ahead().text != "[":
                 close = nearest(tokens.peek.text, _STATEMENTS)
-                tokens.fail(f"expected a statement, got {tokens.shown()}", hint=f"did you mean '{close}'?" if close else None)
+                tokens.fail(
+                    f"expected a statement, got {tokens.shown()}", hint=f"did you mean '{close}'?" if close else None
+                )
             buffer, indices, predicate = self.element()
             tokens.expect("=")
             return Store(buffer, indices, self.expr(), predicate)
@@ -249,7 +264,9 @@ class _Parser:
             if not is_loop_kind(kind):
                 close = nearest(kind, LOOP_KINDS)
                 known = "one of " + ", ".join([*LOOP_KINDS, f"{UNIT}NAME"])
-                self.tokens.fail(f"unknown kind of loop '{kind}'", token, f"did you mean '{close}'?" if close else known)
+                self.tokens.fail(
+                    f"unknown kind of loop '{kind}'", token, f"did you mean '{close}'?" if close else known
+                )
         annotations = self.annotations()
         with self.scope(var):
             return For(var, extent, self.braces(), kind, annotations)
@@ -316,7 +333,9 @@ class _Parser:
         tokens.expect(":")
         kind = "spatial"
         # A dimension may be called reduce: the word is a kind only in front of a formula.
-        if tokens.at_text("reduce", "scan") and (tokens.ahead().kind in ("number", "name") or tokens.ahead().text in ("(", "@")):
+        if tokens.at_text("reduce", "scan") and (
+            tokens.ahead().kind in ("number", "name") or tokens.ahead().text in ("(", "@")
+        ):
             kind = tokens.name()
         extent = self.expr()
         tokens.expect("=")
@@ -336,7 +355,8 @@ class _Parser:
 
 
 _STATEMENTS = {
-    "for": _Parser.for_, "while": _Parser.while_, "if": _Parser.if_, "let": _Parser.let, "allocate": _Parser.allocate, "atomic": _Parser.atomic,
+    "for": _Parser.for_, "while": _Parser.while_, "if": _Parser.if_, "let": _Parser.let, "allocate": _Parser.allocate,
+    "atomic": _Parser.atomic,
     "block": _Parser.block,
 }  # fmt: skip
 

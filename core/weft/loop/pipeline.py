@@ -70,7 +70,10 @@ class LoopPass:
 
 
 def lower_program(
-    program: Program, functions: frozenset[str], on_stage: Callable[[str, Program], None] | None = None, extra: Sequence[LoopPass] = ()
+    program: Program,
+    functions: frozenset[str],
+    on_stage: Callable[[str, Program], None] | None = None,
+    extra: Sequence[LoopPass] = (),
 ) -> Program:
     """`program` through all stages.
 
@@ -109,7 +112,9 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
                 left.append(p)
                 continue
             if names.count(p.after) > 1:
-                what = f"the loop pass '{p.name}' runs after '{p.after}', which {names.count(p.after)} passes are called"
+                what = (
+                    f"the loop pass '{p.name}' runs after '{p.after}', which {names.count(p.after)} passes are called"
+                )
                 raise LoopError(what, hint="give each of them a name of its own: LoopPass(name, function, after)")
             at = names.index(p.after) + followers.get(p.after, 0)
             order.insert(at, Stage(p.name, p.holds, lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
@@ -123,6 +128,8 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
             names = [s.name for s in order]
             close = nearest(left[0].after, names)
             hint = f"did you mean '{close}'?" if close else "the stages are " + ", ".join(names)
-            raise LoopError(f"the loop pass '{left[0].name}' runs after '{left[0].after}', which does not exist", hint=hint)
+            raise LoopError(
+                f"the loop pass '{left[0].name}' runs after '{left[0].after}', which does not exist", hint=hint
+            )
         pending = left
     return tuple(order)

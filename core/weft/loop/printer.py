@@ -1,8 +1,8 @@
 """Text of programs; the grammar stands in docs/architecture.md, `parser` reads it back.
 
-    print_program(program)                                    the whole
-    print_stmt(stmt, {"i": "already bound to threadIdx.x"})   with `# <-- note` behind the marked loops, blocks and buffers
-    excerpt(program, {"C": "here"})                           only the lines around the marks, for errors
+print_program(program)                                    the whole
+print_stmt(stmt, {"i": "already bound to threadIdx.x"})   with `# <-- note` behind the marked loops, blocks and buffers
+excerpt(program, {"C": "here"})                           only the lines around the marks, for errors
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def print_stmt(stmt: Stmt, mark: Marks = (), at: Stmt | None = None, note: str =
 
 
 def excerpt(program: Program, mark: Marks = (), at: Stmt | None = None, note: str = "here", around: int = 3) -> str:
-    """The lines within `around` of a mark and the headers that enclose them; the whole text if it is short or has no mark."""
+    """The lines within `around` of a mark and the headers that enclose them; the whole text if it is short or has no
+    mark."""
     lines = print_program(program, mark, at, note).split("\n")
     marked = [k for k, line in enumerate(lines) if "# <-- " in line]
     if len(lines) <= 40 or not marked:
@@ -109,7 +110,11 @@ def _annotations(items: tuple[tuple[str, int | str], ...]) -> str:
 
 
 def _region(region: Region) -> str:
-    return f"{print_name(region.buffer.name)}[" + ", ".join(f"{print_expr(lo)} for {print_expr(n)}" for lo, n in region.ranges) + "]"
+    return (
+        f"{print_name(region.buffer.name)}["
+        + ", ".join(f"{print_expr(lo)} for {print_expr(n)}" for lo, n in region.ranges)
+        + "]"
+    )
 
 
 def _element(buffer: Buffer, indices: tuple[Expr, ...], predicate: Expr | None = None) -> str:
@@ -123,11 +128,18 @@ def _iter(it: BlockIter, binding: Expr) -> str:
 
 class _Printer:
     def __init__(self, mark: Marks, at: Stmt | None, note: str) -> None:
-        self.marks = dict(mark) if isinstance(mark, Mapping) else dict.fromkeys([mark] if isinstance(mark, str) else mark, "here")
+        self.marks = (
+            dict(mark)
+            if isinstance(mark, Mapping)
+            else dict.fromkeys([mark] if isinstance(mark, str) else mark, "here")
+        )
         self.at, self.note = at, note
 
     def program(self, p: Program) -> Iterator[str]:
-        text = f"program {print_name(p.name)}({', '.join(map(print_buffer, p.inputs))}) -> ({', '.join(map(print_buffer, p.outputs))})"
+        text = (
+            f"program {print_name(p.name)}({', '.join(map(print_buffer, p.inputs))}) ->"
+            f" ({', '.join(map(print_buffer, p.outputs))})"
+        )
         if p.dims:
             text += f" dims({', '.join(map(_variable, p.dims))})"
         if p.aliases:
@@ -151,7 +163,12 @@ class _Printer:
                     yield from self.lines(s, depth, last and k == len(stmt.stmts) - 1)
             case For():
                 kind = "" if stmt.kind == "serial" else f" {stmt.kind}"
-                yield self.marked(f"{tab}for {_variable(stmt.var)} in {print_expr(stmt.extent)}{kind}{_annotations(stmt.annotations)} {{", stmt, stmt.var.name)
+                yield self.marked(
+                    f"{tab}for {_variable(stmt.var)} in"
+                    f" {print_expr(stmt.extent)}{kind}{_annotations(stmt.annotations)} {{",
+                    stmt,
+                    stmt.var.name,
+                )
                 yield from self.lines(stmt.body, depth + 1)
                 yield tab + "}"
             case While():
@@ -169,18 +186,28 @@ class _Printer:
                 text = f"let {print_name(stmt.var.name)}: {stmt.var.dtype} = {print_expr(stmt.value)}"
                 yield from self.definition(text, stmt, stmt.var.name, stmt.body, depth, last)
             case Allocate():
-                yield from self.definition(f"allocate {print_buffer(stmt.buffer)}", stmt, stmt.buffer.name, stmt.body, depth, last)
+                yield from self.definition(
+                    f"allocate {print_buffer(stmt.buffer)}", stmt, stmt.buffer.name, stmt.body, depth, last
+                )
             case Store():
-                yield self.marked(f"{tab}{_element(stmt.buffer, stmt.indices, stmt.predicate)} = {print_expr(stmt.value)}", stmt)
+                yield self.marked(
+                    f"{tab}{_element(stmt.buffer, stmt.indices, stmt.predicate)} = {print_expr(stmt.value)}", stmt
+                )
             case AtomicUpdate():
-                yield self.marked(f"{tab}atomic {_element(stmt.buffer, stmt.indices)} {_ATOMIC.get(stmt.op, stmt.op)}= {print_expr(stmt.value)}", stmt)
+                yield self.marked(
+                    f"{tab}atomic {_element(stmt.buffer, stmt.indices)} {_ATOMIC.get(stmt.op, stmt.op)}="
+                    f" {print_expr(stmt.value)}",
+                    stmt,
+                )
             case Evaluate():
                 boxes = f" within({', '.join(map(_region, stmt.within))})" if stmt.within else ""
                 yield self.marked(tab + print_expr(stmt.call).removesuffix(" -> handle") + boxes, stmt)
             case Block():
                 yield from self.block(stmt, depth)
             case _:
-                raise LoopError(f"cannot print a {type(stmt).__name__}", hint="statements are the classes of weft.loop.nodes")
+                raise LoopError(
+                    f"cannot print a {type(stmt).__name__}", hint="statements are the classes of weft.loop.nodes"
+                )
 
     def definition(self, text: str, stmt: Stmt, name: str, body: Stmt, depth: int, last: bool) -> Iterator[str]:
         tab = _INDENT * depth

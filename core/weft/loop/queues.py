@@ -1,8 +1,10 @@
-"""Instructions that a chip begins and does not wait for: queues, how they are awaited, and what the interpreter makes of them.
+"""Instructions that a chip begins and does not wait for: queues, how they are awaited, and what the interpreter makes
+of them.
 
-    @dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
-    @begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; what it writes is nothing, and what it reads must stay, until
-    @await_dma(2)                         so much of the queue "dma" has ended that 2 at most have not
+@dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
+@begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; what it writes is nothing, and what it reads
+must stay, until
+@await_dma(2)                         so much of the queue "dma" has ended that 2 at most have not
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ BEGIN, AWAIT = "begin_", "await_"
 
 @dataclass(frozen=True)
 class Queue:
-    """Instructions that run beside the program, in order: each has ended before the next one of the queue ends. Every unit of a level and every task of a
-    parallel loop has a queue of its own.
+    """Instructions that run beside the program, in order: each has ended before the next one of the queue ends. Every
+    unit of a level and every task of a parallel loop has a queue of its own.
 
     Args:
         name: an identifier; the instruction `await_NAME` waits.
-        by: what the wait is told. "all": nothing, everything begun has ended after it, a fence. "count": how many may not have ended yet, the youngest.
-            "token": the place where the begin, as its last argument, has stored a number of its own, its token: that instruction, and so those before it,
-            have ended. A place where 0 stands and one whose instruction has ended already are not waited for.
+        by: what the wait is told. "all": nothing, everything begun has ended after it, a fence. "count": how many may
+        not have ended yet, the youngest.
+            "token": the place where the begin, as its last argument, has stored a number of its own, its token: that
+            instruction, and so those before it, have ended. A place where 0 stands and one whose instruction has ended
+            already are not waited for.
     """
 
     name: str
@@ -31,7 +35,10 @@ class Queue:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.by not in ("all", "count", "token"):
-            raise ValueError(f"a queue has a name that is an identifier, and is awaited by all, count or token, got {self.name!r} and {self.by!r}")
+            raise ValueError(
+                f"a queue has a name that is an identifier, and is awaited by all, count or token, got {self.name!r}"
+                f" and {self.by!r}"
+            )
 
     @property
     def wait(self) -> str:
@@ -46,8 +53,8 @@ def begin(instruction: str) -> str:
 
 @dataclass(frozen=True)
 class Begin:
-    """The meaning of a begin, for `interpret`: `run` takes what the instruction takes and gives where its result goes, a function that computes it, and what
-    an element reads as meanwhile."""
+    """The meaning of a begin, for `interpret`: `run` takes what the instruction takes and gives where its result goes,
+    a function that computes it, and what an element reads as meanwhile."""
 
     queue: Queue
     run: Callable[..., tuple[Any, Callable[[], Any], Any]]
@@ -70,7 +77,8 @@ class Pending:
         self.begun = 0
 
     def later(self, executor: tuple[int, ...], queue: str, place: Any, values: Callable[[], Any], nothing: Any) -> int:
-        """Something begins that ends by writing `values()` to the view `place`, which reads as `nothing` until then; its number, from 1 on.
+        """Something begins that ends by writing `values()` to the view `place`, which reads as `nothing` until then;
+        its number, from 1 on.
 
         Operands are read at once, or as late as can be, in turns: who writes them meanwhile is seen.
         """

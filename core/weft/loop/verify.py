@@ -1,4 +1,5 @@
-"""What holds for every well-formed Program, at every stage: `verify(program)`; the first thing that does not is a LoopError."""
+"""What holds for every well-formed Program, at every stage: `verify(program)`; the first thing that does not is a
+LoopError."""
 
 from __future__ import annotations
 
@@ -37,10 +38,12 @@ from weft.loop.printer import excerpt, print_buffer
 
 
 def verify(program: Program) -> None:
-    """Checks names, definitions before uses, ranks, dtypes, blocks, what may be stored to, and races as far as they are certain.
+    """Checks names, definitions before uses, ranks, dtypes, blocks, what may be stored to, and races as far as they are
+    certain.
 
-    - Loop and let variables and dims have a name of their own; so has every block, and every buffer. Iterators of blocks side by side may
-      share names. A block's body uses its iterators, dims, lets and loops inside it, not the loops around it: those are bound.
+    - Loop and let variables and dims have a name of their own; so has every block, and every buffer. Iterators of
+      blocks side by side may share names. A block's body uses its iterators, dims, lets and loops inside it, not the
+      loops around it: those are bound.
     - Inputs are never stored to; register buffers are allocated, never parameters.
     - An output that may be the memory of an input has its dtype and shape.
     - A vectorized loop has a constant extent. An iteration of a loop that is parallel, vectorized or bound to groups,
@@ -90,24 +93,45 @@ class _Verifier:
             self.define(d, None)
         for b in p.params:
             if b.scope == "register":
-                self.fail(f"'{b.name}' is a parameter in register scope", None, hint="only allocated buffers live in registers")
+                self.fail(
+                    f"'{b.name}' is a parameter in register scope",
+                    None,
+                    hint="only allocated buffers live in registers",
+                )
             self.define_buffer(b, None)
         if not p.outputs:
             self.fail("the program has no output", None)
         for out, into in p.aliases:
             if not (0 <= out < len(p.outputs) and 0 <= into < len(p.inputs)):
-                self.fail(f"alias {out} = {into} names no output or no input", None, f"there are {len(p.outputs)} output(s) and {len(p.inputs)} input(s)")
+                self.fail(
+                    f"alias {out} = {into} names no output or no input",
+                    None,
+                    f"there are {len(p.outputs)} output(s) and {len(p.inputs)} input(s)",
+                )
             a, b = p.outputs[out], p.inputs[into]
             pairs = [(int_const(m), int_const(n)) for m, n in zip(a.shape, b.shape)]
-            if a.dtype != b.dtype or len(a.shape) != len(b.shape) or any(m != n for m, n in pairs if None not in (m, n)):
+            if (
+                a.dtype != b.dtype
+                or len(a.shape) != len(b.shape)
+                or any(m != n for m, n in pairs if None not in (m, n))
+            ):
                 why = f"the output is {print_buffer(a)}, the input {print_buffer(b)}"
-                self.fail(f"alias {out} = {into} joins what cannot be one memory", None, why, "give both one dtype and one shape, or leave the alias out")
+                self.fail(
+                    f"alias {out} = {into} joins what cannot be one memory",
+                    None,
+                    why,
+                    "give both one dtype and one shape, or leave the alias out",
+                )
         self.stmt(p.body)
 
     # -- names
     def define(self, var: Var, at: Stmt | None) -> None:
         if var.name in self.names or var.name in self.iterators:
-            self.fail(f"the variable name '{var.name}' is used twice", at, hint="every loop, let and dim has a name of its own")
+            self.fail(
+                f"the variable name '{var.name}' is used twice",
+                at,
+                hint="every loop, let and dim has a name of its own",
+            )
         self.names.add(var.name)
         self.variables[var.name] = var
 
@@ -147,21 +171,37 @@ class _Verifier:
         if found is None:
             close = nearest(x.name, self.variables)
             why = "it is defined elsewhere, and ends with its body" if x.name in self.names | self.iterators else None
-            self.fail(f"variable '{x.name}' is used before it is defined", at, why, f"did you mean '{close}'?" if close and not why else None)
+            self.fail(
+                f"variable '{x.name}' is used before it is defined",
+                at,
+                why,
+                f"did you mean '{close}'?" if close and not why else None,
+            )
         if found.dtype != x.dtype:
             self.fail(f"variable '{x.name}' is {found.dtype}, used as {x.dtype}", at)
         if x.name in self.hidden:
             hint = "bind it to an iterator of the block"
-            self.fail(f"the body of block '{self.hidden[x.name]}' uses '{x.name}', a loop around the block", at, hint=hint)
+            self.fail(
+                f"the body of block '{self.hidden[x.name]}' uses '{x.name}', a loop around the block", at, hint=hint
+            )
 
     def known(self, b: Buffer, at: Stmt | None) -> None:
         found = self.buffers.get(b.name)
         if found is None:
             close = nearest(b.name, self.buffers)
             why = "it is allocated elsewhere, and ends with its body" if b.name in self.buffer_names else None
-            self.fail(f"buffer '{b.name}' does not exist here", at, why, f"did you mean '{close}'?" if close and not why else None)
+            self.fail(
+                f"buffer '{b.name}' does not exist here",
+                at,
+                why,
+                f"did you mean '{close}'?" if close and not why else None,
+            )
         if found != b:
-            self.fail(f"buffer '{b.name}' is used as another than the one defined", at, f"used as {print_buffer(b)}, defined as {print_buffer(found)}")
+            self.fail(
+                f"buffer '{b.name}' is used as another than the one defined",
+                at,
+                f"used as {print_buffer(b)}, defined as {print_buffer(found)}",
+            )
 
     def access(self, b: Buffer, indices: Iterable[Expr], predicate: Expr | None, at: Stmt | None) -> int:
         """Checks an access without its formulas' insides; the number of lanes."""
@@ -179,14 +219,21 @@ class _Verifier:
             self.fail(f"buffer '{b.name}' holds vectors and is indexed by a vector", at)
         count = max([1, b.dtype.lanes, *lanes])
         if predicate is not None and (not predicate.dtype.is_bool or predicate.dtype.lanes not in (1, count)):
-            self.fail(f"the predicate of an access to '{b.name}' is {predicate.dtype}, expected {dt.bool_.with_lanes(count)}", at)
+            self.fail(
+                f"the predicate of an access to '{b.name}' is {predicate.dtype}, expected {dt.bool_.with_lanes(count)}",
+                at,
+            )
         return count
 
     def stored_value(self, b: Buffer, value: Expr, lanes: int, at: Stmt) -> None:
         if b.name in self.input_names:
             self.fail(f"input '{b.name}' is stored to", at, hint="store to an output or an allocated buffer")
         if value.dtype != b.dtype.with_lanes(lanes):
-            self.fail(f"a value of dtype {value.dtype} is stored to '{b.name}', expected {b.dtype.with_lanes(lanes)}", at, f"it is {value}")
+            self.fail(
+                f"a value of dtype {value.dtype} is stored to '{b.name}', expected {b.dtype.with_lanes(lanes)}",
+                at,
+                f"it is {value}",
+            )
 
     def exprs(self, s: Stmt) -> None:
         for x in stmt_exprs(s):
@@ -248,12 +295,20 @@ class _Verifier:
     def loop(self, s: For) -> None:
         if not is_loop_kind(s.kind):
             close = nearest(s.kind, LOOP_KINDS)
-            self.fail(f"loop '{s.var.name}' is of unknown kind '{s.kind}'", s, hint=f"did you mean '{close}'?" if close else None)
+            self.fail(
+                f"loop '{s.var.name}' is of unknown kind '{s.kind}'",
+                s,
+                hint=f"did you mean '{close}'?" if close else None,
+            )
         if not s.var.dtype.is_integer:
             self.fail(f"loop variable '{s.var.name}' is {s.var.dtype}, no integer", s)
         self.integer(s.extent, f"the extent of loop '{s.var.name}'", s, s.var.dtype)
         if s.kind == "vectorized" and int_const(s.extent) is None:
-            self.fail(f"vectorized loop '{s.var.name}' has the extent {s.extent}, no constant", s, hint="split it by the number of lanes first")
+            self.fail(
+                f"vectorized loop '{s.var.name}' has the extent {s.extent}, no constant",
+                s,
+                hint="split it by the number of lanes first",
+            )
         self.define(s.var, s)
         extent = int_const(s.extent)
         concurrent = s.kind not in ("serial", "unrolled") and (extent is None or extent > 1)
@@ -272,10 +327,15 @@ class _Verifier:
             self.fail(f"the block name '{s.name}' is used twice", s, hint="every block has a name of its own")
         self.blocks.add(s.name)
         if len(s.iters) != len(s.bindings):
-            raise LoopError(f"verify: block '{s.name}' has {len(s.iters)} iterator(s) and {len(s.bindings)} binding(s)", where=f"program {self.p.name}")
+            raise LoopError(
+                f"verify: block '{s.name}' has {len(s.iters)} iterator(s) and {len(s.bindings)} binding(s)",
+                where=f"program {self.p.name}",
+            )
         for i, binding in zip(s.iters, s.bindings):
             if i.kind not in ("spatial", "reduce", "scan"):
-                self.fail(f"iterator '{i.var.name}' is of unknown kind '{i.kind}'", s, hint="one of spatial, reduce, scan")
+                self.fail(
+                    f"iterator '{i.var.name}' is of unknown kind '{i.kind}'", s, hint="one of spatial, reduce, scan"
+                )
             if not i.var.dtype.is_integer:
                 self.fail(f"iterator '{i.var.name}' is {i.var.dtype}, no integer", s)
             self.integer(i.extent, f"the extent of iterator '{i.var.name}'", s, i.var.dtype)
@@ -299,7 +359,8 @@ class _Verifier:
             self.fail(f"block '{s.name}' says that it writes an input", s)
         entered = self.enter(s.predicate)
         if s.init is not None:
-            # Only the first step of the reduction runs it: a loop bound to a reduce iterator does not store here in every iteration.
+            # Only the first step of the reduction runs it: a loop bound to a reduce iterator does not store here in
+            # every iteration.
             first = self.enter(*(b for i, b in zip(s.iters, s.bindings) if i.kind == "reduce"))
             self.stmt(s.init)
             self.leave(first)
@@ -312,7 +373,11 @@ class _Verifier:
     def region(self, r: Region, s: Block) -> None:
         self.known(r.buffer, s)
         if len(r.ranges) != len(r.buffer.shape):
-            self.fail(f"block '{s.name}' gives a region of {len(r.ranges)} dimension(s) for '{r.buffer.name}', which has {len(r.buffer.shape)}", s)
+            self.fail(
+                f"block '{s.name}' gives a region of {len(r.ranges)} dimension(s) for '{r.buffer.name}', which has"
+                f" {len(r.buffer.shape)}",
+                s,
+            )
         for lo, n in r.ranges:
             self.integer(lo, f"the region of '{r.buffer.name}'", s)
             self.integer(n, f"the region of '{r.buffer.name}'", s)
@@ -321,7 +386,11 @@ class _Verifier:
     def varies(self, race: _Race, x: Expr) -> bool:
         """Whether `x` may differ between iterations of the loop; an element of a buffer that the loop stores to may."""
         for n in walk(x):
-            if isinstance(n, IntrinsicCall) or (isinstance(n, Var) and n.name in race.varying) or (isinstance(n, Load) and n.buffer.name in race.stored):
+            if (
+                isinstance(n, IntrinsicCall)
+                or (isinstance(n, Var) and n.name in race.varying)
+                or (isinstance(n, Load) and n.buffer.name in race.stored)
+            ):
                 return True
         return False
 
@@ -359,8 +428,11 @@ class _Verifier:
                 continue  # every iteration stores the same value
             name = r.loop.var.name
             self.fail(
-                f"the iterations of {r.loop.kind} loop '{name}' store different values to the same element of '{s.buffer.name}'", s,
-                f"the indices of the store do not depend on '{name}'", f"keep '{name}' serial, or give every iteration a partial result of its own (rfactor)",
+                f"the iterations of {r.loop.kind} loop '{name}' store different values"
+                f" to the same element of '{s.buffer.name}'",
+                s,
+                f"the indices of the store do not depend on '{name}'",
+                f"keep '{name}' serial, or give every iteration a partial result of its own (rfactor)",
             )  # fmt: skip
 
 
@@ -369,7 +441,9 @@ def _stored(body: Stmt) -> set[str]:
     for s in walk_stmts(body):
         if isinstance(s, (Store, AtomicUpdate)):
             names.add(s.buffer.name)
-        if isinstance(s, Evaluate) and s.call.name != PREFETCH:  # an intrinsic may store through any address it is given
+        if (
+            isinstance(s, Evaluate) and s.call.name != PREFETCH
+        ):  # an intrinsic may store through any address it is given
             names.update(n.buffer.name for n in walk(s.call) if isinstance(n, Load))
         if isinstance(s, Block):
             names.update(r.buffer.name for r in s.writes or ())

@@ -1,5 +1,5 @@
-"""What a kernel has to do at least: floating-point operations and bytes, counted on its naive program, whatever the schedule made of it; and how often
-the blocks of a program, scheduled or not, are executed.
+"""What a kernel has to do at least: floating-point operations and bytes, counted on its naive program, whatever the
+schedule made of it; and how often the blocks of a program, scheduled or not, are executed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,39 @@ from typing import Any
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import Add, And, Call, Div, Expr, Max, Min, Mul, Sub, Var, all_of, free_vars, lt, not_, substitute, walk
-from weft.loop.nodes import Block, Buffer, Evaluate, For, If, Let, Load, Program, Stmt, Store, int_const, stmt_children, stmt_exprs
+from weft.expr.nodes import (
+    Add,
+    And,
+    Call,
+    Div,
+    Expr,
+    Max,
+    Min,
+    Mul,
+    Sub,
+    Var,
+    all_of,
+    free_vars,
+    lt,
+    not_,
+    substitute,
+    walk,
+)
+from weft.loop.nodes import (
+    Block,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int_const,
+    stmt_children,
+    stmt_exprs,
+)
 from weft.loop.passes.expand_math import expand_math
 
 _ARITHMETIC = (Add, Sub, Mul, Div, Min, Max)
@@ -25,7 +56,8 @@ class Work:
     """Of one call of a kernel.
 
     Attributes:
-        flop: additions, subtractions, multiplications, divisions, minima and maxima of floats; a function that the target lacks counts as
+        flop: additions, subtractions, multiplications, divisions, minima and maxima of floats; a function that the
+        target lacks counts as
             what it expands to. Taps of a window that lie in the padding do not count.
         bytes: of each input and output, by position, what is read or written, each element once.
     """
@@ -54,7 +86,10 @@ def count_work(program: Program, functions: frozenset[str], dims: Mapping[str, i
 
     expanded = expand_math(program, functions)
     try:
-        flop = sum(_flop(b.body, math.prod(_extents(b, size).values()), _extents(b, size), size) for b in _blocks(expanded.body))
+        flop = sum(
+            _flop(b.body, math.prod(_extents(b, size).values()), _extents(b, size), size)
+            for b in _blocks(expanded.body)
+        )
         moved = tuple(_moved(program, b, size) for b in program.params)
     except _Unknown:
         return None
@@ -78,7 +113,8 @@ class Executed:
 def executions(program: Program, dims: Mapping[str, int]) -> list[Executed] | None:
     """How often the blocks of a program, before or after its schedule, are executed in one call, in program order.
 
-    Conditions over variables of loops count for the share of the steps in which they hold; others, of data, as if they held.
+    Conditions over variables of loops count for the share of the steps in which they hold; others, of data, as if they
+    held.
 
     Args:
         dims: sizes of the program's dims.
@@ -93,7 +129,8 @@ def executions(program: Program, dims: Mapping[str, int]) -> list[Executed] | No
 
 
 def statements(program: Program, dims: Mapping[str, int]) -> list[tuple[Store | Evaluate, float]] | None:
-    """Stores and calls of a program without blocks, and how often each is executed in one call; as `executions` otherwise."""
+    """Stores and calls of a program without blocks, and how often each is executed in one call; as `executions`
+    otherwise."""
     try:
         return list(_leaves(program.body, _Steps({}, (), dict(dims)), (Store, Evaluate)))
     except _Unknown:
@@ -102,7 +139,8 @@ def statements(program: Program, dims: Mapping[str, int]) -> list[tuple[Store | 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Of a place in a program: the greatest extents of the loops around it, the conditions, and what names stand for."""
+    """Of a place in a program: the greatest extents of the loops around it, the conditions, and what names stand
+    for."""
 
     extents: Mapping[str, int]
     conditions: tuple[Expr, ...]
@@ -115,11 +153,17 @@ class _Steps:
             return replace(self, extents={**self.extents, loop.var.name: most})
         names = sorted(free_vars(extent))
         data = any(isinstance(n, Load) for n in walk(extent))
-        if data or any(n not in self.extents for n in names) or math.prod(self.extents[n] for n in names) > _MOST_POINTS:
+        if (
+            data
+            or any(n not in self.extents for n in names)
+            or math.prod(self.extents[n] for n in names) > _MOST_POINTS
+        ):
             raise _Unknown
         grid = np.meshgrid(*(np.arange(self.extents[n]) for n in names), indexing="ij", sparse=True)
         most = int(np.max(evaluate(extent, dict(zip(names, grid))), initial=0))
-        return replace(self, extents={**self.extents, loop.var.name: most}).given(lt(Var(loop.var.name, loop.var.dtype), extent))
+        return replace(self, extents={**self.extents, loop.var.name: most}).given(
+            lt(Var(loop.var.name, loop.var.dtype), extent)
+        )
 
     def given(self, condition: Expr) -> _Steps:
         return replace(self, conditions=(*self.conditions, substitute(condition, self.values)))
@@ -134,8 +178,15 @@ class _Steps:
             return None
         if math.prod(self.extents[n] for n in names) > _MOST_POINTS:
             return None
-        values: dict[str, Any] = dict(zip(names, np.meshgrid(*(np.arange(self.extents[n]) for n in names), indexing="ij", sparse=True)))
-        held = [evaluate(c, values) for part in self.conditions for c in _conjuncts(part) if free_vars(c).keys() <= values.keys()]
+        values: dict[str, Any] = dict(
+            zip(names, np.meshgrid(*(np.arange(self.extents[n]) for n in names), indexing="ij", sparse=True))
+        )
+        held = [
+            evaluate(c, values)
+            for part in self.conditions
+            for c in _conjuncts(part)
+            if free_vars(c).keys() <= values.keys()
+        ]
         shape = [self.extents[n] for n in names]
         weights = np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(True, *held)), shape)
         return float(np.average(np.broadcast_to(evaluate(e, values), shape), weights=weights)) if weights.any() else 0.0
@@ -210,7 +261,8 @@ def _flop(stmt: Stmt, times: float, extents: Mapping[str, int], size: Callable[[
 
 
 def _share(condition: Expr, extents: Mapping[str, int]) -> float:
-    """Of all values of the loops' variables, the share for which a condition holds; 1 where it depends on more than they."""
+    """Of all values of the loops' variables, the share for which a condition holds; 1 where it depends on more than
+    they."""
     parts: list[tuple[set[str], list[Expr]]] = []
     for term in _conjuncts(condition):
         names, terms = set(free_vars(term)), [term]
@@ -248,7 +300,8 @@ def _operations(e: Expr) -> int:
 
 
 def _moved(program: Program, buffer: Buffer, size: Callable[[Expr], int]) -> float:
-    """Bytes of one parameter that are touched: at most all of it, at most one element per access (a table's rows that are looked up)."""
+    """Bytes of one parameter that are touched: at most all of it, at most one element per access (a table's rows that
+    are looked up)."""
     whole = math.prod(size(d) for d in buffer.shape)
     touched = 0
     for block in _blocks(program.body):
@@ -266,5 +319,8 @@ def _touched(stmt: Stmt, buffer: Buffer, extents: Mapping[str, int], whole: int,
     indices = [a.indices for a in accesses]
     if isinstance(stmt, Store) and stmt.buffer == buffer:
         indices.append(stmt.indices)
-    total = sum(min(whole, math.prod(extents.get(v, whole) for v in {n for i in index for n in free_vars(i)})) for index in indices)
+    total = sum(
+        min(whole, math.prod(extents.get(v, whole) for v in {n for i in index for n in free_vars(i)}))
+        for index in indices
+    )
     return total + sum(_touched(child, buffer, extents, whole, size) for child in stmt_children(stmt))

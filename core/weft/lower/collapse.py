@@ -1,8 +1,8 @@
 """Fewer dimensions: unit dimensions go, and neighbours that every access walks together become one.
 
-Row-major memory does not change by this, so buffers of a Program may take other shapes as long as all accesses agree. A pointwise
-group of any rank becomes one loop, a convolution without taps has one loop over its pixels, and kernels that differ only in how a
-shape is written become the same kernel.
+Row-major memory does not change by this, so buffers of a Program may take other shapes as long as all accesses agree. A
+pointwise group of any rank becomes one loop, a convolution without taps has one loop over its pixels, and kernels that
+differ only in how a shape is written become the same kernel.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _outside(stmt: Stmt) -> bool:
 
 
 def _rebuffer(program: Program, shape: Mapping[str, tuple[Expr, ...]], index: Mapping[str, list[list[int]]]) -> Program:
-    """Every buffer with its new shape; `index` lists, per new dimension, the old dimensions that it joins (the last one's index is kept)."""
+    """Every buffer with its new shape; `index` lists, per new dimension, the old dimensions that it joins (the last
+    one's index is kept)."""
 
     def buffer(b: Buffer) -> Buffer:
         return replace(b, shape=shape[b.name]) if b.name in shape else b
@@ -71,7 +72,12 @@ def _rebuffer(program: Program, shape: Mapping[str, tuple[Expr, ...]], index: Ma
             return replace(s, buffer=buffer(s.buffer))  # type: ignore[type-var]
         return s
 
-    return replace(program, inputs=tuple(map(buffer, program.inputs)), outputs=tuple(map(buffer, program.outputs)), body=transform_stmts(program.body, rule))
+    return replace(
+        program,
+        inputs=tuple(map(buffer, program.inputs)),
+        outputs=tuple(map(buffer, program.outputs)),
+        body=transform_stmts(program.body, rule),
+    )
 
 
 def _buffers(program: Program) -> dict[str, Buffer]:
@@ -175,7 +181,9 @@ def _join(program: Program) -> Program:
                     if (name, i) not in iters:
                         continue
                     a_at, b_at = at.get(block.iters[i].var.name), at.get(block.iters[i + 1].var.name)
-                    absent = not any({block.iters[i].var.name, block.iters[i + 1].var.name} & free_vars(e).keys() for e in x.indices)
+                    absent = not any(
+                        {block.iters[i].var.name, block.iters[i + 1].var.name} & free_vars(e).keys() for e in x.indices
+                    )
                     if absent:
                         continue
                     if a_at is None or b_at != a_at + 1 or (x.buffer.name, a_at) not in dims:
@@ -212,7 +220,8 @@ def _runs(count: int, joined: set[int]) -> list[list[int]]:
 
 
 def _nests(stmt: Stmt, around: tuple[For, ...] = ()) -> dict[str, list[For | None]]:
-    """Per block, the loop that each iterator is bound to as it is (None if to something else), if the loops are a perfect nest in that order."""
+    """Per block, the loop that each iterator is bound to as it is (None if to something else), if the loops are a
+    perfect nest in that order."""
     if isinstance(stmt, Block):
         loops = {f.var.name: f for f in around}
         bound = [loops.get(b.name) if isinstance(b, Var) else None for b in stmt.bindings]

@@ -1,7 +1,8 @@
 """A group's operators as tensor expressions, in logical indices.
 
-Every value of the group's body becomes a Tensor: inputs and constants placeholders, single-element constants plain numbers, the rest what the
-chosen algorithm of their operator says. A claimed composite is decomposed here, its parts tagged with its name.
+Every value of the group's body becomes a Tensor: inputs and constants placeholders, single-element constants plain
+numbers, the rest what the chosen algorithm of their operator says. A claimed composite is decomposed here, its parts
+tagged with its name.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def broadcast_read(tensor: Tensor, indices: Sequence[Expr], shape: Sequence[Dim]
 
 def elementwise(op: Elementwise, tensors: Sequence[Tensor | None], shape: Sequence[Dim], name: str) -> Tensor:
     """The output tensor of an elementwise operator."""
+
     def element(*index: Expr) -> Expr:
         # An operator with an optional input takes None for it.
         return op.formula(*(None if t is None else broadcast_read(t, index, shape) for t in tensors))  # type: ignore[arg-type]
@@ -74,7 +76,9 @@ def choose_algorithm(node: Node, overrides: Mapping[str, str]) -> Algorithm:
         if reason is None:
             return algorithm
         reasons.append(f"{name}: {reason}")
-    raise LoweringError(f"no algorithm of {node.op.operator_name} applies", where=repr(node), why="; ".join(reasons) or "it has none")
+    raise LoweringError(
+        f"no algorithm of {node.op.operator_name} applies", where=repr(node), why="; ".join(reasons) or "it has none"
+    )
 
 
 def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) -> Expressions:
@@ -95,7 +99,10 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
     def tensor_of(value: Value) -> Tensor:
         if id(value) not in known:
             if value.constant is None or value.constant.size != 1:
-                raise LoweringError(f"value '{value.name}' is neither an input nor computed in the group", hint="constants of a group are its inputs")
+                raise LoweringError(
+                    f"value '{value.name}' is neither an input nor computed in the group",
+                    hint="constants of a group are its inputs",
+                )
             tensor = T.placeholder(value.shape, value.dtype, value.name)
             adopt(value, tensor)
             result.scalars[id(tensor)] = Const(value.constant.reshape(-1)[0].item(), value.dtype)
@@ -109,14 +116,22 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
             if isinstance(node.op, Elementwise):
                 tensors = [None if v is None else tensor_of(v) for v in node.inputs]
                 out = elementwise(node.op, tensors, node.output.shape, stem)
-                result.stages[id(out.source)] = Stage(op_name, number, "direct", composite, node.output, node.op.role, part_of)
+                result.stages[id(out.source)] = Stage(
+                    op_name, number, "direct", composite, node.output, node.op.role, part_of
+                )
                 adopt(node.output, out)
                 continue
             chosen = choose_algorithm(node, overrides)
             if chosen.form == "program":
-                why = f"it is part of {composite}, which stands in one group" if composite is not None else "it shares a group with other operators"
+                why = (
+                    f"it is part of {composite}, which stands in one group"
+                    if composite is not None
+                    else "it shares a group with other operators"
+                )
                 hint = "run the pass 'decompose' before 'fuse', and claim no composite with such a part"
-                raise LoweringError(f"{op_name} is a loop program and needs a kernel of its own", where=repr(node), why=why, hint=hint)
+                raise LoweringError(
+                    f"{op_name} is a loop program and needs a kernel of its own", where=repr(node), why=why, hint=hint
+                )
             if chosen.form == "decompose":
                 builder = GraphBuilder("part")
                 inner = [None if v is None else _shadow(v) for v in node.inputs]
@@ -133,9 +148,14 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
             tensors_or_none = [None if v is None else tensor_of(v) for v in node.inputs]
             outs = chosen.function(node.op, *tensors_or_none)
             for value, tensor in zip(node.outputs, outs if isinstance(outs, tuple) else (outs,)):
-                result.stages[id(tensor.source)] = Stage(op_name, number, chosen.name, composite, value, node.op.role, part_of)
+                result.stages[id(tensor.source)] = Stage(
+                    op_name, number, chosen.name, composite, value, node.op.role, part_of
+                )
                 for inner_stage in _inner_sources(tensor, known.values()):
-                    result.stages.setdefault(id(inner_stage.source), Stage(op_name, number, chosen.name, composite, None, node.op.role, part_of))
+                    result.stages.setdefault(
+                        id(inner_stage.source),
+                        Stage(op_name, number, chosen.name, composite, None, node.op.role, part_of),
+                    )
                     result.keep.append(inner_stage)
                 adopt(value, tensor)
 

@@ -1,8 +1,9 @@
 """`lower_group`: one group → one naive, correct Program.
 
-Every Compute becomes a Block under its own perfect nest; a Scan a sequential loop around the blocks of its step. This is the only place that knows
-both layouts and loops: a buffer is stored as its value's layout says, its block iterates over stored indices and binds the logical ones, and reads
-go through the map. Nothing is optimised here beyond index formulas.
+Every Compute becomes a Block under its own perfect nest; a Scan a sequential loop around the blocks of its step. This
+is the only place that knows both layouts and loops: a buffer is stored as its value's layout says, its block iterates
+over stored indices and binds the logical ones, and reads go through the map. Nothing is optimised here beyond index
+formulas.
 """
 
 from __future__ import annotations
@@ -12,12 +13,47 @@ from dataclasses import dataclass, field
 
 from weft import dtypes as dt
 from weft.errors import LoweringError
-from weft.expr.nodes import Cast, Const, Expr, FloorDiv, FloorMod, Mul, Select, Var, all_of, const, free_vars, select, substitute, transform, walk, wrap
+from weft.expr.nodes import (
+    Cast,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Mul,
+    Select,
+    Var,
+    all_of,
+    const,
+    free_vars,
+    select,
+    substitute,
+    transform,
+    walk,
+    wrap,
+)
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
 from weft.graph.layout import Layout, Split
 from weft.graph.nodes import Graph
-from weft.loop.nodes import TRUE, Allocate, Block, BlockIter, Buffer, For, If, Let, Load, Program, Stmt, Store, buffer, map_exprs, seq, stmt_exprs, walk_stmts
+from weft.loop.nodes import (
+    TRUE,
+    Allocate,
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    buffer,
+    map_exprs,
+    seq,
+    stmt_exprs,
+    walk_stmts,
+)
 from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
 from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
@@ -33,7 +69,11 @@ def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str]
     Raises:
         LoweringError: an operator has no algorithm that applies.
     """
-    if len(body.nodes) == 1 and body.nodes[0].op.algorithms() and choose_algorithm(body.nodes[0], algorithms or {}).form == "program":
+    if (
+        len(body.nodes) == 1
+        and body.nodes[0].op.algorithms()
+        and choose_algorithm(body.nodes[0], algorithms or {}).form == "program"
+    ):
         return _loop_program(body, name, algorithms or {})
     return collapse(_Lowering(group_expressions(body, algorithms), body, name).run())
 
@@ -47,14 +87,22 @@ def _loop_program(body: Graph, name: str, algorithms: Mapping[str, str]) -> Prog
     node = body.nodes[0]
     chosen = choose_algorithm(node, algorithms)
     names = _Names()
-    by_value = {id(v): buffer(names.fresh(f"in{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(body.inputs)}
-    outputs = [buffer(names.fresh(f"out{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(node.outputs)]
+    by_value = {
+        id(v): buffer(names.fresh(f"in{k}"), _stored(v.shape, v.tensor.layout), v.dtype)
+        for k, v in enumerate(body.inputs)
+    }
+    outputs = [
+        buffer(names.fresh(f"out{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(node.outputs)
+    ]
     operands: list[Buffer | None] = []
     numbers: dict[str, Const] = {}
     for v in node.inputs:
         if v is not None and id(v) not in by_value:
             if v.constant is None or v.constant.size != 1:
-                raise LoweringError(f"value '{v.name}' is neither an input nor computed in the group", hint="constants of a group are its inputs")
+                raise LoweringError(
+                    f"value '{v.name}' is neither an input nor computed in the group",
+                    hint="constants of a group are its inputs",
+                )
             by_value[id(v)] = buffer(names.fresh("const"), v.shape, v.dtype, "local")
             numbers[by_value[id(v)].name] = Const(v.constant.reshape(-1)[0].item(), v.dtype)
         operands.append(None if v is None else by_value[id(v)])
@@ -129,7 +177,9 @@ class _Lowering:
     def run(self) -> Program:
         x = self.expressions
         # Sizes keep their names: a loop called as one would hide it.
-        self.names.taken |= {v for t in (*x.inputs, *_order(x.outputs)) for d in t.shape for v in free_vars(wrap(d, dt.int64))}
+        self.names.taken |= {
+            v for t in (*x.inputs, *_order(x.outputs)) for d in t.shape for v in free_vars(wrap(d, dt.int64))
+        }
         inputs = []
         for k, t in enumerate(x.inputs):
             inputs.append(self._declare(t, f"in{k}" if self.graph is not None else t.name, allocate=False))
@@ -169,7 +219,11 @@ class _Lowering:
         if t.source.reduce is not None:
             # A reduction inside an operator (the sum of a mean) is stored like the result that it leads to.
             stage = self.expressions.stages.get(id(t.source))
-            results = [s.value for s in self.expressions.stages.values() if stage is not None and s.node == stage.node and s.value is not None]
+            results = [
+                s.value
+                for s in self.expressions.stages.values()
+                if stage is not None and s.node == stage.node and s.value is not None
+            ]
             return next((v.tensor.layout for v in results if v.shape == t.shape), None)
         # Another stage (such as padding) is stored like the one value of its rank that it reads.
         read = [i for i in t.inputs if i.rank == t.rank]
@@ -201,11 +255,15 @@ class _Lowering:
 
     # -- computes
     def _compute(self, t: Tensor, order: Sequence[Tensor], scan: tuple[Var, Expr, Expr] | None = None) -> Stmt:
-        """The nest of a Compute. `scan`: (step variable, its length, its value as a formula of the loop) when inside one."""
+        """The nest of a Compute. `scan`: (step variable, its length, its value as a formula of the loop) when inside
+        one."""
         source = t.source
         assert isinstance(source, Compute)
         present = {u.output: u for u in order if u.source is source}
-        outs = [present.get(q) or Tensor(f"{t.name}_unused", source.shape, b.dtype, source, q) for q, b in enumerate(source.bodies)]
+        outs = [
+            present.get(q) or Tensor(f"{t.name}_unused", source.shape, b.dtype, source, q)
+            for q, b in enumerate(source.bodies)
+        ]
         self.expressions.keep.extend(outs)
         for u in outs:
             self._declare(u, None)
@@ -235,8 +293,12 @@ class _Lowering:
         # Unit dimensions get no loop, but a block has at least one.
         unit = [isinstance(n, Const) and n.value == 1 for n in stored]
         keep = len(stored) - 1 if all(unit) else -1
-        spatial: list[Expr] = [const(0) if u and k != keep else add_iter(f"i{k}", n, "spatial") for k, (n, u) in enumerate(zip(stored, unit))]
-        # The index within a group that is padded has a name while formulas are simplified: what they say of the padding is nothing to go by.
+        spatial: list[Expr] = [
+            const(0) if u and k != keep else add_iter(f"i{k}", n, "spatial")
+            for k, (n, u) in enumerate(zip(stored, unit))
+        ]
+        # The index within a group that is padded has a name while formulas are simplified: what they say of the padding
+        # is nothing to go by.
         held: dict[str, Expr] = {}
 
         def within(index: Expr, extent: Dim) -> Expr:
@@ -245,7 +307,9 @@ class _Lowering:
             ranges[v.name] = Range(0, extent - 1 if isinstance(extent, int) else None)
             return v
 
-        logical, conditions = layout.joined(spatial, source.shape, within) if layout is not None else (tuple(spatial), [])
+        logical, conditions = (
+            layout.joined(spatial, source.shape, within) if layout is not None else (tuple(spatial), [])
+        )
         values.update({a.name: i for a, i in zip(source.axes, logical)})
         bodies = list(source.bodies)
         reduce = source.reduce
@@ -278,11 +342,21 @@ class _Lowering:
 
         targets = [Load(self.buffers[id(u)], tuple(spatial)) for u in outs]
         after: Stmt | None = None
-        if inside is not None and reduce is not None and len(outs) == 1 and self._whole(inside, [formula(v) for v in reduce.values], ranges):
+        if (
+            inside is not None
+            and reduce is not None
+            and len(outs) == 1
+            and self._whole(inside, [formula(v) for v in reduce.values], ranges)
+        ):
             # The sum needs no condition; what lies in the padding is set to zero afterwards.
             whole = buffer(self.names.fresh(f"{t.name}_whole"), stored, t.dtype)
             self.allocated.append(whole)
-            after = self._zeroed(targets[0].buffer, whole, f"{t.name}_padded", lambda index: all_of(layout.joined(index, source.shape)[1]))  # type: ignore[union-attr]
+            after = self._zeroed(
+                targets[0].buffer,
+                whole,
+                f"{t.name}_padded",
+                lambda index: all_of(layout.joined(index, source.shape)[1]),
+            )  # type: ignore[union-attr]
             targets, inside = [Load(whole, tuple(spatial))], None
         init: Stmt | None = None
         if reduce is None:
@@ -297,14 +371,21 @@ class _Lowering:
                 raise LoweringError(f"compute '{t.name}' cannot be lowered", why=why, hint="return all of them")
             olds: list[Expr] = [targets[used.index(q)] for q in range(reduce.reducer.width)]
             combined = reduce.reducer.combine(olds, new)
-            init = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, s) for q, s in enumerate(starts)))
+            init = seq(
+                *(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, s) for q, s in enumerate(starts))
+            )
             if len(combined) == 1:
                 stmt = Store(targets[0].buffer, targets[0].indices, combined[0])
                 if when is not None:
                     stmt = If(when, stmt)
             else:
                 lets = [Var(self.names.fresh(f"{name}_new{q}"), c.dtype) for q, c in enumerate(combined)]
-                stmt = seq(*(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, v) for q, v in enumerate(lets)))
+                stmt = seq(
+                    *(
+                        Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, v)
+                        for q, v in enumerate(lets)
+                    )
+                )
                 for v, c in reversed(list(zip(lets, combined))):
                     stmt = Let(v, c, stmt)
             if not any(i.kind == "reduce" for i in iters):  # every axis had one trip: a plain assignment
@@ -343,12 +424,18 @@ class _Lowering:
         """A block that copies `source` to `to`, with zeros where not `inside`."""
         name = self.blocks.fresh(base)
         unit = [isinstance(n, Const) and n.value == 1 for n in source.shape]
-        one = {k: BlockIter(Var(self.names.fresh(f"{name}_v{k}"), dt.int64), n) for k, (n, u) in enumerate(zip(source.shape, unit)) if not u or all(unit)}
+        one = {
+            k: BlockIter(Var(self.names.fresh(f"{name}_v{k}"), dt.int64), n)
+            for k, (n, u) in enumerate(zip(source.shape, unit))
+            if not u or all(unit)
+        }
         iters, loops = list(one.values()), [Var(self.names.fresh(f"{name}_i{k}"), dt.int64) for k in one]
         ranges = {i.var.name: Range(0, i.extent.value - 1 if isinstance(i.extent, Const) else None) for i in iters}
         index: list[Expr] = [one[k].var if k in one else const(0) for k in range(len(unit))]
         value = simplify(select(inside(index), Load(source, tuple(index)), Const(0, source.dtype)), ranges)
-        nest: Stmt = Block(name, tuple(iters), tuple(loops), Store(to, tuple(index), value), annotations=(("op", "padding"),))
+        nest: Stmt = Block(
+            name, tuple(iters), tuple(loops), Store(to, tuple(index), value), annotations=(("op", "padding"),)
+        )
         for v, i in reversed(list(zip(loops, iters))):
             nest = For(v, i.extent, nest)
         return nest
@@ -367,20 +454,26 @@ class _Lowering:
         return None
 
     def _divisions(self, read: Read, axis: ReduceAxis) -> list[FloorDiv | FloorMod]:
-        """Where the layout of what is read divides the index of a reduction over an axis of known extent by a constant."""
+        """Where the layout of what is read divides the index of a reduction over an axis of known extent by a
+        constant."""
         layout = self.layouts.get(id(read.tensor))
         if layout is None:
             return []
         assert isinstance(axis.extent, int)
         ranges = {axis.var.name: Range(0, axis.extent - 1)}
         parts = (p for i in layout.map(read.indices) for p in walk(simplify(i, ranges)))
-        found = [p for p in parts if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)]
+        found = [
+            p
+            for p in parts
+            if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)
+        ]
         # Of blocks that are divided again (for dot products) the whole ones count.
         coarsest = max((p.b.value for p in found if p.a == axis.var), default=None)  # type: ignore[attr-defined]
         return [p for p in found if coarsest in (None, p.b.value)]  # type: ignore[attr-defined]
 
     def _padded_factor(self, axis: ReduceAxis, reduce: Reduce) -> int | None:
-        """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is padded: zeros add nothing."""
+        """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is
+        padded: zeros add nothing."""
         if not isinstance(axis.extent, int) or reduce.reducer.name != "sum" or len(reduce.values) != 1:
             return None
         value = reduce.values[0]
@@ -395,13 +488,17 @@ class _Lowering:
                 return None
             if sum(axis.var.name in free_vars(i) for i in read.indices) != 1:
                 return None
-            quotients = {int(p.b.value) for p in self._divisions(read, axis) if isinstance(p, FloorDiv) and p.a == axis.var}  # type: ignore[attr-defined]
+            quotients = {
+                int(p.b.value) for p in self._divisions(read, axis) if isinstance(p, FloorDiv) and p.a == axis.var
+            }  # type: ignore[attr-defined]
             blocks = quotients & _factors(self.layouts[id(read.tensor)], read.tensor.shape, axis.extent)
             factors.add(blocks.pop() if len(blocks) == 1 else None)
         return factors.pop() if len(factors) == 1 else None
 
     # -- scans
-    def _copy(self, to: Buffer, source: Buffer, base: str, scan: tuple[Expr, Expr] | None = None, lead: bool = False) -> Stmt:
+    def _copy(
+        self, to: Buffer, source: Buffer, base: str, scan: tuple[Expr, Expr] | None = None, lead: bool = False
+    ) -> Stmt:
         """A block that copies `source` to `to`; inside a scan, `lead` puts the step's index first in `to`."""
         name = self.blocks.fresh(base + "_copy")
         iters, bindings, loops, index = [], [], [], []
@@ -417,7 +514,13 @@ class _Lowering:
             loops.append((loop, extent))
             index.append(v)
         target: tuple[Expr, ...] = (iters[0].var, *index) if lead else tuple(index)
-        nest: Stmt = Block(name, tuple(iters), tuple(bindings), Store(to, target, Load(source, tuple(index))), annotations=(("op", "copy"),))
+        nest: Stmt = Block(
+            name,
+            tuple(iters),
+            tuple(bindings),
+            Store(to, target, Load(source, tuple(index))),
+            annotations=(("op", "copy"),),
+        )
         for v, extent in reversed(loops):
             nest = For(v, extent, nest)
         return nest
@@ -440,7 +543,11 @@ class _Lowering:
         loop = Var(self.names.fresh("t"), dt.int64)
         binding: Expr = length - 1 - loop if source.reverse else loop
         inside: list[Stmt] = []
-        inner_order = [u for u in _order(source.updates) if not isinstance(u.source, Placeholder) and depends_on(u, source.states, source.step)]
+        inner_order = [
+            u
+            for u in _order(source.updates)
+            if not isinstance(u.source, Placeholder) and depends_on(u, source.states, source.step)
+        ]
         done: set[int] = set()
         for u in inner_order:
             if id(u.source) in done:
@@ -449,13 +556,17 @@ class _Lowering:
             if isinstance(u.source, Scan):
                 raise LoweringError("a scan inside a scan's step is not supported", where=t.name)
             if stage is not None:
-                self.expressions.stages.setdefault(id(u.source), Stage(stage.op, stage.node, stage.algorithm, stage.composite))
+                self.expressions.stages.setdefault(
+                    id(u.source), Stage(stage.op, stage.node, stage.algorithm, stage.composite)
+                )
             inside.append(self._compute(u, inner_order, (source.step, length, binding)))
         for q, update in enumerate(source.updates):
             carried = self.buffers[id(source.states[q])]
             for u in outs:
                 if u.output == q and not source.last:
-                    inside.append(self._copy(self.buffers[id(u)], self.buffers[id(update)], "emit", (length, binding), lead=True))
+                    inside.append(
+                        self._copy(self.buffers[id(u)], self.buffers[id(update)], "emit", (length, binding), lead=True)
+                    )
             inside.append(self._copy(carried, self.buffers[id(update)], "carry", (length, binding)))
         stmts = [*before, For(loop, length, seq(*inside))]
         for u in outs:
@@ -480,7 +591,8 @@ def _factors(layout: Layout | None, shape: Sequence[Dim], extent: int) -> set[in
 
 
 def _conditional(reduce: Reduce, formula: Callable[[Expr], Expr]) -> tuple[tuple[Expr, ...], Expr | None]:
-    """The reduced values, and the condition on indices without which a step changes nothing: select(c, v, identity) is v if c."""
+    """The reduced values, and the condition on indices without which a step changes nothing: select(c, v, identity) is
+    v if c."""
     value = reduce.values[0]
     if len(reduce.values) == 1 and isinstance(value, Select) and value.b == reduce.reducer.identity([value.dtype])[0]:
         condition = formula(value.cond)

@@ -1,4 +1,5 @@
-"""What schedule rules say of one node of a graph: what a target without a hook `offload` offers, and what such a hook can ask."""
+"""What schedule rules say of one node of a graph: what a target without a hook `offload` offers, and what such a hook
+can ask."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def offer_by_rules(
         machine, intrinsics: its own; rules get them.
         claims: composites that it computes itself (`Capabilities.claims`).
         cost: seconds, of the Take.
-        layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the rules in each of the ways offered.
+        layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the
+        rules in each of the ways offered.
     """
     warn_of_names(claims, layouts)
     kind = type(node.op)
@@ -77,7 +79,15 @@ def alone(node: Node) -> Graph:
     # As in the groups of `fuse`: a constant of more than one element is an input of its kernel.
     inputs: dict[int, Value] = {}
     for v in (v for v in node.inputs if v is not None):
-        inputs[id(v)] = Value(v.name, v.type, constant=v.constant if v.constant is not None and v.constant.size == 1 else None)
+        inputs[id(v)] = Value(
+            v.name, v.type, constant=v.constant if v.constant is not None and v.constant.size == 1 else None
+        )
     outputs = [Value(v.name, v.type) for v in node.outputs]
     copy = Node(node.op, [None if v is None else inputs[id(v)] for v in node.inputs], outputs, node.names)
-    return Graph("node", [v for v in inputs.values() if v.constant is None], outputs, [copy], output_names=[v.name for v in outputs])
+    return Graph(
+        "node",
+        [v for v in inputs.values() if v.constant is None],
+        outputs,
+        [copy],
+        output_names=[v.name for v in outputs],
+    )

@@ -24,9 +24,11 @@ class LayoutOffer:
     Args:
         inputs: one layout per operand (None: row-major, and absent operands; ANY: as it comes).
         outputs: one layout per output.
-        cost: seconds that the node takes longer this way than row-major, which is possible at 0 unless one of the offers
+        cost: seconds that the node takes longer this way than row-major, which is possible at 0 unless one of the
+        offers
             says `only`; below 0 where it is faster. Conversions are weighed against it.
-        only: the target cannot compute the node row-major everywhere: it gets one of its offers, whatever conversions cost.
+        only: the target cannot compute the node row-major everywhere: it gets one of its offers, whatever conversions
+        cost.
     """
 
     inputs: tuple[Layout | None, ...]
@@ -47,7 +49,8 @@ LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
 
 @dataclass(frozen=True)
 class DotProduct:
-    """A sum of `depth` products of neighbouring elements, which a target computes in every lane: c[j] + Σ_k a[k]·b[j, k].
+    """A sum of `depth` products of neighbouring elements, which a target computes in every lane: c[j] + Σ_k a[k]·b[j,
+    k].
 
     Args:
         left, right: dtypes of a and of b.
@@ -77,11 +80,16 @@ def layout_rule(kind: type[Operator], layouts: Mapping[type[Operator] | str, Lay
     return (layouts or {}).get(kind) or (layouts or {}).get(kind.operator_name)
 
 
-def warn_of_names(claims: Claims, layouts: Mapping[type[Operator] | str, LayoutRule] | None, stacklevel: int = 2) -> None:
+def warn_of_names(
+    claims: Claims, layouts: Mapping[type[Operator] | str, LayoutRule] | None, stacklevel: int = 2
+) -> None:
     """Says that operators are given by their names, which others may have as well."""
     names = sorted(n for n in (*claims, *(layouts or ())) if isinstance(n, str))
     if names:
-        said = f"operators are claimed, and have their layouts, by class: give the classes {', '.join(names)}, not their names"
+        said = (
+            f"operators are claimed, and have their layouts, by class: give the classes {', '.join(names)}, not their"
+            " names"
+        )
         warnings.warn(said, DeprecationWarning, stacklevel=stacklevel + 1)
 
 
@@ -97,11 +105,14 @@ class Capabilities:
             `layout_offers`, by `Operator.layout_role`.
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
-        dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in terms of them, and with
-            `precision` those of floats, whose activations are rounded, too. They are a MatMul or Conv of the dot product's dtypes, with constant weights,
-            zero points outside of the sum, and a sum filled up with zeros to whole dot products, two at least. With `panel` and `channel_block` operands
-            are packed for it; without they are row-major.
-        winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its channels stand together by
+        dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in
+        terms of them, and with
+            `precision` those of floats, whose activations are rounded, too. They are a MatMul or Conv of the dot
+            product's dtypes, with constant weights, zero points outside of the sum, and a sum filled up with zeros to
+            whole dot products, two at least. With `panel` and `channel_block` operands are packed for it; without they
+            are row-major.
+        winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its
+        channels stand together by
             `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
         bytes_per_flop: bytes that are stored in another layout in the time of one FLOP

@@ -1,9 +1,10 @@
 """Decides how values are stored, over the whole graph.
 
-Operators never see layouts: any node is right under any. Some have layouts under which they are fast (`Capabilities.layouts`), some
-follow (elementwise operators, pooling, concatenation: they cost the same under each), the rest read and write row-major. Every node is
-labelled with one offer so that the sum of the offers' costs and of the conversions is small: all start with their best
-offer, then each node in turn takes what is cheapest given its neighbours, until nothing changes.
+Operators never see layouts: any node is right under any. Some have layouts under which they are fast
+(`Capabilities.layouts`), some follow (elementwise operators, pooling, concatenation: they cost the same under each),
+the rest read and write row-major. Every node is labelled with one offer so that the sum of the offers' costs and of the
+conversions is small: all start with their best offer, then each node in turn takes what is cheapest given its
+neighbours, until nothing changes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ROUNDING = 2.0**-40
 
 
 def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choices: Choices | None = None) -> Graph:
-    """Afterwards values carry layouts; inputs and outputs of the graph are row-major; every Relayout is needed. Runs anew on any graph."""
+    """Afterwards values carry layouts; inputs and outputs of the graph are row-major; every Relayout is needed. Runs
+    anew on any graph."""
     capabilities = capabilities or Capabilities()
     graph = strip_layouts(graph)
     given = capabilities.layouts
@@ -61,7 +63,12 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choic
         offer = labels.get(id(node))
         wanted = offer.inputs if offer is not None else (None,) * len(inputs)
         ready = tuple(
-            v if v is None or not isinstance(v.type, TensorType) or (offer is not None and w is ANY) else stored(r, v, w) for v, w in zip(inputs, wanted)
+            (
+                v
+                if v is None or not isinstance(v.type, TensorType) or (offer is not None and w is ANY)
+                else stored(r, v, w)
+            )
+            for v, w in zip(inputs, wanted)
         )
         outputs = r.copy(node, ready)
         if offer is not None:
@@ -77,8 +84,11 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choic
     return new
 
 
-def _labels(graph: Graph, rule_for: RuleFor, relayout_bytes_per_second: float, choices: Choices) -> dict[int, LayoutOffer]:
-    """The offer of every node; those that a record has chosen stay, and their neighbours take what is cheapest beside them."""
+def _labels(
+    graph: Graph, rule_for: RuleFor, relayout_bytes_per_second: float, choices: Choices
+) -> dict[int, LayoutOffer]:
+    """The offer of every node; those that a record has chosen stay, and their neighbours take what is cheapest beside
+    them."""
     search = _Choice(graph, rule_for, relayout_bytes_per_second)
     labels = search.run()
     pinned: dict[int, LayoutOffer] = {}
@@ -103,7 +113,8 @@ def _option(offer: LayoutOffer) -> str:
 
 
 def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
-    """The first node that is stored in none of the ways that its offers allow, where one of them says `only`, as a sentence; None if there is none."""
+    """The first node that is stored in none of the ways that its offers allow, where one of them says `only`, as a
+    sentence; None if there is none."""
     for node in graph.nodes:
         rule = layout_rule(type(node.op), capabilities.layouts)
         offers = rule(node) if rule is not None else []
@@ -113,7 +124,8 @@ def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
 
 
 def _one_layout(graph: Graph, labels: dict[int, LayoutOffer]) -> set[str]:
-    """The names of constants that all their users want in the same layout: these keep their names; others get a copy per layout."""
+    """The names of constants that all their users want in the same layout: these keep their names; others get a copy
+    per layout."""
     kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
     wanted: dict[str, set[Layout | None]] = {}
     for node in graph.nodes:
@@ -156,14 +168,17 @@ def _row_major_outputs(graph: Graph) -> Graph:
                 name += "_"
             taken.add(name)
             out = Value(name, value.type.with_layout(None))
-            graph.nodes.append(Node(Relayout(None), [value], [out], value.producer.names if value.producer is not None else ()))
+            graph.nodes.append(
+                Node(Relayout(None), [value], [out], value.producer.names if value.producer is not None else ())
+            )
             done[id(value)] = out
         graph.outputs[k] = done[id(value)]
     return graph
 
 
 def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
-    """How a node that follows computes under `layout`, if it can; None in `inputs` where an operand is better row-major."""
+    """How a node that follows computes under `layout`, if it can; None in `inputs` where an operand is better
+    row-major."""
     if not node.outputs or not isinstance(node.output.type, TensorType) or len(node.outputs) != 1:
         return None
     output, op = node.output, node.op
@@ -171,7 +186,9 @@ def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
         if layout is not None and not _fits(output, layout, padding=True):
             return None
         # Operands that broadcast are read row-major: their reads are splats or contiguous in the blocked axis.
-        return LayoutOffer(tuple(layout if v is not None and _same_extent(v, output) else None for v in node.inputs), (layout,))
+        return LayoutOffer(
+            tuple(layout if v is not None and _same_extent(v, output) else None for v in node.inputs), (layout,)
+        )
     followed = op.elements_of(len(node.inputs)) if node.inputs and node.inputs[0] is not None else ()
     if layout is not None and not (followed and _keeps_blocks(node, layout, followed)):
         return None
@@ -179,17 +196,27 @@ def follower_offer(node: Node, layout: Layout | None) -> LayoutOffer | None:
 
 
 def _keeps_blocks(node: Node, layout: Layout, followed: tuple[int, ...]) -> bool:
-    """Whether a node leaves the elements of each block together, so that its result may be stored as its operands are."""
+    """Whether a node leaves the elements of each block together, so that its result may be stored as its operands
+    are."""
     if not _fits(node.output, layout) or any((v := node.inputs[k]) is None or not _fits(v, layout) for k in followed):
         return False
     inputs = [v.type if v is not None and isinstance(v.type, TensorType) else None for v in node.inputs]
-    return all(node.op.keeps_blocks(axis, factor, inputs, node.output.tensor) for axis, factor in layout.blocks(node.output.tensor.rank))
+    return all(
+        node.op.keeps_blocks(axis, factor, inputs, node.output.tensor)
+        for axis, factor in layout.blocks(node.output.tensor.rank)
+    )
 
 
 def reads_any(node: Node) -> bool:
     """Whether the first operand may be stored anyhow: a reduction that keeps the channels and writes row-major."""
     first = node.inputs[0] if node.inputs else None
-    if node.op.kind != "reduction" or node.op.reads_twice or first is None or not isinstance(first.type, TensorType) or len(node.outputs) != 1:
+    if (
+        node.op.kind != "reduction"
+        or node.op.reads_twice
+        or first is None
+        or not isinstance(first.type, TensorType)
+        or len(node.outputs) != 1
+    ):
         return False
     axes = node.op.reduced_axes(first.type.rank)
     return axes is not None and first.type.rank > 0 and 1 not in axes
@@ -212,7 +239,11 @@ class _Choice:
     """Labels nodes with offers. `pinned`: node → the one that it has in any case."""
 
     def __init__(
-        self, graph: Graph, rule_for: RuleFor, relayout_bytes_per_second: float, pinned: Mapping[int, LayoutOffer] | None = None
+        self,
+        graph: Graph,
+        rule_for: RuleFor,
+        relayout_bytes_per_second: float,
+        pinned: Mapping[int, LayoutOffer] | None = None,
     ) -> None:
         self.graph = graph
         self.pinned = dict(pinned or {})
@@ -236,7 +267,12 @@ class _Choice:
                 self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
             elif follower_offer(node, None) is not None:
                 # Start as the largest operand is stored.
-                known = [self.stored(v) for v in sorted((v for v in node.inputs if v is not None and _same_rank(v, node)), key=elements, reverse=True)]
+                known = [
+                    self.stored(v)
+                    for v in sorted(
+                        (v for v in node.inputs if v is not None and _same_rank(v, node)), key=elements, reverse=True
+                    )
+                ]
                 start = next((layout for layout in known if layout is not None), None)
                 self.labels[id(node)] = follower_offer(node, start) or follower_offer(node, None)  # type: ignore[assignment]
         flexible = [n for n in self.graph.nodes if id(n) in self.labels and id(n) not in self.pinned]
@@ -268,7 +304,9 @@ class _Choice:
                     parent[find(id(node))] = find(id(v.producer))
         found: dict[int, list[Node]] = {}
         for node in nodes:
-            if any(layout not in (None, ANY) for layout in (*self.labels[id(node)].inputs, *self.labels[id(node)].outputs)):
+            if any(
+                layout not in (None, ANY) for layout in (*self.labels[id(node)].inputs, *self.labels[id(node)].outputs)
+            ):
                 found.setdefault(find(id(node)), []).append(node)
         return list(found.values())
 
@@ -293,8 +331,14 @@ class _Choice:
         offers = rule(node) if rule is not None else []
         for offer in offers:
             if not abs(offer.cost) <= PLAUSIBLE_SECONDS:  # true of nan too
-                what = f"layouts of {node.op.operator_name} are offered at costs that are no seconds (more than {PLAUSIBLE_SECONDS:g} for one node)"
-                warnings.warn(ScheduleWarning(f"{what}, and may be preferred wrongly: LayoutOffer.cost was in bytes before 0.2"), stacklevel=2)
+                what = (
+                    f"layouts of {node.op.operator_name} are offered at costs that are no seconds (more than"
+                    f" {PLAUSIBLE_SECONDS:g} for one node)"
+                )
+                warnings.warn(
+                    ScheduleWarning(f"{what}, and may be preferred wrongly: LayoutOffer.cost was in bytes before 0.2"),
+                    stacklevel=2,
+                )
         return offers
 
     def stored(self, value: Value) -> Layout | None:
@@ -314,7 +358,9 @@ class _Choice:
         wanted = {self._wanted(n, k) for n, k in self.users.get(id(value), ())}
         if id(value) in self.outputs:
             wanted.add(None)
-        return 2.0 * elements(value) * value.type.dtype.bytes * len(wanted - {have, ANY}) / self.relayout_bytes_per_second
+        return (
+            2.0 * elements(value) * value.type.dtype.bytes * len(wanted - {have, ANY}) / self.relayout_bytes_per_second
+        )
 
     def _cost(self, node: Node, label: LayoutOffer) -> float:
         before = self.labels[id(node)]
@@ -330,8 +376,16 @@ class _Choice:
         if candidates is None:
             if ANY in now.inputs:
                 return False
-            layouts = {self.stored(v) for v in node.inputs if v is not None} | {self._wanted(n, k) for n, k in self.users.get(id(node.output), ())} | {None}
-            candidates = [o for o in (follower_offer(node, layout) for layout in sorted(layouts - {ANY}, key=str)) if o is not None]
+            layouts = (
+                {self.stored(v) for v in node.inputs if v is not None}
+                | {self._wanted(n, k) for n, k in self.users.get(id(node.output), ())}
+                | {None}
+            )
+            candidates = [
+                o
+                for o in (follower_offer(node, layout) for layout in sorted(layouts - {ANY}, key=str))
+                if o is not None
+            ]
         best, least = now, self._cost(node, now)
         for offer in candidates:
             cost = self._cost(node, offer)

@@ -16,10 +16,11 @@ class Part:
 
 
 def correspond(before: Graph, after: Graph) -> list[Part]:
-    """The smallest parts of two graphs of one meaning that begin and end at values that both have, by name, dtype and shape; in the order of `before`.
+    """The smallest parts of two graphs of one meaning that begin and end at values that both have, by name, dtype and
+    shape; in the order of `before`.
 
-    What passes did within a part is not looked at: a value that one graph alone has joins the nodes that make and read it. Names tell, so a pass that gives
-    an old name to another value makes parts that are too small.
+    What passes did within a part is not looked at: a value that one graph alone has joins the nodes that make and read
+    it. Names tell, so a pass that gives an old name to another value makes parts that are too small.
     """
     common = {v.name for v in before.values()} & {v.name for v in after.values()}
     types = [{v.name: _plain(v) for v in g.values() if v.name in common} for g in (before, after)]

@@ -31,7 +31,10 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
         results = result if isinstance(result, tuple) else (result,)
         for old, new in zip(node.outputs, results):
             if new.type != old.type and (new.tensor.dtype != old.tensor.dtype or new.tensor.rank != old.tensor.rank):
-                raise GraphError(f"the decomposition '{found.name}' of {name} gives {new.type}, {name} gives {old.type}", where=repr(node))
+                raise GraphError(
+                    f"the decomposition '{found.name}' of {name} gives {new.type}, {name} gives {old.type}",
+                    where=repr(node),
+                )
         return results
 
     for _ in range(DEPTH):
@@ -39,7 +42,11 @@ def decompose(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
         if not any(map(splits, graph.nodes)):
             return graph
     left = next(filter(splits, graph.nodes))
-    raise GraphError(f"decomposing does not come to an end after {DEPTH} rounds", where=repr(left), hint="a decomposition must give simpler operators")
+    raise GraphError(
+        f"decomposing does not come to an end after {DEPTH} rounds",
+        where=repr(left),
+        hint="a decomposition must give simpler operators",
+    )
 
 
 def decomposition(node: Node) -> Algorithm | None:

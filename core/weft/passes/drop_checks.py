@@ -1,4 +1,5 @@
-"""Leaves out checks of data that would have to be made between a device's kernels, where no host's processor takes part."""
+"""Leaves out checks of data that would have to be made between a device's kernels, where no host's processor takes
+part."""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         found = digests.get(id(value))
         if found is None:
             assert value.constant is not None
-            found = digests[id(value)] = hashlib.sha256(np.ascontiguousarray(value.constant).reshape(-1).view(np.uint8).data).digest()
+            found = digests[id(value)] = hashlib.sha256(
+                np.ascontiguousarray(value.constant).reshape(-1).view(np.uint8).data
+            ).digest()
         return found
 
     def one(value: Value | None) -> Value | None:

@@ -20,11 +20,12 @@ from weft.graph.rewrite import Replacement, Rewriter, attribute_symbols, rewrite
 LIMIT = 64 << 20
 """Bytes of a result that need no justification by the size of its inputs."""
 MADE, MADE_PER_BYTE = 256 << 20, 16
-"""Bytes that folding may make in a compilation: so many, and so many for each byte of the imported model's constants, whose elements count as four at least.
-A file of 200 bytes may ask for any number of them; weights go through a few steps at most (dequantised, scaled, transposed)."""
+"""Bytes that folding may make in a compilation: so many, and so many for each byte of the imported model's constants,
+whose elements count as four at least. A file of 200 bytes may ask for any number of them; weights go through a few
+steps at most (dequantised, scaled, transposed)."""
 WORK, WORK_PER_ELEMENT = 1 << 32, 1 << 11
-"""Quarters of nanoseconds, as `work_of` counts them, that folding may take in a compilation, likewise: about a second, and what adapters of a large model
-take."""
+"""Quarters of nanoseconds, as `work_of` counts them, that folding may take in a compilation, likewise: about a second,
+and what adapters of a large model take."""
 BLOCK = 1 << 18
 """Elements that a formula is computed of at a time."""
 VIEWS = 1 << 20
@@ -32,14 +33,15 @@ VIEWS = 1 << 20
 
 
 def fold_constants(graph: Graph, limit: int = LIMIT, early: bool = False, budget: Budget | None = None) -> Graph:
-    """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than its inputs, those whose sizes do not
-    tell what computing them takes (`work_of`), and those that come when folding has made and done all that it may (`MADE`, `WORK`): the run computes them. No
-    data symbol is bound to a constant.
+    """Afterwards no node has constant inputs only, but those whose result would be over `limit` bytes and larger than
+    its inputs, those whose sizes do not tell what computing them takes (`work_of`), and those that come when folding
+    has made and done all that it may (`MADE`, `WORK`): the run computes them. No data symbol is bound to a constant.
 
     Args:
         limit: bytes of a result that need no justification by the size of the inputs.
         early: operators stay whose operands later passes read (`Operator.folds_late`).
-        budget: what may still be made and done, from which this takes; None: what a compilation of this graph alone may.
+        budget: what may still be made and done, from which this takes; None: what a compilation of this graph alone
+        may.
     """
 
     budget = budget or Budget.of(graph)
@@ -50,7 +52,9 @@ def fold_constants(graph: Graph, limit: int = LIMIT, early: bool = False, budget
             return None
         if any(v is not None and v.constant is None for v in inputs):
             return None
-        if not all(isinstance(o.type, TensorType) and o.type.is_static and o.type.dtype.kind != "string" for o in node.outputs):
+        if not all(
+            isinstance(o.type, TensorType) and o.type.is_static and o.type.dtype.kind != "string" for o in node.outputs
+        ):
             return None
         given = {id(v.constant): _size(v, 4) for v in inputs if v is not None}
         # References compute with elements of four bytes or more.
@@ -80,7 +84,11 @@ def fold_constants(graph: Graph, limit: int = LIMIT, early: bool = False, budget
 
     while True:
         graph = rewrite(graph, rule, rounds=1)
-        known = {n: int(s.value.constant.reshape(-1)[s.index]) for n, s in graph.symbols.items() if s.value.constant is not None}
+        known = {
+            n: int(s.value.constant.reshape(-1)[s.index])
+            for n, s in graph.symbols.items()
+            if s.value.constant is not None
+        }
         if not known:
             return graph
         # Sizes that became numbers make shapes static, which may make more nodes foldable.
@@ -121,7 +129,8 @@ def work_of(op: Operator, inputs: Sequence[Value | None], outputs: Sequence[Valu
 
 
 def _computed(node: Node, arrays: Sequence[Any]) -> Any:
-    """What a node's reference gives. Elementwise, it computes a block at a time: on the way of a formula there are several arrays of wide elements."""
+    """What a node's reference gives. Elementwise, it computes a block at a time: on the way of a formula there are
+    several arrays of wide elements."""
     if node.op.kind != "elementwise" or len(node.outputs) != 1 or _count(node.output.shape) <= BLOCK:
         return node.op.reference(*arrays)
     shape = [d for d in node.output.shape if isinstance(d, int)]
@@ -147,10 +156,13 @@ def _count(shape: Sequence[Expr | int]) -> int:
 
 
 def refine_types(graph: Graph) -> Graph:
-    """The graph with types inferred anew where an input's type is more precise than it was, and with what sizes have to be checked."""
+    """The graph with types inferred anew where an input's type is more precise than it was, and with what sizes have to
+    be checked."""
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-        if not isinstance(node.op, Require) and all(not isinstance(d, Expr) for o in node.outputs if isinstance(o.type, TensorType) for d in o.type.shape):
+        if not isinstance(node.op, Require) and all(
+            not isinstance(d, Expr) for o in node.outputs if isinstance(o.type, TensorType) for d in o.type.shape
+        ):
             return None
         return r.copy(node, inputs, infer=True)
 

@@ -1,8 +1,9 @@
 """Puts nodes into groups; every group becomes one kernel.
 
-An anchor (contraction, window, reduction, composite, opaque) takes the elementwise nodes that follow it at the same shape; reductions over trailing axes
-take the row-wise nodes around them too; what is left of elementwise and injective nodes forms groups of its own. A set of nodes may be
-a group if nothing outside lies on a path between two of its nodes, and if one value leaves it.
+An anchor (contraction, window, reduction, composite, opaque) takes the elementwise nodes that follow it at the same
+shape; reductions over trailing axes take the row-wise nodes around them too; what is left of elementwise and injective
+nodes forms groups of its own. A set of nodes may be a group if nothing outside lies on a path between two of its nodes,
+and if one value leaves it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from weft.graph.rewrite import attribute_symbols, copy_graph, sort_nodes, type_s
 from weft.passes.capabilities import Capabilities
 from weft.tensor.language import Compute, Dim, Read, placeholder
 
-# Elementwise operators that are not cheap in one group: with so many functions arithmetic is all of the time, and ever longer formulas
-# take ever longer to compile.
+# Elementwise operators that are not cheap in one group: with so many functions arithmetic is all of the time, and ever
+# longer formulas take ever longer to compile.
 MOST_FUNCTIONS = 8
-# Parts of the formula that a group's operators become when each stands in place of what reads it (t*t doubles it with every step), and of an index in it
-# (an index that is looked up stands there four times). Beyond, compiling takes longer than a kernel saves.
+# Parts of the formula that a group's operators become when each stands in place of what reads it (t*t doubles it with
+# every step), and of an index in it (an index that is looked up stands there four times). Beyond, compiling takes
+# longer than a kernel saves.
 LONGEST_FORMULA = 1500
 LONGEST_INDEX = 64
-# Groups that differ in constants of one element only, from which on they are one kernel that reads them: otherwise the constants stand in the code.
+# Groups that differ in constants of one element only, from which on they are one kernel that reads them: otherwise the
+# constants stand in the code.
 ALIKE = 32
 
 
@@ -66,7 +69,11 @@ class _Fusion:
         for k, node in enumerate(self.nodes):
             for position, v in enumerate(node.inputs):
                 self._edge(v, k, position)
-            for name in {*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))} if graph.symbols else ():
+            for name in (
+                {*attribute_symbols(node.op), *(n for o in node.outputs for n in type_symbols(o.type))}
+                if graph.symbols
+                else ()
+            ):
                 if name in graph.symbols:
                     source = graph.symbols[name].value
                     self._edge(source, k)
@@ -116,7 +123,12 @@ class _Fusion:
         return found <= CHEAP
 
     def free_elementwise(self, k: int) -> bool:
-        return self.group[k] is None and self.nodes[k].op.kind == "elementwise" and self.fusable(k) and len(self.nodes[k].outputs) == 1
+        return (
+            self.group[k] is None
+            and self.nodes[k].op.kind == "elementwise"
+            and self.fusable(k)
+            and len(self.nodes[k].outputs) == 1
+        )
 
     def within(self, members: set[int]) -> bool:
         """Whether a group of `members` is not too long."""
@@ -128,14 +140,24 @@ class _Fusion:
         return found if all(self.lengthen(found, k) for k in sorted(members, reverse=True)) else None
 
     def lengthen(self, formula: GroupFormula, k: int) -> bool:
-        """Adds a node that comes before the members that read it; if the formula is too long with it, it stays as it was, and False."""
+        """Adds a node that comes before the members that read it; if the formula is too long with it, it stays as it
+        was, and False."""
         node, reading = self.nodes[k], self.reading(k)
-        read = [(*self.reading(u).of(self.positions[k, u]), *formula.places[u]) for u in self.users[k] if u in formula.places]
+        read = [
+            (*self.reading(u).of(self.positions[k, u]), *formula.places[u])
+            for u in self.users[k]
+            if u in formula.places
+        ]
         times = sum(reads * t for reads, _, t, _ in read) if read else 1
         index = max((repeats * i for _, repeats, _, i in read), default=1)
         length = formula.length + times * (reading.size + reading.indices * index)
         functions = formula.functions + (node.op.kind == "elementwise" and not self.cheap(k))
-        if len(formula.places) >= self.capabilities.max_group or functions > MOST_FUNCTIONS or length > LONGEST_FORMULA or index > LONGEST_INDEX:
+        if (
+            len(formula.places) >= self.capabilities.max_group
+            or functions > MOST_FUNCTIONS
+            or length > LONGEST_FORMULA
+            or index > LONGEST_INDEX
+        ):
             return False
         formula.length, formula.functions, formula.places[k] = length, functions, (times, index)
         return True
@@ -213,7 +235,8 @@ class _Fusion:
         return self.build()
 
     def with_followers(self, anchor: int) -> set[int]:
-        """The anchor and the longest run of elementwise (and, after a reduction, row-wise) nodes that follow it and leave one value."""
+        """The anchor and the longest run of elementwise (and, after a reduction, row-wise) nodes that follow it and
+        leave one value."""
         node = self.nodes[anchor]
         members, best = {anchor}, {anchor}
         if len(node.outputs) != 1:
@@ -235,17 +258,25 @@ class _Fusion:
             frontier = sorted({*frontier, *(u for u in self.users[k] if u not in members)})
         return best
 
-    def _follows(self, k: int, shapes: list[tuple[Dim, ...]], layouts: set[Layout | None], rows: tuple[int, ...] | None) -> bool:
+    def _follows(
+        self, k: int, shapes: list[tuple[Dim, ...]], layouts: set[Layout | None], rows: tuple[int, ...] | None
+    ) -> bool:
         node = self.nodes[k]
         if self.free_elementwise(k):
             return node.output.shape in shapes and node.output.tensor.layout in layouts
         if rows is None or self.group[k] is not None or node.op.kind != "reduction" or not self.fusable(k):
             return False
         # Another reduction of the same rows: softmax's sum after its maximum, the variance after the mean.
-        return not node.op.reads_twice and trailing_axes(node) == rows and node.inputs[0] is not None and node.inputs[0].shape == shapes[-1]
+        return (
+            not node.op.reads_twice
+            and trailing_axes(node) == rows
+            and node.inputs[0] is not None
+            and node.inputs[0].shape == shapes[-1]
+        )
 
     def with_transpose(self, anchor: int) -> set[int]:
-        """What packs its operands, such as an attention, and the transpose after it, which stores the heads side by side."""
+        """What packs its operands, such as an attention, and the transpose after it, which stores the heads side by
+        side."""
         users = self.users[anchor]
         if len(users) == 1 and self.group[users[0]] is None and self.fusable(users[0]):
             rank = self.nodes[anchor].output.tensor.rank
@@ -257,28 +288,53 @@ class _Fusion:
         return {anchor}
 
     def with_operands(self, anchor: int, members: set[int]) -> set[int]:
-        """What packs its operands and what moves or cheaply changes them, if nothing else uses it. Those that are read often and not packed may only be
-        moved; a view between two that join need not be one."""
+        """What packs its operands and what moves or cheaply changes them, if nothing else uses it. Those that are read
+        often and not packed may only be moved; a view between two that join need not be one."""
         members = set(members)
         node = self.nodes[anchor]
-        packed = {id(v) for k, v in enumerate(node.inputs) if v is not None and (k not in node.op.read_often or v.tensor.layout is not None)}
-        todo = [(p, any(v is o for v in node.inputs for o in self.nodes[p].outputs if id(o) in packed)) for p in self.uses[anchor]]
+        packed = {
+            id(v)
+            for k, v in enumerate(node.inputs)
+            if v is not None and (k not in node.op.read_often or v.tensor.layout is not None)
+        }
+        todo = [
+            (p, any(v is o for v in node.inputs for o in self.nodes[p].outputs if id(o) in packed))
+            for p in self.uses[anchor]
+        ]
         while todo:
             k, changes = todo.pop(0)
             op, cheap = self.nodes[k].op, self.cheap(k)
             moves = op.kind == "injective" and cheap
-            if k in members or self.group[k] is not None or not self.fusable(k) or not (moves or (changes and cheap and op.kind == "elementwise")):
+            if (
+                k in members
+                or self.group[k] is not None
+                or not self.fusable(k)
+                or not (moves or (changes and cheap and op.kind == "elementwise"))
+            ):
                 continue
-            if any(u not in members for u in self.users[k]) or len(self.nodes[k].outputs) != 1 or id(self.nodes[k].output) in self.kept:
+            if (
+                any(u not in members for u in self.users[k])
+                or len(self.nodes[k].outputs) != 1
+                or id(self.nodes[k].output) in self.kept
+            ):
                 continue
             added = {k}
             if self.is_view(k):
                 # Worth it only where it saves a copy: what comes before is computed in place, too.
                 before = [p for p in self.uses[k] if self.users[p] == [k] and self.moves_cheaply(p)]
-                if not before or self.group[before[0]] is not None or id(self.nodes[before[0]].output) in self.kept or self.is_view(before[0]):
+                if (
+                    not before
+                    or self.group[before[0]] is not None
+                    or id(self.nodes[before[0]].output) in self.kept
+                    or self.is_view(before[0])
+                ):
                     continue
                 added.add(before[0])
-            if not self.within(members | added) or len(self.live_outs(members | added)) > len(self.live_outs(members)) or not self.sound(members | added):
+            if (
+                not self.within(members | added)
+                or len(self.live_outs(members | added)) > len(self.live_outs(members))
+                or not self.sound(members | added)
+            ):
                 continue
             members |= added
             todo += [(p, changes) for a in added for p in self.uses[a] if p not in members]
@@ -287,7 +343,13 @@ class _Fusion:
     def moves_cheaply(self, k: int) -> bool:
         """Whether a node reads another operand's elements elsewhere, at no cost, as rows of memory are."""
         op = self.nodes[k].op
-        return op.kind == "injective" and self.cheap(k) and not isinstance(op, Relayout) and not op.is_view and bool(self.nodes[k].inputs)
+        return (
+            op.kind == "injective"
+            and self.cheap(k)
+            and not isinstance(op, Relayout)
+            and not op.is_view
+            and bool(self.nodes[k].inputs)
+        )
 
     def with_prologue(self, anchor: int, members: set[int]) -> set[int]:
         node = self.nodes[anchor]
@@ -303,7 +365,13 @@ class _Fusion:
         """A product and the transpose that makes an operand: the product's kernel packs panels either way."""
         right = self.nodes[anchor].inputs[position]
         k = self.index.get(id(right.producer)) if right is not None and right.producer is not None else None
-        if right is None or k is None or self.group[k] is not None or not self.fusable(k) or right.tensor.layout is not None:
+        if (
+            right is None
+            or k is None
+            or self.group[k] is not None
+            or not self.fusable(k)
+            or right.tensor.layout is not None
+        ):
             return members
         op, rank = self.nodes[k].op, right.tensor.rank
         swapped = (*range(rank - 2), rank - 1, rank - 2)
@@ -311,17 +379,26 @@ class _Fusion:
             return members
         return members | {k} if self.sound(members | {k}) else members
 
-    def with_producers(self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64) -> set[int]:
-        """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing them in place costs little."""
+    def with_producers(
+        self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64
+    ) -> set[int]:
+        """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing
+        them in place costs little."""
         members = set(members)
         formula: GroupFormula | None = None
         added = 0
         repeated: dict[int, bool] = {}
-        todo = [-p for m in ([into] if into is not None else members) for p in self.uses[m]]  # a heap: the last one first
+        todo = [
+            -p for m in ([into] if into is not None else members) for p in self.uses[m]
+        ]  # a heap: the last one first
         heapify(todo)
         while todo and added < most and len(members) < self.capabilities.max_group:
             k = -heappop(todo)
-            if k in members or id(self.nodes[k].outputs[0]) in self.kept or not self._may_precede(k, members, only_cheap, repeated):
+            if (
+                k in members
+                or id(self.nodes[k].outputs[0]) in self.kept
+                or not self._may_precede(k, members, only_cheap, repeated)
+            ):
                 continue
             formula = formula or self.formula(members)
             if formula is None:
@@ -336,7 +413,13 @@ class _Fusion:
 
     def _may_precede(self, k: int, members: set[int], only_cheap: bool, repeated: dict[int, bool]) -> bool:
         node = self.nodes[k]
-        if self.group[k] is not None or node.op.kind not in ("elementwise", "injective") or not self.fusable(k) or self.is_view(k) or len(node.outputs) != 1:
+        if (
+            self.group[k] is not None
+            or node.op.kind not in ("elementwise", "injective")
+            or not self.fusable(k)
+            or self.is_view(k)
+            or len(node.outputs) != 1
+        ):
             return False
         cheap = self.cheap(k)
         if only_cheap and not (cheap and node.op.kind == "elementwise"):
@@ -352,16 +435,29 @@ class _Fusion:
             if user.op.kind == "reduction" and (user.inputs[0] is not node.output or user.op.reads_twice):
                 return False
         # Where elements are read more than once their formula is computed more than once: only cheap ones may be.
-        moved = any(self.nodes[u].op.kind == "injective" and not isinstance(self.nodes[u].op, Relayout) for u in self.users[k])
+        moved = any(
+            self.nodes[u].op.kind == "injective" and not isinstance(self.nodes[u].op, Relayout) for u in self.users[k]
+        )
         repeated[k] = (moved and len(self.users[k]) > 1) or any(
-            repeated.get(u, False) or (self.nodes[u].op.kind in ("elementwise", "injective") and not at_most(self.nodes[u].output.shape, node.output.shape))
+            repeated.get(u, False)
+            or (
+                self.nodes[u].op.kind in ("elementwise", "injective")
+                and not at_most(self.nodes[u].output.shape, node.output.shape)
+            )
             for u in self.users[k]
         )
         return cheap or not repeated[k]
 
     # -- building
     def build(self) -> Graph:
-        new = Graph(self.graph.name, list(self.graph.inputs), list(self.graph.outputs), [], dict(self.graph.symbols), list(self.graph.output_names))
+        new = Graph(
+            self.graph.name,
+            list(self.graph.inputs),
+            list(self.graph.outputs),
+            [],
+            dict(self.graph.symbols),
+            list(self.graph.output_names),
+        )
         made: set[int] = set()
         alike = self.alike()
         roots: dict[int, Value] = {}
@@ -382,7 +478,8 @@ class _Fusion:
     def _may_view(self, node: Node, roots: dict[int, Value], fixed: set[int], taken: set[int]) -> bool:
         """Results own their memory: an output is no view of an input, of a constant or of another output.
 
-        What an output looks at is written into the output, so the output's sizes must be known as early: no data symbols of its own.
+        What an output looks at is written into the output, so the output's sizes must be known as early: no data
+        symbols of its own.
         """
         source = node.inputs[0]
         assert source is not None
@@ -399,7 +496,8 @@ class _Fusion:
         return True
 
     def alike(self) -> set[int]:
-        """The groups that read their constants of one element: of arithmetic alone, and of `ALIKE` or more that differ in nothing else."""
+        """The groups that read their constants of one element: of arithmetic alone, and of `ALIKE` or more that differ
+        in nothing else."""
         found: dict[tuple[Any, ...], dict[tuple[bytes, ...], list[int]]] = {}
         for g, members in enumerate(self.members):
             if any(self.nodes[k].op.kind not in ("elementwise", "injective") for k in members):
@@ -412,8 +510,17 @@ class _Fusion:
                 for v in node.inputs:
                     if v is not None and v.constant is not None and v.constant.size == 1 and id(v) not in numbers:
                         constants.append(v.constant.tobytes())
-                wired = tuple(None if v is None else (numbers.setdefault(id(v), len(numbers)), v.constant is None or v.constant.size > 1) for v in node.inputs)
-                form.append((node.op, wired, tuple(v and v.type for v in node.inputs), tuple(o.type for o in node.outputs)))
+                wired = tuple(
+                    (
+                        None
+                        if v is None
+                        else (numbers.setdefault(id(v), len(numbers)), v.constant is None or v.constant.size > 1)
+                    )
+                    for v in node.inputs
+                )
+                form.append(
+                    (node.op, wired, tuple(v and v.type for v in node.inputs), tuple(o.type for o in node.outputs))
+                )
                 numbers.update((id(o), len(numbers) + n) for n, o in enumerate(node.outputs))
             if constants:
                 found.setdefault(tuple(form), {}).setdefault(tuple(constants), []).append(g)
@@ -449,12 +556,14 @@ class _Fusion:
 
 @dataclass
 class GroupFormula:
-    """The formula that a group's operators become, the elementwise and injective ones in place of what reads them; an estimate, before it is simplified.
+    """The formula that a group's operators become, the elementwise and injective ones in place of what reads them; an
+    estimate, before it is simplified.
 
     Args:
         length: its parts.
         functions: elementwise operators that are not cheap.
-        places: member → how often its element stands in the formula, and the parts of the longest index at which it does.
+        places: member → how often its element stands in the formula, and the parts of the longest index at which it
+        does.
     """
 
     length: int = 0
@@ -464,8 +573,8 @@ class GroupFormula:
 
 @dataclass(frozen=True)
 class Reading:
-    """How an operator's formula reads its operands: its parts, those of them that are indices of its result; by operand how often it is read,
-    and how often an index of the result stands in the index at which it is read."""
+    """How an operator's formula reads its operands: its parts, those of them that are indices of its result; by operand
+    how often it is read, and how often an index of the result stands in the index at which it is read."""
 
     size: int
     indices: int = 0
@@ -487,7 +596,9 @@ def reading_of(node: Node) -> Reading:
         return Reading(size_of(formula), 0, {k: (counts[f"operand {k}"], 1) for k in range(len(types))})
     if op.kind != "injective" or not all(t is None or isinstance(t, TensorType) for t in types):
         return Reading(1)
-    direct = next((a for a in op.algorithms().values() if a.form == "tensors" and op.applies(a.name, *types) is None), None)
+    direct = next(
+        (a for a in op.algorithms().values() if a.form == "tensors" and op.applies(a.name, *types) is None), None
+    )
     if direct is None:
         return Reading(1)
     operands = [None if t is None else placeholder(t.shape, t.dtype) for t in types]  # type: ignore[union-attr]
@@ -508,17 +619,27 @@ def reading_of(node: Node) -> Reading:
 
 
 def _occurrences(index: Expr, axes: Collection[str]) -> int:
-    """How often axes occur in an index once its products are multiplied out, as simplification does: twice in i·(a − b)."""
+    """How often axes occur in an index once its products are multiplied out, as simplification does: twice in i·(a −
+    b)."""
     if isinstance(index, Var):
         return index.name in axes
-    parts = (f for m in polynomial(index).terms for f in m) if index.dtype == dt.int64 and isinstance(index, (Add, Sub, Mul)) else index.children()
+    parts = (
+        (f for m in polynomial(index).terms for f in m)
+        if index.dtype == dt.int64 and isinstance(index, (Add, Sub, Mul))
+        else index.children()
+    )
     return sum(_occurrences(p, axes) for p in parts)
 
 
 def trailing_axes(node: Node) -> tuple[int, ...] | None:
     """The axes of a reduction that keeps dimensions and reduces the last ones; else None."""
     first = node.inputs[0] if node.inputs else None
-    if node.op.kind != "reduction" or first is None or len(node.outputs) != 1 or node.output.tensor.rank != first.tensor.rank:
+    if (
+        node.op.kind != "reduction"
+        or first is None
+        or len(node.outputs) != 1
+        or node.output.tensor.rank != first.tensor.rank
+    ):
         return None
     rank = first.tensor.rank
     axes = node.op.reduced_axes(rank)

@@ -17,16 +17,19 @@ from weft.passes.capabilities import Capabilities, DotProduct, LayoutOffer, Layo
 QUERIES_TO_PACK = 8
 # Input channels with those that pad the last block, over the channels: from there on rows are read as they are.
 MOST_PADDED_WORK = 1.3
-# Share of taps inside the picture below which weights lie tap by tap: what is skipped would leave gaps in a stream, which no prefetcher follows.
+# Share of taps inside the picture below which weights lie tap by tap: what is skipped would leave gaps in a stream,
+# which no prefetcher follows.
 MOST_GAPS = 0.9
-# Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many times as long as at stride 1.
+# Rows of one channel with a stride give no vector of neighbours: a convolution per channel or group runs about so many
+# times as long as at stride 1.
 STRIDED_ROWS = 8
 # How many times as long a product of narrow operands runs without the instruction for it.
 WITHOUT_DOTS = 8
-# How many times as long as on blocks a convolution in groups runs on rows of single channels whose vectors are all full: as it is, with borders, with a stride.
+# How many times as long as on blocks a convolution in groups runs on rows of single channels whose vectors are all
+# full: as it is, with borders, with a stride.
 GROUPED_ROWS, GROUPED_BORDERS, GROUPED_STRIDES = 1.2, 1.6, 5.0
-# How many times as long as a multiply-add of other convolutions one of a depthwise convolution takes, each of which wants an element of its own; and how
-# many times as long as on blocks on rows of single channels.
+# How many times as long as a multiply-add of other convolutions one of a depthwise convolution takes, each of which
+# wants an element of its own; and how many times as long as on blocks on rows of single channels.
 DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
 
 
@@ -55,21 +58,28 @@ def _conv(node: Node, lanes: int, dots: Sequence[DotProduct], flop_seconds: floa
 
 
 def conv_layout(rank: int, channels: int, groups: int, lanes: int) -> Layout:
-    """[N, C, …] as N, C/v, …, C%v; where a group's channels are no whole blocks, each group has blocks of its own: N, G, (C/G)/v, …, (C/G)%v."""
+    """[N, C, …] as N, C/v, …, C%v; where a group's channels are no whole blocks, each group has blocks of its own: N,
+    G, (C/G)/v, …, (C/G)%v."""
     if groups == 1 or channels // groups % lanes == 0:
         return blocked(rank, 1, lanes)
     return Layout((Split(1, channels // groups), Split(2, lanes), Permute((0, 1, 2, *range(4, rank + 2), 3))))
 
 
-def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bool, taps_first: bool = False, group: int | None = None) -> Layout:
-    """[O, I, k…] as O/v, I/v, k…, I%v, O%v; I whole where the input is row-major; depthwise [C, 1, k…] as C/v, 1, k…, C%v.
+def conv_weight_layout(
+    rank: int, lanes: int, input_blocked: bool, depthwise: bool, taps_first: bool = False, group: int | None = None
+) -> Layout:
+    """[O, I, k…] as O/v, I/v, k…, I%v, O%v; I whole where the input is row-major; depthwise [C, 1, k…] as C/v, 1, k…,
+    C%v.
 
     `taps_first`: O/v, k…, I/v, I%v, O%v. `group`: each so many output channels have blocks of their own, G, (O/G)/v, ….
     """
     if group is not None and group % lanes:
         inner = conv_weight_layout(rank, lanes, input_blocked, depthwise, taps_first)
         # The same one axis further in.
-        steps = [Split(s.axis + 1, s.factor) if isinstance(s, Split) else Permute((0, *(k + 1 for k in s.order))) for s in inner.steps]
+        steps = [
+            Split(s.axis + 1, s.factor) if isinstance(s, Split) else Permute((0, *(k + 1 for k in s.order)))
+            for s in inner.steps
+        ]
         return Layout((Split(0, group), *steps))
     if depthwise or not input_blocked:
         return blocked(rank, 0, lanes)
@@ -80,7 +90,8 @@ def conv_weight_layout(rank: int, lanes: int, input_blocked: bool, depthwise: bo
 
 
 def conv_offers(node: Node, lanes: int, flop_seconds: float) -> list[LayoutOffer]:
-    """Blocked output, of each group where its channels are no whole blocks, with blocked input or with rows as they are; weights packed to match."""
+    """Blocked output, of each group where its channels are no whole blocks, with blocked input or with rows as they
+    are; weights packed to match."""
     x, w = node.inputs[0], node.inputs[1]
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
         return []
@@ -104,7 +115,9 @@ def conv_offers(node: Node, lanes: int, flop_seconds: float) -> list[LayoutOffer
         times = longer if depthwise else longer * wider if groups > 1 else longer + wider - 1
         taps_first = taps_inside(node) < MOST_GAPS
         weights = conv_weight_layout(rank, lanes, True, depthwise, taps_first, group)
-        found.append(LayoutOffer((conv_layout(rank, ic, groups, lanes), weights, *rest), (output,), -half * (rows + 1 - times)))
+        found.append(
+            LayoutOffer((conv_layout(rank, ic, groups, lanes), weights, *rest), (output,), -half * (rows + 1 - times))
+        )
     if not depthwise:
         # Few input channels (an image's three, a group's): rows are read as they are, blocks written.
         loss = half / 2 if wider < MOST_PADDED_WORK else 0.0
@@ -114,7 +127,8 @@ def conv_offers(node: Node, lanes: int, flop_seconds: float) -> list[LayoutOffer
 
 
 def rows_cost(node: Node, groups: int, lanes: int, depthwise: bool = False) -> float:
-    """How many times as long as on blocks a convolution runs on rows of single channels, beside the once that it takes on blocks."""
+    """How many times as long as on blocks a convolution runs on rows of single channels, beside the once that it takes
+    on blocks."""
     attributes = node.op.attributes()
     strided, borders = any(n != 1 for n in attributes.get("strides", ())[-1:]), any(attributes.get("pads", ()))
     if groups > 1:
@@ -142,7 +156,11 @@ def taps_inside(node: Node) -> float:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attributes, n, share = node.op.attributes(), x.tensor.rank - 2, 1.0
-    strides, pads, dilations = attributes.get("strides") or (1,) * n, attributes.get("pads") or (0,) * 2 * n, attributes.get("dilations") or (1,) * n
+    strides, pads, dilations = (
+        attributes.get("strides") or (1,) * n,
+        attributes.get("pads") or (0,) * 2 * n,
+        attributes.get("dilations") or (1,) * n,
+    )
     for k, (size, taps, out) in enumerate(zip(x.shape[2:], w.shape[2:], node.output.shape[2:])):
         if not isinstance(size, int) or not isinstance(taps, int) or not isinstance(out, int) or not taps * out:
             return 1.0
@@ -158,7 +176,8 @@ def conv_flops(output: Value, weights: Value) -> float:
 
 
 def winograd_offers(node: Node, lanes: int, panel: int, flop_seconds: float) -> list[LayoutOffer]:
-    """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do not divide them."""
+    """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do
+    not divide them."""
     x, u = node.inputs
     if x is None or u is None or u.constant is None or node.op.attributes()["block"] != lanes:
         return []
@@ -191,7 +210,8 @@ def dot_of(node: Node, dots: Sequence[DotProduct]) -> DotProduct | None:
 
 
 def dot_block(channels: int, lanes: int, dot: DotProduct) -> int:
-    """Channels of a block of the input of a convolution by dot products: the lanes, or fewer channels rounded up to whole dot products."""
+    """Channels of a block of the input of a convolution by dot products: the lanes, or fewer channels rounded up to
+    whole dot products."""
     return min(lanes, -(-channels // dot.depth) * dot.depth)
 
 
@@ -210,7 +230,12 @@ def dot_conv_offers(node: Node, lanes: int, dot: DotProduct, flop_seconds: float
     x, w = node.inputs
     assert x is not None and w is not None
     channels, rank = x.shape[1], x.tensor.rank
-    if not isinstance(channels, int) or (channels < lanes and channels % dot.depth) or node.op.attributes()["groups"] != 1 or any(node.op.attributes()["pads"]):
+    if (
+        not isinstance(channels, int)
+        or (channels < lanes and channels % dot.depth)
+        or node.op.attributes()["groups"] != 1
+        or any(node.op.attributes()["pads"])
+    ):
         return []
     block = dot_block(channels, lanes, dot)
     weights = dot_weight_layout(rank, block, lanes, dot.depth)
@@ -221,14 +246,24 @@ def dot_conv_offers(node: Node, lanes: int, dot: DotProduct, flop_seconds: float
 def matmul_offers(node: Node, panel: int, preferred: float, dot: DotProduct | None = None) -> list[LayoutOffer]:
     """A constant right matrix packed in panels of columns, always better than not at a cost of `preferred` seconds."""
     a, b = node.inputs[0], node.inputs[1]
-    if a is None or b is None or b.constant is None or b.constant.ndim != 2 or a.tensor.rank < 2 or b.constant.shape[1] * 2 < panel:
+    if (
+        a is None
+        or b is None
+        or b.constant is None
+        or b.constant.ndim != 2
+        or a.tensor.rank < 2
+        or b.constant.shape[1] * 2 < panel
+    ):
         return []
-    layout = panel_layout(panel) if dot is None or b.constant.shape[0] % dot.depth else dot_panel_layout(panel, dot.depth)
+    layout = (
+        panel_layout(panel) if dot is None or b.constant.shape[0] % dot.depth else dot_panel_layout(panel, dot.depth)
+    )
     return [LayoutOffer((None, layout, *(None,) * (len(node.inputs) - 2)), (None,), preferred)]
 
 
 def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[LayoutOffer]:
-    """Keys transposed in panels of keys, [..., t/p, d, p], and values in panels of columns, [..., e/p, t, p], where enough queries read them."""
+    """Keys transposed in panels of keys, [..., t/p, d, p], and values in panels of columns, [..., e/p, t, p], where
+    enough queries read them."""
     q, k, v = node.inputs[:3]
     if q is None or k is None or v is None:
         return []
@@ -245,7 +280,8 @@ def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[Layout
 
 
 def recurrence_offers(node: Node, panel: int, preferred: float) -> list[LayoutOffer]:
-    """Constant recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of `panel` units, one after another."""
+    """Constant recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of
+    `panel` units, one after another."""
     weights = node.inputs[1]
     if weights is None or weights.constant is None:
         return []

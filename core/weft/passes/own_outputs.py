@@ -1,7 +1,7 @@
 """Gives every output a kernel that writes it.
 
-A graph may return an input, a constant, one value twice, or a view of any of these. Memory of a caller's output belongs to
-that output alone, so such values are copied by a group of their own. Runs after `fuse`.
+A graph may return an input, a constant, one value twice, or a view of any of these. Memory of a caller's output belongs
+to that output alone, so such values are copied by a group of their own. Runs after `fuse`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from weft.graph.nodes import Graph, Node, Value
 
 def own_outputs(graph: Graph) -> Graph:
     """Afterwards every output has memory that no input, constant or other output has. Changes `graph`."""
-    root = {id(o): _source(node) for node in graph.nodes if isinstance(node.op, Group) and node.op.view for o in node.outputs}
+    root = {
+        id(o): _source(node)
+        for node in graph.nodes
+        if isinstance(node.op, Group) and node.op.view
+        for o in node.outputs
+    }
 
     def owner(v: Value) -> Value:
         while id(v) in root:

@@ -32,13 +32,15 @@ class GraphPass:
     Args:
         name: names it in reports; `after` and `before` of other passes may be it.
         function: the graph → a graph of the same meaning, the same object or another. Further parameters that it has by
-            these names are given as well: `capabilities`, the target's `Capabilities`; `budget`, what constant folding may
-            still make and do; `choices`, the graph's `Choices`, for decisions that a record may replace
+            these names are given as well: `capabilities`, the target's `Capabilities`; `budget`, what constant folding
+            may still make and do; `choices`, the graph's `Choices`, for decisions that a record may replace
             (`Choices.of_pass`: the pass's name precedes those that an earlier pass has made).
         after: the pass that it follows directly; "", without `before`, puts it first.
-        before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the given
+        before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the
+        given
             order is kept.
-        shared: it needs no target but what targets claim (`Capabilities.claims`). A model for several targets goes through
+        shared: it needs no target but what targets claim (`Capabilities.claims`). A model for several targets goes
+        through
             such passes as a whole, before nodes are placed.
         when: whether it may change anything for a target of these capabilities.
         invariant: what holds afterwards, for people.
@@ -106,7 +108,8 @@ CORE: tuple[GraphPass, ...] = (
 
 
 def shared_passes(of_targets: Sequence[Sequence[GraphPass]]) -> list[GraphPass]:
-    """The shared passes of plugins, for a model that several targets share: those that each of the targets has, by name.
+    """The shared passes of plugins, for a model that several targets share: those that each of the targets has, by
+    name.
 
     Raises:
         GraphError: one is placed at a pass that is not shared.
@@ -117,14 +120,18 @@ def shared_passes(of_targets: Sequence[Sequence[GraphPass]]) -> list[GraphPass]:
     for p in shared:
         place = p.after or p.before
         if place and place not in names:
-            what = f"the shared graph pass '{p.name}' runs {'after' if p.after else 'before'} '{place}', which is not shared"
+            what = (
+                f"the shared graph pass '{p.name}' runs {'after' if p.after else 'before'} '{place}', which is not"
+                " shared"
+            )
             why = "shared passes run before nodes are placed on targets, the others for each target alone"
             raise GraphError(what, why=why, hint="place it at a shared pass, or make that one shared as well")
     return shared
 
 
 def split_shared(extra: Sequence[GraphPass], others: Sequence[GraphPass]) -> tuple[list[GraphPass], list[GraphPass]]:
-    """Passes of a user, in the given order: those that run among the shared ones of the core and of `others`, and the rest."""
+    """Passes of a user, in the given order: those that run among the shared ones of the core and of `others`, and the
+    rest."""
     names = {p.name for p in (*CORE, *others) if p.shared}
     shared: list[GraphPass] = []
     for p in extra:
@@ -142,14 +149,16 @@ def run_shared_passes(
     extra: Sequence[GraphPass],
     budget: Budget,
 ) -> Graph:
-    """A graph after the shared passes of the core and of plugins (`shared`), with those of a user among them (`extra`)."""
+    """A graph after the shared passes of the core and of plugins (`shared`), with those of a user among them
+    (`extra`)."""
     only = {p.name for p in (*CORE, *shared) if p.shared} | {p.name for p in extra}
     return run_passes(graph, capabilities, [*shared, *extra], check=False, only=only, budget=budget)
 
 
 def run_target_passes(graph: Graph, capabilities: Capabilities, extra: Sequence[GraphPass]) -> Graph:
     """What one target is asked to take: a graph that has been through the shared passes, after the others that precede
-    `choose_layouts`, so that nodes are still single and without layouts. The graph itself, if none of them changes it."""
+    `choose_layouts`, so that nodes are still single and without layouts. The graph itself, if none of them changes it.
+    """
     order = ordered(extra)
     cut = next(k for k, p in enumerate(order) if p.name == "choose_layouts")
     own = {p.name for p in order[:cut] if not p.shared and p.when(capabilities)}
@@ -175,7 +184,8 @@ def run_passes(
         on_stage: called with every pass's name, result and seconds.
         check: verify the graph after every pass; after those of `extra` that changed it, it always is.
         only: names of the passes to run; None: all.
-        budget: what constant folding may still make and do, from which its stages take; None: what a compilation of this
+        budget: what constant folding may still make and do, from which its stages take; None: what a compilation of
+        this
             graph alone may.
         choices: gets those that passes make; its recorded ones are followed.
 
@@ -235,7 +245,9 @@ def _verify(graph: Graph, after: str) -> None:
     try:
         verify(graph)
     except GraphError as error:
-        raise GraphError(f"after the pass '{after}': {error.what}", where=error.where, why=error.why, hint=error.hint) from error
+        raise GraphError(
+            f"after the pass '{after}': {error.what}", where=error.where, why=error.why, hint=error.hint
+        ) from error
 
 
 def ordered(extra: Sequence[GraphPass]) -> list[GraphPass]:
@@ -276,7 +288,10 @@ def ordered(extra: Sequence[GraphPass]) -> list[GraphPass]:
 
 def _several(p: GraphPass, names: Sequence[str]) -> GraphError:
     place = p.after or p.before
-    what = f"the graph pass '{p.name}' runs {'after' if p.after else 'before'} '{place}', which {names.count(place)} passes are called"
+    what = (
+        f"the graph pass '{p.name}' runs {'after' if p.after else 'before'} '{place}', which {names.count(place)}"
+        " passes are called"
+    )
     return GraphError(what, hint="give each of them a name of its own: GraphPass(name, function, after)")
 
 
@@ -284,7 +299,8 @@ def _no_such_place(p: GraphPass, order: Sequence[GraphPass]) -> GraphError:
     names = [q.name for q in order]
     close = nearest(p.after or p.before, names)
     return GraphError(
-        f"the graph pass '{p.name}' runs {'after' if p.after else 'before'} '{p.after or p.before}', which does not exist",
+        f"the graph pass '{p.name}' runs {'after' if p.after else 'before'} '{p.after or p.before}', which does not"
+        " exist",
         hint=f"did you mean '{close}'?" if close else "the passes are " + ", ".join(names),
     )
 

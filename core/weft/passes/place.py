@@ -1,8 +1,9 @@
 """place: which target computes each node, and the regions that come of it.
 
-Targets make offers: to take nodes at a cost, or why not. All nodes begin on the host. Target by target, in order of preference, those move for which costs
-and copies between memories, one of a value to each memory, sum up to the least: a minimum cut (Stone, "Multiprocessor scheduling with the aid of network flow
-algorithms", 1977), so for one target beside the host nothing is better. Nodes of one target that can run without waiting for another's in between form a
+Targets make offers: to take nodes at a cost, or why not. All nodes begin on the host. Target by target, in order of
+preference, those move for which costs and copies between memories, one of a value to each memory, sum up to the least:
+a minimum cut (Stone, "Multiprocessor scheduling with the aid of network flow algorithms", 1977), so for one target
+beside the host nothing is better. Nodes of one target that can run without waiting for another's in between form a
 region.
 """
 
@@ -33,14 +34,20 @@ STEP = "step"
 
 def is_step(node: Node) -> bool:
     """Whether a node is no part of a kernel: control flow, and what works on strings, sequences and optionals."""
-    return node.op.kind in ("control", "host") or not all(is_numeric(v) for v in (*node.inputs, *node.outputs) if v is not None)
+    return node.op.kind in ("control", "host") or not all(
+        is_numeric(v) for v in (*node.inputs, *node.outputs) if v is not None
+    )
 
 
 def why_step(node: Node) -> tuple[str, str] | None:
     """The code and the reason of what stays on the host as a step of the plan; None of what is part of a kernel."""
     if node.op.kind == "control":
         return "control", "control flow stays on the host"
-    return ("no_tensor", "it works on strings, sequences, optionals, or tensors whose sizes only a run knows") if is_step(node) else None
+    return (
+        ("no_tensor", "it works on strings, sequences, optionals, or tensors whose sizes only a run knows")
+        if is_step(node)
+        else None
+    )
 
 
 def is_numeric(value: Value) -> bool:
@@ -50,7 +57,8 @@ def is_numeric(value: Value) -> bool:
 
 @dataclass(frozen=True)
 class Take:
-    """A target offers to compute these nodes together, in `cost` seconds; those that it offers to take alone as well need not go together.
+    """A target offers to compute these nodes together, in `cost` seconds; those that it offers to take alone as well
+    need not go together.
 
     Of several offers for a node the first says what it costs.
     """
@@ -92,11 +100,16 @@ class Placement:
         for p in self.nodes:
             why = "; ".join(f"not {target}: {reason} [{code}]" for target, (code, reason) in p.refused.items())
             names = f"  # {', '.join(sorted(p.node.names))}" if p.node.names else ""
-            lines.append(f"{p.target:8} {p.node.op.operator_name} %{p.node.outputs[0].name}{names}" + (f"\n         {why}" if why else ""))
+            lines.append(
+                f"{p.target:8} {p.node.op.operator_name} %{p.node.outputs[0].name}{names}"
+                + (f"\n         {why}" if why else "")
+            )
         return "\n".join(lines)
 
 
-def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer]) -> Placement:
+def place(
+    graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer]
+) -> Placement:
     """See the module.
 
     Args:
@@ -110,7 +123,9 @@ def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], tr
     steps = [is_step(n) for n in graph.nodes]
     names = [f"{STEP} {k}" if alone else targets[label] for k, (label, alone) in enumerate(zip(labels, steps))]
     regions = _regions(graph, names, [k if steps[k] else together[label][k] for k, label in enumerate(labels)])
-    reasons = [{t: why for t, why in refused.get(id(n), {}).items() if t in targets[:k]} for n, k in zip(graph.nodes, labels)]
+    reasons = [
+        {t: why for t, why in refused.get(id(n), {}).items() if t in targets[:k]} for n, k in zip(graph.nodes, labels)
+    ]
     nodes = tuple(Placed(n, targets[k], why) for n, k, why in zip(graph.nodes, labels, reasons))
     return Placement(_cut_out(graph, regions), nodes)
 
@@ -118,8 +133,8 @@ def place(graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], tr
 def offers_before(graph: Graph, seen: Graph, offers: Offers) -> list[Take | Refuse]:
     """Offers for the nodes of `graph`, made of those for the nodes of `seen`, which passes of a target made of it.
 
-    Nodes that passes changed together (`correspond`) are offered together, at the cost of all that became of them, if all of it is taken; else they are
-    refused, with the reason of the first that is not.
+    Nodes that passes changed together (`correspond`) are offered together, at the cost of all that became of them, if
+    all of it is taken; else they are refused, with the reason of the first that is not.
     """
     number = {id(n): k for k, n in enumerate(seen.nodes)}
     together = _together(seen, offers)
@@ -183,7 +198,11 @@ def _together(graph: Graph, offers: Offers) -> list[int]:
 
 
 def _label(
-    graph: Graph, targets: Sequence[str], offers: Mapping[str, Offers], transfers: Mapping[str, Transfer], together: Sequence[Sequence[int]]
+    graph: Graph,
+    targets: Sequence[str],
+    offers: Mapping[str, Offers],
+    transfers: Mapping[str, Transfer],
+    together: Sequence[Sequence[int]],
 ) -> tuple[list[int], dict[int, dict[str, tuple[str, str]]]]:
     """Per node the number of its target, and who refused it."""
     number = {id(n): k for k, n in enumerate(graph.nodes)}
@@ -221,7 +240,8 @@ def _label(
 
 
 class _Reasons:
-    """Why a node stays where it is in place of a target that would take it: in seconds, of it and what goes there with it only, all else as it is placed."""
+    """Why a node stays where it is in place of a target that would take it: in seconds, of it and what goes there with
+    it only, all else as it is placed."""
 
     def __init__(
         self,
@@ -233,7 +253,14 @@ class _Reasons:
         transfers: Sequence[Transfer],
         targets: Sequence[str],
     ) -> None:
-        self.graph, self.number, self.labels, self.costs, self.transfers, self.targets = graph, number, labels, costs, transfers, targets
+        self.graph, self.number, self.labels, self.costs, self.transfers, self.targets = (
+            graph,
+            number,
+            labels,
+            costs,
+            transfers,
+            targets,
+        )
         self.users, self.results = graph.users(), {id(v) for v in graph.outputs}
         self.roots = together
         self.groups: list[dict[int, list[int]]] = [{} for _ in together]
@@ -243,7 +270,8 @@ class _Reasons:
         self._known: dict[tuple[int, int, int], tuple[str, str]] = {}
 
     def why_not(self, k: int, t: int) -> tuple[str, str]:
-        """The code and the reason of node `k` and target `t`; the same for all that go together and are in one place."""
+        """The code and the reason of node `k` and target `t`; the same for all that go together and are in one
+        place."""
         key = (t, self.roots[t][k], self.labels[k])
         if key not in self._known:
             self._known[key] = self._judged(k, t)
@@ -254,16 +282,37 @@ class _Reasons:
         host = len(self.targets) - 1
         for j in group:
             if j not in self.costs[t] or self.labels[j] not in (t, host):
-                where = "which it does not take" if j not in self.costs[t] else f"which is on '{self.targets[self.labels[j]]}'"
-                return "together", f"it would go with {type(self.graph.nodes[j].op).__name__} %{self.graph.nodes[j].outputs[0].name}, {where}"
+                where = (
+                    "which it does not take"
+                    if j not in self.costs[t]
+                    else f"which is on '{self.targets[self.labels[j]]}'"
+                )
+                return (
+                    "together",
+                    (
+                        f"it would go with {type(self.graph.nodes[j].op).__name__}"
+                        f" %{self.graph.nodes[j].outputs[0].name}, {where}"
+                    ),
+                )
         there = sum(self.costs[t][j] for j in group)
         here = sum(self.costs[self.labels[j]].get(j, 0.0) for j in group)
         moved = dict.fromkeys(group, t)
-        touched = {id(v): v for j in group for v in (*self.graph.nodes[j].inputs, *self.graph.nodes[j].outputs) if v is not None}
+        touched = {
+            id(v): v
+            for j in group
+            for v in (*self.graph.nodes[j].inputs, *self.graph.nodes[j].outputs)
+            if v is not None
+        }
         more = sum(self._copies(v, moved) - self._copies(v, {}) for v in touched.values())
         whole = f"with the {len(group) - 1} that go with it " if len(group) > 1 else ""
         copies = f"{show_seconds(abs(more))} {'more' if more >= 0 else 'less'} for copies"
-        return "cost", f"{whole}it would take {show_seconds(there)} there and {copies}, on '{self.targets[self.labels[k]]}' it takes {show_seconds(here)}"
+        return (
+            "cost",
+            (
+                f"{whole}it would take {show_seconds(there)} there and {copies}, on '{self.targets[self.labels[k]]}' it"
+                f" takes {show_seconds(here)}"
+            ),
+        )
 
     def _copies(self, v: Value, moved: Mapping[int, int]) -> float:
         """Seconds that copies of a value take: one to each memory, and between two devices by way of the host."""
@@ -345,7 +394,8 @@ class _Cut:
             self.room.append(room)
 
     def either(self, a: int | Sequence[int], b: int | Sequence[int], capacity: float) -> None:
-        """Edges from one to several, or from several to one, that cost `capacity` once, however many of them are cut."""
+        """Edges from one to several, or from several to one, that cost `capacity` once, however many of them are
+        cut."""
         starts, ends = ([x] if isinstance(x, int) else x for x in (a, b))
         pairs = [(x, y) for x in starts for y in ends if x != y]
         if len(pairs) < 2 or capacity <= 0:
@@ -422,7 +472,8 @@ class _Part:
 
 
 def _regions(graph: Graph, targets: Sequence[str], together: Sequence[int]) -> list[_Part]:
-    """Nodes of one target and level, in order of level. What goes `together` has one level, unless something else has to come in between."""
+    """Nodes of one target and level, in order of level. What goes `together` has one level, unless something else has
+    to come in between."""
     number = {id(n): k for k, n in enumerate(graph.nodes)}
     needs: list[set[int]] = []
     for node in graph.nodes:
@@ -446,7 +497,8 @@ def _regions(graph: Graph, targets: Sequence[str], together: Sequence[int]) -> l
 
 
 def _levels(needs: Sequence[set[int]], targets: Sequence[str], group: Sequence[int]) -> dict[int, int]:
-    """Group → level: that of what it needs, or one more if another target computes that. Groups that wait for each other have none."""
+    """Group → level: that of what it needs, or one more if another target computes that. Groups that wait for each
+    other have none."""
     wants: dict[int, set[int]] = {g: set() for g in group}
     for k, found in enumerate(needs):
         wants[group[k]].update(group[p] for p in found if group[p] != group[k])
@@ -521,7 +573,9 @@ def _body(graph: Graph, part: _Part, name: str, leaves: Callable[[Value], bool])
             source = graph.symbols[symbol]
             body.symbols[symbol] = SymbolSource(take(source.value), source.index)
         elif symbol not in bound_symbols(body):
-            binder = next((v for v in graph.inputs if isinstance(v.type, TensorType) and Var(symbol, dt.int64) in v.shape), None)
+            binder = next(
+                (v for v in graph.inputs if isinstance(v.type, TensorType) and Var(symbol, dt.int64) in v.shape), None
+            )
             if binder is not None:
                 take(binder)
     return body, sources

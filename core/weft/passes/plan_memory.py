@@ -1,8 +1,8 @@
 """Gives every intermediate value of a grouped graph, and the scratch of its kernels, a place in one arena.
 
-Sizes are bytes of the stored shape: a number times a product of symbols. Slots whose sizes have the same symbols are packed among
-themselves, exactly as numbers; the packs stand one after another. Two slots share bytes only if their lifetimes are disjoint; that of scratch
-is the step of its kernel, so that it lies where values of other steps lie.
+Sizes are bytes of the stored shape: a number times a product of symbols. Slots whose sizes have the same symbols are
+packed among themselves, exactly as numbers; the packs stand one after another. Two slots share bytes only if their
+lifetimes are disjoint; that of scratch is the step of its kernel, so that it lies where values of other steps lie.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ class MemoryPlan:
 
 
 def plan_memory(
-    graph: Graph, in_place: bool = True, scratch: Mapping[str, Sequence[Expr]] | None = None, threads: int = 4, alignment: int = GLOBAL_ALIGN
+    graph: Graph,
+    in_place: bool = True,
+    scratch: Mapping[str, Sequence[Expr]] | None = None,
+    threads: int = 4,
+    alignment: int = GLOBAL_ALIGN,
 ) -> MemoryPlan:
     """The plan of a graph after `fuse` (of any graph; one without groups shares less).
 
@@ -160,11 +164,15 @@ class _Slot:
 
 
 def _overwritable(node: Node) -> list[tuple[Value, list[Value]]]:
-    """Outputs of an elementwise group with the inputs they may overwrite: each is read at the very index that is written."""
+    """Outputs of an elementwise group with the inputs they may overwrite: each is read at the very index that is
+    written."""
     if not isinstance(node.op, Group) or node.op.view or len(node.outputs) != 1:
         return []
     body, output = node.op.body, node.outputs[0]
-    if any(n.op.kind != "elementwise" or n.output.shape != output.shape or n.output.tensor.layout != output.tensor.layout for n in body.nodes):
+    if any(
+        n.op.kind != "elementwise" or n.output.shape != output.shape or n.output.tensor.layout != output.tensor.layout
+        for n in body.nodes
+    ):
         return []
     return [(output, [v for v in node.inputs if v is not None and v.constant is None and v.type == output.type])]
 
@@ -203,7 +211,8 @@ def _plus(a: Dim, b: Dim) -> Dim:
 
 
 def _rounded(slot: _Slot, alignment: int) -> None:
-    """Makes a size a multiple of the alignment whatever its symbols are, by its number, or by its symbols where that would waste a lot."""
+    """Makes a size a multiple of the alignment whatever its symbols are, by its number, or by its symbols where that
+    would waste a lot."""
     number = -(-slot.number // alignment) * alignment
     if not slot.factors or number <= slot.number * 5 // 4:
         slot.number = number
@@ -214,7 +223,8 @@ def _rounded(slot: _Slot, alignment: int) -> None:
 
 
 def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int, alignment: int) -> tuple[Dim, Dim]:
-    """Sets offsets and sizes; bytes of the arena, and the most that is live at once. `known`: data symbol → the step that computes it."""
+    """Sets offsets and sizes; bytes of the arena, and the most that is live at once. `known`: data symbol → the step
+    that computes it."""
     classes: dict[Class, list[_Slot]] = {}
     for slot in slots:
         _rounded(slot, alignment)
@@ -225,7 +235,8 @@ def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int, align
     bound: Dim = 0
 
     def order(factors: Class) -> tuple[int, int, str]:
-        # Numbers first: offsets of static values stay numbers. Then as sizes become known: an offset is needed when its value is computed.
+        # Numbers first: offsets of static values stay numbers. Then as sizes become known: an offset is needed when its
+        # value is computed.
         return max((known.get(n, -1) for e, _ in factors for n in free_vars(e)), default=-1), len(factors), str(factors)
 
     for factors, members in sorted(classes.items(), key=lambda item: order(item[0])):
@@ -240,8 +251,8 @@ def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int, align
 
 
 def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot], threads: int) -> tuple[Dim, Dim]:
-    """As `_place`, where all sizes are numbers but for scratch per thread. What up to `threads` threads want is packed as numbers are; what more want
-    lies above whatever lives in its step."""
+    """As `_place`, where all sizes are numbers but for scratch per thread. What up to `threads` threads want is packed
+    as numbers are; what more want lies above whatever lives in its step."""
     values = [(s.number, s.first, s.last) for s in fixed]
     blocks = values + [(s.number * threads, s.first, s.last) for s in scratch]
     asked = Counter[int]()  # step → bytes per thread
@@ -250,7 +261,10 @@ def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot], threads: int) -> tu
 
     def totals(placed: Sequence[int]) -> set[tuple[int, int]]:
         ends = [(at + size, first, last) for at, (size, first, last) in zip(placed, values)]
-        tops = {(max((end for end, first, last in ends if first <= step <= last), default=0), per_thread) for step, per_thread in asked.items()}
+        tops = {
+            (max((end for end, first, last in ends if first <= step <= last), default=0), per_thread)
+            for step, per_thread in asked.items()
+        }
         return tops | {(max((end for end, _, _ in ends), default=0), 0)}
 
     def packed(values_first: bool, early: bool, order: Callable[[Block], tuple[int, ...]]) -> tuple[list[int], int]:
@@ -259,18 +273,30 @@ def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot], threads: int) -> tu
         keys = [(values_first and k >= len(values), -beside[k], *order(block)) for k, block in enumerate(blocks)]
         return _pack_in_order(blocks, sorted(range(len(blocks)), key=keys.__getitem__))
 
-    tries = [packed(values_first, early, order) for values_first in (True, False) for early in (False, True) for order in _ORDERS]
-    placed, total = min(tries, key=lambda t: (t[1], max(n + 2 * threads * per_thread for n, per_thread in totals(t[0]))))
+    tries = [
+        packed(values_first, early, order)
+        for values_first in (True, False)
+        for early in (False, True)
+        for order in _ORDERS
+    ]
+    placed, total = min(
+        tries, key=lambda t: (t[1], max(n + 2 * threads * per_thread for n, per_thread in totals(t[0])))
+    )
     for slot, at in zip(fixed, placed):
         slot.offset, slot.bytes = at, slot.number
     few = le(THREADS, threads)
     taken = Counter[int]()
     for slot, at in zip(scratch, placed[len(fixed) :]):
-        top = max((at + size for at, (size, first, last) in zip(placed, values) if first <= slot.first <= last), default=0)
+        top = max(
+            (at + size for at, (size, first, last) in zip(placed, values) if first <= slot.first <= last), default=0
+        )
         slot.offset = as_dim(select(few, at, wrap(_plus(top, _times(taken[slot.first], _THREADS)), dt.int64)))
         slot.bytes = _times(slot.number, _THREADS)
         taken[slot.first] += slot.number
-    lives = {(sum(size for size, first, last in values if first <= step <= last), per_thread) for step, per_thread in asked.items()}
+    lives = {
+        (sum(size for size, first, last in values if first <= step <= last), per_thread)
+        for step, per_thread in asked.items()
+    }
     arena = as_dim(select(few, total, wrap(_most(totals(placed)), dt.int64)))
     return arena, _most(lives | {(most_live(values), 0)})
 
@@ -308,7 +334,8 @@ def most_live(blocks: Sequence[Block]) -> int:
 
 
 def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Offsets of blocks such that no two that live at once overlap, and the total: the best of several orders, as far as they are needed."""
+    """Offsets of blocks such that no two that live at once overlap, and the total: the best of several orders, as far
+    as they are needed."""
     bound = most_live(blocks)
     best: list[int] = []
     least: int | None = None
@@ -325,7 +352,8 @@ def _pack_in_order(blocks: Sequence[Block], order: Sequence[int]) -> tuple[list[
     """Each block into the smallest gap that holds it."""
     offsets = [0] * len(blocks)
     total = 0
-    # Begin, end, first and last step of the blocks placed so far, by where they begin; numbers of any length where 64 bits may be too few.
+    # Begin, end, first and last step of the blocks placed so far, by where they begin; numbers of any length where 64
+    # bits may be too few.
     exact = sum(size for size, _, _ in blocks) < 1 << 62
     placed = np.zeros((4, len(blocks)), np.int64 if exact else object)
     for count, k in enumerate(order):

@@ -1,8 +1,8 @@
 """Schedules: rewrites of loop programs that keep their meaning.
 
-    s = Schedule(program)
-    s.split("i", [None, 16])
-    s.trace                     what was done, as data; `replay(program, trace)` does it again
+s = Schedule(program)
+s.split("i", [None, 16])
+s.trace                     what was done, as data; `replay(program, trace)` does it again
 """
 
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, OperandView, meanings
@@ -11,6 +11,7 @@ from weft.scheduling.schedule import Attempt, Checkpoint, Schedule
 from weft.scheduling.trace import Step, Trace, replay
 
 __all__ = [
-    "Attempt", "Call", "Checkpoint", "Decline", "Intrinsic", "Offer", "Operand", "OperandView", "Rule", "Schedule", "Step", "Trace", "meanings", "replay",
+    "Attempt", "Call", "Checkpoint", "Decline", "Intrinsic", "Offer", "Operand", "OperandView", "Rule", "Schedule",
+    "Step", "Trace", "meanings", "replay",
     "select_rule",
 ]  # fmt: skip

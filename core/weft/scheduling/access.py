@@ -1,4 +1,5 @@
-"""What schedule rules ask of blocks: which iterators an access moves along, what is contiguous, how much work there is."""
+"""What schedule rules ask of blocks: which iterators an access moves along, what is contiguous, how much work there
+is."""
 
 from __future__ import annotations
 
@@ -47,7 +48,12 @@ def is_contraction(block: Block) -> bool:
         return False
     store = target(block)
     value = store.value
-    if not isinstance(value, Add) or not isinstance(value.a, Load) or value.a.buffer.name != store.buffer.name or not isinstance(value.b, Mul):
+    if (
+        not isinstance(value, Add)
+        or not isinstance(value.a, Load)
+        or value.a.buffer.name != store.buffer.name
+        or not isinstance(value.b, Mul)
+    ):
         return False
 
     def operand(e: Expr) -> bool:
@@ -76,7 +82,8 @@ def strides(access: Load | Store) -> list[Expr]:
 
 
 def stride_of(access: Load | Store, var: str) -> int | None:
-    """Elements that the access moves when iterator `var` steps by one: a number if it is constant and known, else None."""
+    """Elements that the access moves when iterator `var` steps by one: a number if it is constant and known, else
+    None."""
     total: int = 0
     for index, stride in zip(access.indices, strides(access)):
         coefficient = _coefficient(index, var)
@@ -166,7 +173,8 @@ def buffer_bytes(x: Load | Store) -> int:
 
 
 def block_work(block: Block, steps: bool = True) -> int:
-    """Steps of the block over its whole domain, symbolic extents guessed; without `steps`, those within one step of a scan."""
+    """Steps of the block over its whole domain, symbolic extents guessed; without `steps`, those within one step of a
+    scan."""
     total = 1
     for i in block.iters:
         if i.kind == "scan" and not steps:
@@ -191,7 +199,12 @@ INSTRUCTIONS = frozenset({"abs", "ceil", "copysign", "floor", "fma", "round", "s
 
 def calls_formula(block: Block) -> bool:
     """Whether the block calls a function that becomes a long formula, such as exp."""
-    return any(isinstance(n, Call) and n.name not in INSTRUCTIONS for s in walk_stmts(block.body) for e in stmt_exprs(s) for n in walk(e))
+    return any(
+        isinstance(n, Call) and n.name not in INSTRUCTIONS
+        for s in walk_stmts(block.body)
+        for e in stmt_exprs(s)
+        for n in walk(e)
+    )
 
 
 def blocks_of(program: Program) -> list[Block]:

@@ -1,4 +1,5 @@
-"""Attention as rules of any target find it in a group: its blocks by role, and what is put together before they are tiled."""
+"""Attention as rules of any target find it in a group: its blocks by role, and what is put together before they are
+tiled."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ PACKED = "relayout"
 
 @dataclass(frozen=True)
 class Parts:
-    """Blocks of an attention by role: two products, softmax's two reductions, and the exponentials that the second product reads."""
+    """Blocks of an attention by role: two products, softmax's two reductions, and the exponentials that the second
+    product reads."""
 
     scores: str
     greatest: str
@@ -34,7 +36,8 @@ class Parts:
 class TiledAttention(Rule):
     """A rule for groups that hold one attention, which a target schedules in tiles of its own.
 
-    What the primitives make of operands stored by formulas shows when they are tried: `offer` tries, and `apply` takes over what was done.
+    What the primitives make of operands stored by formulas shows when they are tried: `offer` tries, and `apply` takes
+    over what was done.
     """
 
     name = "attention"
@@ -77,7 +80,10 @@ def find_parts(program: Program) -> Parts | Decline:
     products = [b for b in sums if access.is_contraction(b) and b.annotation("part_of") == ATTENTION]
     others = [b for b in sums if b not in products]
     if len(products) != 2 or len(others) != 2:
-        return Decline("other_shape", f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each")
+        return Decline(
+            "other_shape",
+            f"the group has {len(products)} products and {len(others)} other reductions, an attention two of each",
+        )
     if any(int_const(i.extent) == 1 for b in sums for i in b.iters if i.kind == "reduce"):
         return Decline("other_shape", "there is one key, or heads are of size one, so that a sum has one term")
     weights = operands(products[1])[0].buffer.name
@@ -95,7 +101,8 @@ def operands(product: Block) -> tuple[Load, Load]:
 
 
 def move_results(s: Schedule) -> None:
-    """Stores each result where the blocks that only move it would put it, so that heads which share keys keep an axis of their own."""
+    """Stores each result where the blocks that only move it would put it, so that heads which share keys keep an axis
+    of their own."""
     while isinstance(access.target(s.block(s.blocks()[-1])).value, Load):
         try:
             s.reverse_compute_inline(s.blocks()[-1])
@@ -107,17 +114,26 @@ def inline_formulas(s: Schedule, parts: Parts, once: bool) -> None:
     """Inlines what is computed element by element, but for packed keys and values, scores, and weights.
 
     Args:
-        once: scaled queries, and the reciprocals of the rows' sums, stay blocks of their own as well: what is read more often than computed.
+        once: scaled queries, and the reciprocals of the rows' sums, stay blocks of their own as well: what is read more
+        often than computed.
     """
     outputs = {b.name for b in s.program.outputs}
     total = access.target(s.block(parts.total)).buffer
-    kept = {access.target(s.block(parts.exps)).buffer.name, *(x.buffer.name for x in access.loads(s.block(parts.greatest)))}
+    kept = {
+        access.target(s.block(parts.exps)).buffer.name,
+        *(x.buffer.name for x in access.loads(s.block(parts.greatest))),
+    }
     if once:
         kept.add(operands(s.block(parts.scores))[0].buffer.name)
     for name in s.blocks():
         block = s.block(name)
         buffer = access.target(block).buffer
-        if access.is_reduction(block) or buffer.name in outputs or buffer.name in kept or block.annotation("role") == PACKED:
+        if (
+            access.is_reduction(block)
+            or buffer.name in outputs
+            or buffer.name in kept
+            or block.annotation("role") == PACKED
+        ):
             continue
         if once and buffer.shape == total.shape and any(x.buffer.name == total.name for x in access.loads(block)):
             continue
@@ -133,11 +149,18 @@ def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[s
     read = next(x for x in access.loads(block) if x.buffer.name == store.buffer.name)
 
     def loop_of(moves: Load, stays: Load) -> str | None:
-        moving = [k for k, e in enumerate(store.indices) if isinstance(e, Var) and access.stride_of(moves, e.name) != 0 == access.stride_of(stays, e.name)]
+        moving = [
+            k
+            for k, e in enumerate(store.indices)
+            if isinstance(e, Var) and access.stride_of(moves, e.name) != 0 == access.stride_of(stays, e.name)
+        ]
         index = read.indices[moving[-1]] if moving else None
         return loops[index.name] if isinstance(index, Var) else None
 
     rows, columns = loop_of(left, right), loop_of(right, left)
     if columns is None:
-        raise ScheduleError("attention: no loop of the output runs over the columns of the values", hint="it has a single column, or is stored by a formula")
+        raise ScheduleError(
+            "attention: no loop of the output runs over the columns of the values",
+            hint="it has a single column, or is stored by a formula",
+        )
     return rows, [*(x for x in s.loops(tail) if x not in (rows, columns)), columns]

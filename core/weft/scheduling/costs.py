@@ -1,9 +1,10 @@
-"""What offers cost, in seconds: the operations of a Program by a simple model of the machine, or what it reads and writes, if that takes longer.
+"""What offers cost, in seconds: the operations of a Program by a simple model of the machine, or what it reads and
+writes, if that takes longer.
 
-Rules differ in how many of an operand's uses are loads. An operation takes the machine's arithmetic alone where operands
-stay in registers (`in_registers`), one load beside it where each step reads a vector (`streamed`), and where elements come
-one after another its whole latency (`one_by_one`). All give the same time to a Program that memory bounds: then the
-priorities of rules decide.
+Rules differ in how many of an operand's uses are loads. An operation takes the machine's arithmetic alone where
+operands stay in registers (`in_registers`), one load beside it where each step reads a vector (`streamed`), and where
+elements come one after another its whole latency (`one_by_one`). All give the same time to a Program that memory
+bounds: then the priorities of rules decide.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ def seconds(program: Program, machine: Machine, cycles: Callable[[Block], float]
 def of_blocks(program: Program, machine: Machine, loads: float = 1.0, tiled: Iterable[str] = ()) -> float:
     """`seconds` of a Program whose blocks read `loads` vectors in each step, but for those by name that are `tiled`."""
     names = frozenset(tiled)
-    return seconds(program, machine, lambda b: in_registers(b, machine) if b.name in names else streamed(b, machine, loads))
+    return seconds(
+        program, machine, lambda b: in_registers(b, machine) if b.name in names else streamed(b, machine, loads)
+    )
 
 
 def in_registers(block: Block, machine: Machine) -> float:
-    """Cycles of one step of a block whose operands stay in registers: of its arithmetic, a multiplication and an addition."""
+    """Cycles of one step of a block whose operands stay in registers: of its arithmetic, a multiplication and an
+    addition."""
     return 2 / machine.flops(_dtype(block))
 
 

@@ -9,7 +9,17 @@ from weft.expr.linear import Polynomial, number
 from weft.expr.nodes import Expr, FloorDiv, FloorMod, Var, free_vars, walk
 from weft.expr.ranges import range_of
 from weft.loop.nodes import Allocate, Block, Buffer, For, Stmt, int_const, walk_stmts
-from weft.scheduling.region import Access, Interval, accesses, at_least_zero, block_accesses, interval, loops_under, poly, union_box
+from weft.scheduling.region import (
+    Access,
+    Interval,
+    accesses,
+    at_least_zero,
+    block_accesses,
+    interval,
+    loops_under,
+    poly,
+    union_box,
+)
 from weft.scheduling.tree import Tree, blocks_in
 
 _MOST_BLOCKS = 4096
@@ -17,13 +27,15 @@ _touched: dict[int, tuple[ref[Block], tuple[str, ...], tuple[str, ...]]] = {}
 
 
 def touched(block: Block) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the buffers that a block loads and of those that it stores, in order of first use. Remembered, for every primitive asks it of all blocks, of
-    which it changes a few.
+    """Names of the buffers that a block loads and of those that it stores, in order of first use. Remembered, for every
+    primitive asks it of all blocks, of which it changes a few.
     """
     found = _touched.get(id(block))
     if found is None or found[0]() is not block:
         uses = block_accesses(block)
-        loaded, stored = (tuple(dict.fromkeys(a.buffer.name for a in uses if a.write == write)) for write in (False, True))
+        loaded, stored = (
+            tuple(dict.fromkeys(a.buffer.name for a in uses if a.write == write)) for write in (False, True)
+        )
         if len(_touched) >= _MOST_BLOCKS:
             _touched.clear()
         found = _touched[id(block)] = (ref(block), loaded, stored)
@@ -107,7 +119,10 @@ def carried(tree: Tree, loop: str, step: str, ignore_scopes: Iterable[str] = ())
             continue
         if not disjoint(uses, f, inner):
             block = next((u.block for u in uses if u.write and u.block is not None), None)
-            return f"two iterations may touch the same element of buffer '{name}'", block.name if block is not None else loop
+            return (
+                f"two iterations may touch the same element of buffer '{name}'",
+                block.name if block is not None else loop,
+            )
     return None
 
 
@@ -121,14 +136,18 @@ def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
     apart: set[Expr] = set()
     for k, ends in enumerate(box):
         if ends is not None:
-            apart |= _told_apart(ends, digits, loop, [most for most in first[k] if all(most in other[k] for other in others)])
+            apart |= _told_apart(
+                ends, digits, loop, [most for most in first[k] if all(most in other[k] for other in others)]
+            )
     return loop.var in apart or any(_alone(d, loop, inner) for d in apart) or _complete(apart, loop)
 
 
 def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Polynomial]) -> set[Expr]:
-    """The digits that where a box lies in one dimension gives back: each moves it further than the box and all lesser digits together reach.
+    """The digits that where a box lies in one dimension gives back: each moves it further than the box and all lesser
+    digits together reach.
 
-    `limits`: what no index exceeds, formulas of the greater digits: boxes may end there however far the lesser digits would move them.
+    `limits`: what no index exceeds, formulas of the greater digits: boxes may end there however far the lesser digits
+    would move them.
     """
     steps: list[tuple[int, Expr]] = []
     rising = True
@@ -136,7 +155,7 @@ def _told_apart(ends: Interval, digits: list[Expr], loop: For, limits: list[Poly
         found = {m: c for p in ends for m, c in p.terms.items() if digit in m}
         if not found:
             continue
-        ((monomial, factor), *others) = found.items()
+        (monomial, factor), *others = found.items()
         if others or monomial != (digit,) or any(p.terms.get((digit,)) != factor for p in ends):
             return set()
         steps.append((abs(factor), digit))
@@ -167,13 +186,20 @@ def _digits(box: list[tuple[Polynomial, Polynomial] | None], loop: For) -> list[
 
 
 def _alone(digit: Expr, loop: For, inner: dict[str, Expr]) -> bool:
-    """Whether a digit alone gives back the loop variable: (e + k·v) % c, where all values of k·v are fewer than c and nothing else moves in the loop."""
+    """Whether a digit alone gives back the loop variable: (e + k·v) % c, where all values of k·v are fewer than c and
+    nothing else moves in the loop."""
     if not isinstance(digit, FloorMod) or free_vars(digit).keys() & inner.keys():
         return False
     modulus, extent, form = int_const(digit.b), int_const(loop.extent), poly(digit.a)
     moved = {m: k for m, k in form.terms.items() if any(loop.var.name in free_vars(a) for a in m)}
     factor = moved.get((loop.var,))
-    return modulus is not None and extent is not None and len(moved) == 1 and factor is not None and 0 < abs(factor) * (extent - 1) < modulus
+    return (
+        modulus is not None
+        and extent is not None
+        and len(moved) == 1
+        and factor is not None
+        and 0 < abs(factor) * (extent - 1) < modulus
+    )
 
 
 def _complete(digits: set[Expr], loop: For) -> bool:
@@ -239,5 +265,7 @@ def child_index(children: tuple[Stmt, ...], names: Iterable[str], last: bool = F
 
 def out_of_scope(tree: Tree, block: Block, spot: Iterable[Stmt]) -> str | None:
     """A buffer of `block` that does not exist at the end of the path `spot`."""
-    there = {b.name for b in tree.program.params} | {s.buffer.name for s in (*spot, *walk_stmts(block)) if isinstance(s, Allocate)}
+    there = {b.name for b in tree.program.params} | {
+        s.buffer.name for s in (*spot, *walk_stmts(block)) if isinstance(s, Allocate)
+    }
     return next((a.buffer.name for a in block_accesses(block) if a.buffer.name not in there), None)

@@ -7,9 +7,10 @@
         compute=Call("gemm8x8"), reset=Call("fill_zero"), update=Call("fuse_gemm8x8_add"),
     )
 
-The primitive `tensorize` finds blocks of this meaning and puts the code in their place. The form follows Chen et al., "TVM: An Automated End-to-End
-Optimizing Compiler for Deep Learning", OSDI 2018, section 4.3. Since the meaning can be evaluated, a tensorized Program can be interpreted
-(`meanings`), and code can be checked against its meaning (`weft_testing.intrinsics`).
+The primitive `tensorize` finds blocks of this meaning and puts the code in their place. The form follows Chen et al.,
+"TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 4.3. Since the meaning can be
+evaluated, a tensorized Program can be interpreted (`meanings`), and code can be checked against its meaning
+(`weft_testing.intrinsics`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,22 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError, WeftError, from_signal, nearest
-from weft.expr.nodes import Const, Eq, Expr, ExprLike, FloorMod, Ramp, Var, add, const, free_vars, mul, substitute, transform, wrap
+from weft.expr.nodes import (
+    Const,
+    Eq,
+    Expr,
+    ExprLike,
+    FloorMod,
+    Ramp,
+    Var,
+    add,
+    const,
+    free_vars,
+    mul,
+    substitute,
+    transform,
+    wrap,
+)
 from weft.expr.simplify import simplify
 from weft.forks import cached_property
 from weft.loop.interpretation.calls import Address, sentinel
@@ -45,12 +61,15 @@ class Operand:
     Args:
         name: a placeholder's of the meaning; of the last operand, the result, any.
         scope: the memory it lies in, or several of which it lies in one; None: any.
-        align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are multiples of: a power of two. The
+        align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are
+        multiples of: a power of two. The
             buffer asks for it from then on (`Buffer.align`), as far as its memory gives it (`Machine.alignment`).
-        strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a formula. By default row-major
+        strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a
+        formula. By default row-major
             without gaps. Of dimensions of extent 1 nothing is asked.
-        number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in the place of a view.
-        bits: significant bits that the instruction takes of floats, the leading one among them, where that is fewer than they have; None: all. It
+        number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in
+        the place of a view. bits: significant bits that the instruction takes of floats, the leading one among them,
+        where that is fewer than they have; None: all. It
             rounds others, which the meaning does not.
     """
 
@@ -69,7 +88,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class OperandView:
-    """An operand where a program has it: the element [i, j, …] of the operand is `buffer[indices + i*steps[0] + j*steps[1] + …]`."""
+    """An operand where a program has it: the element [i, j, …] of the operand is `buffer[indices + i*steps[0] +
+    j*steps[1] + …]`."""
 
     operand: Operand
     buffer: Buffer
@@ -130,22 +150,26 @@ class OperandView:
     def _vector(self, lanes: int, index: Sequence[ExprLike]) -> tuple[Expr, ...]:
         *others, last = self.steps[-1] if self.steps and self.indices else (None,)
         if last != const(1) or any(s != const(0) for s in others):
-            why = f"a vector of operand '{self.operand.name}' does not lie in the last dimension of '{self.buffer.name}'"
+            why = (
+                f"a vector of operand '{self.operand.name}' does not lie in the last dimension of '{self.buffer.name}'"
+            )
             raise ScheduleError(f"no vector of '{self.buffer.name}' can be moved at once", why=why)
         place = self._at(index)
         return (*place[:-1], Ramp(place[-1], const(1), lanes))
 
 
 Code: TypeAlias = Callable[..., Stmt]
-"""Views of the operands, in their order, then the lengths → what does the work. Lengths are constants; dynamic ones may be any formula. A reset gets the
-result's view alone, and the lengths."""
+"""Views of the operands, in their order, then the lengths → what does the work. Lengths are constants; dynamic ones may
+be any formula. A reset gets the result's view alone, and the lengths."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Code that is one instruction: name(the address of each operand, each followed by its free strides; at last the lengths).
+    """Code that is one instruction: name(the address of each operand, each followed by its free strides; at last the
+    lengths).
 
-    An operand that is a number stands there itself, without strides. Interpreted, the name means what the intrinsic means whose code this is.
+    An operand that is a number stands there itself, without strides. Interpreted, the name means what the intrinsic
+    means whose code this is.
     """
 
     name: str
@@ -161,19 +185,23 @@ class Intrinsic:
 
     Args:
         name: what `tensorize` and traces call it.
-        meaning: a `compute` over placeholders; every index is a sum of axes times constants. The start of a reduction is its reducer's. Shapes are
-            constants, or variables (`weft.var`) where the instruction takes its length as an operand: each is the extent of an axis, too.
+        meaning: a `compute` over placeholders; every index is a sum of axes times constants. The start of a reduction
+        is its reducer's. Shapes are
+            constants, or variables (`weft.var`) where the instruction takes its length as an operand: each is the
+            extent of an axis, too.
         operands: in the order in which code gets them: one per placeholder, by its name, then the result.
         compute: the whole.
         reset: stores the start of the reduction.
         update: adds the reduction to what the result holds.
         requires: words that `Machine.features` must have.
-        instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret` takes them.
-        limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`). A length is a multiple of 8 if a limit says `eq(n % 8, 0)`. The
+        instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret`
+        takes them. limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`). A length is a
+        multiple of 8 if a limit says `eq(n % 8, 0)`. The
             least lengths, 1 or those multiples, are allowed.
-        dynamic: lengths that the instruction takes from a register, so that they may be formulas which only a run knows. Others are constants in the code.
-        warps: of an instruction that works in fragments: how many warps hold these together and execute it.
-        queue: of an instruction that a chip begins and does not wait for, such as a copy: its code is one `Call`, named NAME, for `compute` alone. Before
+        dynamic: lengths that the instruction takes from a register, so that they may be formulas which only a run
+        knows. Others are constants in the code. warps: of an instruction that works in fragments: how many warps hold
+        these together and execute it. queue: of an instruction that a chip begins and does not wait for, such as a
+        copy: its code is one `Call`, named NAME, for `compute` alone. Before
             code is made it becomes `begin_NAME` and waits of the queue (`weft.loop.queues`).
 
     Raises:
@@ -205,33 +233,58 @@ class Intrinsic:
         names = [o.name for o in self.operands]
         wanted = [t.name for t in source.inputs]
         if sorted(names[:-1]) != sorted(wanted) or len(set(names)) != len(names):
-            self._fail(f"its operands are {', '.join(names) or 'none'}", f"one for each of {', '.join(wanted) or 'no placeholder'}, then the result")
+            self._fail(
+                f"its operands are {', '.join(names) or 'none'}",
+                f"one for each of {', '.join(wanted) or 'no placeholder'}, then the result",
+            )
         for operand, tensor in zip(self.operands, self.tensors):
-            if not all((isinstance(d, int) and d > 0) or (isinstance(d, Var) and d.name in self.lengths) for d in tensor.shape):
+            if not all(
+                (isinstance(d, int) and d > 0) or (isinstance(d, Var) and d.name in self.lengths) for d in tensor.shape
+            ):
                 why = f"the shape of '{operand.name}' is {list(map(str, tensor.shape))}"
                 self._fail(why, "instructions have constant shapes, or lengths that are extents of axes of the meaning")
             if operand.strides is not None and len(operand.strides) != tensor.rank:
-                self._fail(f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)")
+                self._fail(
+                    f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)"
+                )
             if operand.align < 1 or operand.align & (operand.align - 1):
-                self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes", "alignments are powers of two")
+                self._fail(
+                    f"operand '{operand.name}' is aligned to {operand.align} bytes", "alignments are powers of two"
+                )
         if self.reduction is not None and not all(isinstance(a.extent, (int, Var)) for a in self.reduction.axes):
             self._fail("its reduction has no constant extent", "instructions have constant shapes, or lengths")
         unknown = sorted({v for x in self.limits for v in free_vars(x)} - set(self.lengths))
         if unknown:
-            self._fail(f"a limit speaks of '{unknown[0]}', which is no length", "lengths are variables in the shape of the meaning")
+            self._fail(
+                f"a limit speaks of '{unknown[0]}', which is no length",
+                "lengths are variables in the shape of the meaning",
+            )
         if not self.allows(self.least):
-            least = "lengths of 1" if set(self.least.values()) == {1} else ", ".join(f"{v} = {n}" for v, n in self.least.items())
-            self._fail(f"its limits forbid {least}", "the least lengths are 1, or what limits say that they are multiples of, and are allowed")
+            least = (
+                "lengths of 1"
+                if set(self.least.values()) == {1}
+                else ", ".join(f"{v} = {n}" for v, n in self.least.items())
+            )
+            self._fail(
+                f"its limits forbid {least}",
+                "the least lengths are 1, or what limits say that they are multiples of, and are allowed",
+            )
         foreign = [v for v in self.dynamic if v not in self.lengths]
         if foreign:
             self._fail(f"'{foreign[0]}' is dynamic and no length", "lengths are variables in the shape of the meaning")
         if self.reduction is not None and not self.reduction.reducer.commutative:
-            self._fail(f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep the order of loops")
+            self._fail(
+                f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep"
+                " the order of loops"
+            )
         if self.reduction is None and (self.reset is not None or self.update is not None):
             self._fail("it has code to reset or update and its meaning reduces nothing")
 
         if self.queue is not None and (not isinstance(self.compute, Call) or self.reduction is not None):
-            self._fail("it is begun in a queue, and is no single Call, or reduces", "give compute=Call(NAME), and a meaning without a reduction")
+            self._fail(
+                "it is begun in a queue, and is no single Call, or reduces",
+                "give compute=Call(NAME), and a meaning without a reduction",
+            )
 
     def _fail(self, why: str, hint: str | None = None) -> None:
         raise ScheduleError(f"the intrinsic '{self.name}' is ill declared", why=why, hint=hint)
@@ -261,9 +314,12 @@ class Intrinsic:
 
     @cached_property
     def extents(self) -> tuple[tuple[Var, Dim, str], ...]:
-        """Variable, extent (a number, or a length) and kind ("spatial" or "reduce") of each axis, those of the result first."""
+        """Variable, extent (a number, or a length) and kind ("spatial" or "reduce") of each axis, those of the result
+        first."""
         spatial = [(v, n, "spatial") for v, n in zip(self.source.axes, self.source.shape)]
-        reduced: list[tuple[Var, Dim, str]] = [] if self.reduction is None else [(a.var, a.extent, "reduce") for a in self.reduction.axes]
+        reduced: list[tuple[Var, Dim, str]] = (
+            [] if self.reduction is None else [(a.var, a.extent, "reduce") for a in self.reduction.axes]
+        )
         return (*spatial, *reduced)
 
     @cached_property
@@ -271,7 +327,9 @@ class Intrinsic:
         """The lengths that the formula itself speaks of."""
         (body,) = self.source.bodies
         parts = (*body.values, *body.init) if isinstance(body, Reduce) else (body,)
-        names = frozenset(v for e in parts for v in free_vars(e)) - {v.name for v, _, _ in self.extents}  # an axis may be named as its length is
+        names = frozenset(v for e in parts for v in free_vars(e)) - {
+            v.name for v, _, _ in self.extents
+        }  # an axis may be named as its length is
         return names & frozenset(self.lengths)
 
     @cached_property
@@ -280,7 +338,12 @@ class Intrinsic:
         found = dict.fromkeys(self.lengths, 1)
         for limit in self.limits:
             for rest, zero in ((limit.a, limit.b), (limit.b, limit.a)) if isinstance(limit, Eq) else ():
-                if isinstance(rest, FloorMod) and isinstance(rest.a, Var) and isinstance(rest.b, Const) and zero == const(0):
+                if (
+                    isinstance(rest, FloorMod)
+                    and isinstance(rest.a, Var)
+                    and isinstance(rest.b, Const)
+                    and zero == const(0)
+                ):
                     found[rest.a.name] = math.lcm(found[rest.a.name], int(rest.b.value))
         return found
 
@@ -328,7 +391,9 @@ class Intrinsic:
         (body,) = self.source.bodies
         if isinstance(body, Reduce):
             axes = tuple(replace(a, extent=fixed([a.extent])[0]) for a in body.axes)
-            body = Reduce(body.reducer, tuple(known(v) for v in body.values), axes, body.index, tuple(known(v) for v in body.init))
+            body = Reduce(
+                body.reducer, tuple(known(v) for v in body.values), axes, body.index, tuple(known(v) for v in body.init)
+            )
         else:
             body = known(body)
         shape = fixed(self.source.shape)
@@ -336,13 +401,21 @@ class Intrinsic:
         return replace(self, meaning=meaning, limits=(), dynamic=(), given=given)
 
     def examples(self) -> tuple[Intrinsic, ...]:
-        """The intrinsic at some of the lengths that it allows, the least and great ones among them; itself, if it has none."""
+        """The intrinsic at some of the lengths that it allows, the least and great ones among them; itself, if it has
+        none."""
         if not self.lengths:
             return (self,)
         unit = self.multiples
         found = [self.least]
         for v in self.lengths:
-            found.append({**found[0], v: max((n for n in (k * unit[v] for k in _TRIED) if self.allows({**found[0], v: n})), default=unit[v])})
+            found.append(
+                {
+                    **found[0],
+                    v: max(
+                        (n for n in (k * unit[v] for k in _TRIED) if self.allows({**found[0], v: n})), default=unit[v]
+                    ),
+                }
+            )
         found += [s for k in (3, 2) if self.allows(s := {v: (k + d) * unit[v] for d, v in enumerate(self.lengths)})][:1]
         return tuple(self.at(s) for s in {tuple(s.values()): s for s in found}.values())
 
@@ -387,9 +460,14 @@ class Intrinsic:
         except Exception as error:  # foreign code
             if from_signal(error):
                 raise
-            raise ScheduleError(f"the {form} code of intrinsic '{self.name}' failed", why=f"{type(error).__name__}: {error}") from error
+            raise ScheduleError(
+                f"the {form} code of intrinsic '{self.name}' failed", why=f"{type(error).__name__}: {error}"
+            ) from error
         if not isinstance(stmt, Stmt):
-            raise ScheduleError(f"the {form} code of intrinsic '{self.name}' gives {stmt!r}, which is no statement", hint="return a weft.loop.nodes.Stmt")
+            raise ScheduleError(
+                f"the {form} code of intrinsic '{self.name}' gives {stmt!r}, which is no statement",
+                hint="return a weft.loop.nodes.Stmt",
+            )
         return stmt
 
     def dense(self, operand: int) -> tuple[int, ...]:
@@ -400,7 +478,13 @@ class Intrinsic:
     def program(self) -> Program:
         """The meaning as a naive Program, one block under its nest."""
         buffers = {
-            id(t): Buffer(o.name, tuple(wrap(d, dt.int64) for d in t.shape), t.dtype, (*o.scopes, "global")[0], o.align if o.align > 1 else 64)
+            id(t): Buffer(
+                o.name,
+                tuple(wrap(d, dt.int64) for d in t.shape),
+                t.dtype,
+                (*o.scopes, "global")[0],
+                o.align if o.align > 1 else 64,
+            )
             for o, t in zip(self.operands, self.tensors)
         }
         inner = {v.name: Var(f"v_{v.name}", dt.int64) for v, _, _ in self.axes}
@@ -420,7 +504,9 @@ class Intrinsic:
             (value,) = self.reduction.reducer.combine([Load(out, place)], [loads(v) for v in self.reduction.values])
             init = Store(out, place, loads(self.reduction.init[0]))
         iters = tuple(BlockIter(inner[v.name], const(n), kind) for v, n, kind in self.axes)  # type: ignore[arg-type]
-        nest: Stmt = Block(self.operands[-1].name, iters, tuple(v for v, _, _ in self.axes), Store(out, place, value), init)
+        nest: Stmt = Block(
+            self.operands[-1].name, iters, tuple(v for v, _, _ in self.axes), Store(out, place, value), init
+        )
         for v, n, _ in reversed(self.axes):
             nest = For(v, const(n), nest)
         inputs = tuple(buffers[id(t)] for t in self.tensors[:-1])
@@ -451,7 +537,8 @@ class Intrinsic:
         return run
 
     def begins(self) -> Callable[..., tuple[Any, Callable[[], Any], Any]]:
-        """What `weft.loop.queues.Begin` runs: the result's place, a function that computes it, and what it reads as meanwhile."""
+        """What `weft.loop.queues.Begin` runs: the result's place, a function that computes it, and what it reads as
+        meanwhile."""
         nothing = sentinel(self.meaning.dtype)
 
         def run(*args: Any) -> tuple[Any, Callable[[], Any], Any]:
@@ -463,7 +550,8 @@ class Intrinsic:
         return run
 
     def _prepared(self, form: Form) -> Callable[..., tuple[Any, Callable[[], Any]]]:
-        """Arguments of a `Call` → the place of the result, and a function that computes it of what operands hold when it is called."""
+        """Arguments of a `Call` → the place of the result, and a function that computes it of what operands hold when
+        it is called."""
         outputs = [len(self.operands) - 1]
         used = outputs if form == "reset" else list(range(len(self.operands)))
         tensor = self.form(form)
@@ -490,15 +578,28 @@ class Intrinsic:
                 views.append(np.broadcast_to(np.asarray(at, tensor.dtype.numpy), [_size(d) for d in tensor.shape]))
                 continue
             if not isinstance(at, Address):
-                raise LoopError(f"instruction of intrinsic '{self.name}': operand '{operand.name}' is no address", hint="give the element of a buffer")
+                raise LoopError(
+                    f"instruction of intrinsic '{self.name}': operand '{operand.name}' is no address",
+                    hint="give the element of a buffer",
+                )
             strides = [int(rest.pop(0)) if s is None else s for s in operand.strides or self.dense(k)]
             shape = [_size(d) for d in tensor.shape]
             reach = [s * (n - 1) for s, n in zip(strides, shape)]
             first, last = at.offset + sum(r for r in reach if r < 0), at.offset + sum(r for r in reach if r > 0)
             if first < 0 or last >= at.array.size or at.array.dtype != tensor.dtype.numpy:
-                why = f"it takes elements {first} … {last} of {at.array.size}" if at.array.dtype == tensor.dtype.numpy else f"it is {at.buffer.dtype}"
-                raise LoopError(f"instruction of intrinsic '{self.name}': operand '{operand.name}' does not lie in buffer '{at.buffer.name}'", why=why)
-            views.append(np.lib.stride_tricks.as_strided(at.array[at.offset :], shape, [s * at.array.itemsize for s in strides]))
+                why = (
+                    f"it takes elements {first} … {last} of {at.array.size}"
+                    if at.array.dtype == tensor.dtype.numpy
+                    else f"it is {at.buffer.dtype}"
+                )
+                raise LoopError(
+                    f"instruction of intrinsic '{self.name}': operand '{operand.name}' does not lie in buffer"
+                    f" '{at.buffer.name}'",
+                    why=why,
+                )
+            views.append(
+                np.lib.stride_tricks.as_strided(at.array[at.offset :], shape, [s * at.array.itemsize for s in strides])
+            )
         return views
 
 
@@ -528,7 +629,11 @@ def find(intrinsics: Mapping[str, Intrinsic], name: str) -> Intrinsic:
     """
     if name not in intrinsics:
         close = nearest(name, intrinsics)
-        hint = f"did you mean '{close}'?" if close else "there are " + (", ".join(intrinsics) or "none: a Schedule takes them as intrinsics={name: Intrinsic}")
+        hint = (
+            f"did you mean '{close}'?"
+            if close
+            else "there are " + (", ".join(intrinsics) or "none: a Schedule takes them as intrinsics={name: Intrinsic}")
+        )
         raise ScheduleError(f"there is no intrinsic '{name}'", hint=hint)
     return intrinsics[name]
 
@@ -537,7 +642,8 @@ def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Any]:
     """What `interpret` needs to run tensorized Programs: instruction name → function.
 
     Raises:
-        ScheduleError: two intrinsics call one instruction and mean different things by it, or allow it different lengths.
+        ScheduleError: two intrinsics call one instruction and mean different things by it, or allow it different
+        lengths.
     """
     found: dict[str, Any] = {}
     texts: dict[str, tuple[Intrinsic, str]] = {}
@@ -552,7 +658,10 @@ def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Any]:
                     if said == text:
                         limits = [f"'{x.name}' {' and '.join(map(str, x.limits)) or 'any'}" for x in (other, i)]
                         why = f"they allow different lengths: {', '.join(limits)}"
-                    what = f"the intrinsics '{other.name}' and '{i.name}' mean different things by the instruction '{code.name}'"
+                    what = (
+                        f"the intrinsics '{other.name}' and '{i.name}' mean different things by the instruction"
+                        f" '{code.name}'"
+                    )
                     raise ScheduleError(what, why=why)
                 found.setdefault(code.name, i.means(form))
         if i.queue is not None and isinstance(i.compute, Call):
@@ -596,9 +705,18 @@ def _text(intrinsic: Intrinsic, form: Form) -> str:
         flat: Expr = const(0)
         for i in n.indices:
             flat = add(mul(flat, 1 << 20), i)
-        return Load(Buffer(f"t{next(k for k, t in enumerate(order) if t is n.tensor)}", (const(1),), n.dtype), (substitute(flat, names),))
+        return Load(
+            Buffer(f"t{next(k for k, t in enumerate(order) if t is n.tensor)}", (const(1),), n.dtype),
+            (substitute(flat, names),),
+        )
 
     kinds = intrinsic.operands[-1:] if form == "reset" else intrinsic.operands
-    shapes = [(t.shape, str(t.dtype), o.strides or intrinsic.dense(k)) for k, (o, t) in enumerate(zip(intrinsic.operands, intrinsic.tensors)) if o in kinds]
+    shapes = [
+        (t.shape, str(t.dtype), o.strides or intrinsic.dense(k))
+        for k, (o, t) in enumerate(zip(intrinsic.operands, intrinsic.tensors))
+        if o in kinds
+    ]
     axes = [(n, kind) for _, n, kind in intrinsic.axes]
-    return repr(([str(substitute(transform(p, say), names)) for p in parts], reducer, shapes, axes if form != "reset" else None))
+    return repr(
+        ([str(substitute(transform(p, say), names)) for p in parts], reducer, shapes, axes if form != "reset" else None)
+    )

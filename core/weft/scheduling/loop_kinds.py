@@ -21,13 +21,22 @@ def serial_loop(tree: Tree, loop: str, step: str) -> For:
 def constant_extent(tree: Tree, f: For, step: str) -> None:
     if int_const(f.extent) is None:
         name = f.var.name
-        raise tree.error(step, f"the extent {f.extent} of loop '{name}' is not a constant", (name,), f"split it first: split('{name}', [None, 8])")
+        raise tree.error(
+            step,
+            f"the extent {f.extent} of loop '{name}' is not a constant",
+            (name,),
+            f"split it first: split('{name}', [None, 8])",
+        )
 
 
 def independent(tree: Tree, loop: str, step: str, ignore_scopes: Iterable[str] = ()) -> None:
     reason = carried(tree, loop, step, ignore_scopes)
     if reason is not None:
-        hint = "rfactor the reduction, or choose a spatial loop" if "reduce" in reason[0] else "compact_buffer gives each iteration a buffer of its own"
+        hint = (
+            "rfactor the reduction, or choose a spatial loop"
+            if "reduce" in reason[0]
+            else "compact_buffer gives each iteration a buffer of its own"
+        )
         raise tree.error(step, f"the iterations of '{loop}' are not independent: {reason[0]}", (loop, reason[1]), hint)
 
 
@@ -47,4 +56,9 @@ def still_independent(program: Program, block: str, step: str) -> None:
         reason = carried(tree, f.var.name, step, ("shared",) if f.kind.startswith("threadIdx") else ())
         if reason is not None:
             why = f"the iterations of {f.kind} loop '{f.var.name}' would not be independent: {reason[0]}"
-            raise tree.error(step, why, (f.var.name, reason[1]), f"move '{block}' first, compact_buffer next, and decide about '{f.var.name}' last")
+            raise tree.error(
+                step,
+                why,
+                (f.var.name, reason[1]),
+                f"move '{block}' first, compact_buffer next, and decide about '{f.var.name}' last",
+            )

@@ -1,4 +1,5 @@
-"""What rules of any target look for and do first: producers inlined, loops of stored blocks apart, transpositions, rows that blocks share."""
+"""What rules of any target look for and do first: producers inlined, loops of stored blocks apart, transpositions, rows
+that blocks share."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from weft.scheduling.schedule import Schedule
 SHARED, SHARED_COST = 4, 12
 """Reads of each element, and operations of its formula, from which on it is computed once, stored and read."""
 LONGEST = 1 << 14
-"""Operations of a formula, times the places where it would stand, from which on it is stored: a program of a million operations takes minutes to compile."""
+"""Operations of a formula, times the places where it would stand, from which on it is stored: a program of a million
+operations takes minutes to compile."""
 
 
 def offer_for(program: Program, kind: Literal["elementwise", "reduction", "scan"], machine: Machine) -> Offer | Decline:
     """An offer for a group of this kind, block by block; a reason for one of another kind.
 
-    "scan": some loop's iterations come one after another; "reduction": none do, and some block reduces; "elementwise": neither.
+    "scan": some loop's iterations come one after another; "reduction": none do, and some block reduces; "elementwise":
+    neither.
     """
     blocks = access.blocks_of(program)
     if access.outside_blocks(program.body):
@@ -42,11 +45,14 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
     """Inlines every block without reduction whose result is only read inside the program.
 
     Args:
-        keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of places, blends of neighbours),
+        keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of
+        places, blends of neighbours),
             nor where they would become too long to compile.
     """
     outputs = {b.name for b in s.program.outputs}
-    for name in reversed(s.blocks() if among is None else among):  # users first: those that end up in one block are one user
+    for name in reversed(
+        s.blocks() if among is None else among
+    ):  # users first: those that end up in one block are one user
         block = s.block(name)
         store = access.target(block)
         if access.is_reduction(block) or store.buffer.name in outputs or len(list(access.stores(block))) != 1:
@@ -55,7 +61,11 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
         if not consumers:
             continue
         cost = access.formula_cost(block)
-        if keep_shared and cost > SHARED_COST and _reads(s, store.buffer.name, consumers) >= SHARED * access.block_work(block):
+        if (
+            keep_shared
+            and cost > SHARED_COST
+            and _reads(s, store.buffer.name, consumers) >= SHARED * access.block_work(block)
+        ):
             continue
         if keep_shared and cost * _places(s, store.buffer.name, consumers) > LONGEST:
             continue
@@ -80,13 +90,15 @@ def _places(s: Schedule, buffer: str, consumers: list[str]) -> int:
 
 
 def split_blocks(s: Schedule, name: str, partial: bool = False) -> list[str]:
-    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops of their own.
+    """Splits output loops along which an operand is stored in blocks, so that inside and outside of a block are loops
+    of their own.
 
     Args:
         partial: also where the last block is not whole.
 
     Returns:
-        Loops over blocks of a group, the last of which is not whole: the next group begins inside of it, which makes neither loop fit for threads.
+        Loops over blocks of a group, the last of which is not whole: the next group begins inside of it, which makes
+        neither loop fit for threads.
     """
     ends: list[str] = []
     for inside in (False, True):  # blocks within groups show once groups are loops of their own
@@ -119,7 +131,8 @@ def crossing_loop(s: Schedule, name: str, inner: str, rest: list[str]) -> str | 
 
 
 def common_rows(program: Program) -> int:
-    """How many leading loops all blocks of the program share: each is a spatial iterator of the same extent that indexes every store alike."""
+    """How many leading loops all blocks of the program share: each is a spatial iterator of the same extent that
+    indexes every store alike."""
     blocks = access.blocks_of(program)
     if len(blocks) < 2 or not any(access.is_reduction(b) for b in blocks):
         return 0
@@ -139,7 +152,11 @@ def row_iter(block: Block, k: int) -> bool:
 def follows(block: Block, reduction: Block) -> bool:
     """Whether the block computes its elements one by one from those of the reduction at the same place."""
     spatial = [i for i in reduction.iters if i.kind == "spatial"]
-    if access.is_reduction(block) or len(list(access.stores(block))) != 1 or [str(i.extent) for i in block.iters] != [str(i.extent) for i in spatial]:
+    if (
+        access.is_reduction(block)
+        or len(list(access.stores(block))) != 1
+        or [str(i.extent) for i in block.iters] != [str(i.extent) for i in spatial]
+    ):
         return False
     result = access.target(reduction).buffer.name
     places = [x.indices for x in access.loads(block) if x.buffer.name == result]

@@ -35,12 +35,25 @@ from weft.expr.nodes import (
     walk,
 )  # fmt: skip
 from weft.expr.signs import Signs
-from weft.loop.nodes import AtomicUpdate, Block, Buffer, For, Let, Load, Stmt, Store, int_const, stmt_children, stmt_exprs
+from weft.loop.nodes import (
+    AtomicUpdate,
+    Block,
+    Buffer,
+    For,
+    Let,
+    Load,
+    Stmt,
+    Store,
+    int_const,
+    stmt_children,
+    stmt_exprs,
+)
 
 SIZES = Signs(others=0, divisors=True)
 """What schedules assume: sizes, loop variables and iterators are not negative, and divisors are at least 1."""
 poly = Conversion("all", casts=True, signs=SIZES)
-"""An index formula as a form under `SIZES`, products multiplied out; casts are exact, as index formulas do not overflow."""
+"""An index formula as a form under `SIZES`, products multiplied out; casts are exact, as index formulas do not
+overflow."""
 
 
 def at_least_zero(p: Polynomial) -> bool:
@@ -52,11 +65,13 @@ def at_least_zero(p: Polynomial) -> bool:
 
 Interval: TypeAlias = tuple[Polynomial, Polynomial]
 MOST_TERMS = 64
-"""Of an end: products of sums of many sizes multiply out to more, about which nothing is found out that were worth it."""
+"""Of an end: products of sums of many sizes multiply out to more, about which nothing is found out that were worth
+it."""
 
 
 def interval(e: Expr, moving: Mapping[str, Expr]) -> Interval | None:
-    """The least and greatest value of `e` while each moving variable runs over 0 … extent - 1; all others stay. None: unknown."""
+    """The least and greatest value of `e` while each moving variable runs over 0 … extent - 1; all others stay. None:
+    unknown."""
     return _interval_of(poly(e), moving)
 
 
@@ -69,7 +84,9 @@ def _moves(atom: Expr, moving: Mapping[str, Expr]) -> bool:
 def _interval_of(p: Polynomial, moving: Mapping[str, Expr]) -> Interval | None:
     lo = hi = p
     for _ in range(64):
-        atom = next((a for q in (lo, hi) for m in q.terms for a in m if not isinstance(a, Var) and _moves(a, moving)), None)
+        atom = next(
+            (a for q in (lo, hi) for m in q.terms for a in m if not isinstance(a, Var) and _moves(a, moving)), None
+        )
         # Innermost variables first: the extent of an inner loop may name an outer one, never the reverse.
         if atom is None:
             names = {a.name for q in (lo, hi) for m in q.terms for a in m if isinstance(a, Var) and a.name in moving}
@@ -92,7 +109,8 @@ def _interval_of(p: Polynomial, moving: Mapping[str, Expr]) -> Interval | None:
 
 
 def _replace(p: Polynomial, atom: Expr, if_positive: Polynomial, if_negative: Polynomial) -> Polynomial | None:
-    """`p` with `atom` replaced by the end that its factor calls for; None if the sign is unknown or the power above one."""
+    """`p` with `atom` replaced by the end that its factor calls for; None if the sign is unknown or the power above
+    one."""
     parts = p.collect(atom)
     if parts is None:
         return None
@@ -143,7 +161,8 @@ def _pick(build: object, a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def greatest(p: Polynomial, loops: Mapping[str, Expr]) -> Polynomial | None:
-    """A bound that `p` never exceeds while the loops run. Quotients by one divisor whose dividends keep a distance cancel."""
+    """A bound that `p` never exceeds while the loops run. Quotients by one divisor whose dividends keep a distance
+    cancel."""
     quotients = [(m[0], c) for m, c in p.terms.items() if len(m) == 1 and isinstance(m[0], FloorDiv)]
     for up, c in quotients:
         for down, d in quotients:
@@ -199,7 +218,7 @@ def certain(condition: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = 
     goals = slack(condition)
     if goals is None:
         return condition in tuple(facts)
-    known = [p for f in facts for p in (slack(f) or ())]
+    known = [p for f in facts for p in slack(f) or ()]
 
     def holds(goal: Polynomial) -> bool:
         ends = _interval_of(goal, loops)
@@ -213,7 +232,8 @@ def certain(condition: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = 
 
 @dataclass(frozen=True)
 class Access:
-    """One place of a statement that reads or writes a buffer: indices over loops (bindings substituted), and the loops inside the block."""
+    """One place of a statement that reads or writes a buffer: indices over loops (bindings substituted), and the loops
+    inside the block."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -247,7 +267,8 @@ class Access:
     def limits(self, moving: Mapping[str, Expr], everywhere: bool = False) -> list[list[Polynomial]]:
         """Per dimension, indices that the block's predicate lets none exceed while the `moving` loops run.
 
-        Only what the predicate says of the index as such; `everywhere`: also what follows if other moving loops run to their ends.
+        Only what the predicate says of the index as such; `everywhere`: also what follows if other moving loops run to
+        their ends.
         """
         loops = {**moving, **dict(self.inner)}
 
@@ -260,11 +281,16 @@ class Access:
             ends = _interval_of(p, loops) if everywhere else None
             return [] if ends is None else [ends[1]]
 
-        facts = [] if self.block is None or self.extents is not None else [f for f in slack(self.block.predicate, partly=True) or [] if moves(f)]
+        facts = (
+            []
+            if self.block is None or self.extents is not None
+            else [f for f in slack(self.block.predicate, partly=True) or [] if moves(f)]
+        )
         return [[most for f in facts for most in greatest_of(p + f)] for p in map(poly, self.indices)]
 
     def fills(self, moving: Mapping[str, Expr]) -> bool:
-        """Whether the access touches every element of its box (but where a predicate holds it back), as far as provable."""
+        """Whether the access touches every element of its box (but where a predicate holds it back), as far as
+        provable."""
         if self.extents is not None:
             return True
         everything = {**moving, **dict(self.inner)}
@@ -282,7 +308,11 @@ class Access:
                     if names & seen:
                         return False
                     steps.append((c, poly(everything[atoms[0].name])))
-                elif {v for a in atoms for v in free_vars(a)} - everything.keys() - {v for d in self.buffer.shape for v in free_vars(d)}:
+                elif (
+                    {v for a in atoms for v in free_vars(a)}
+                    - everything.keys()
+                    - {v for d in self.buffer.shape for v in free_vars(d)}
+                ):
                     return False
                 else:
                     whole = True
@@ -290,7 +320,9 @@ class Access:
                 seen |= names
             if whole:
                 ends = interval(i, everything)
-                if ends is None or not (at_least_zero(-ends[0]) and at_least_zero((ends[1] - poly(self.buffer.shape[k])).plus(1))):
+                if ends is None or not (
+                    at_least_zero(-ends[0]) and at_least_zero((ends[1] - poly(self.buffer.shape[k])).plus(1))
+                ):
                     return False
                 continue
             reach = number(1)
@@ -317,11 +349,18 @@ def block_accesses(block: Block, buffer: str | None = None) -> list[Access]:
 
 @lru_cache(maxsize=1024)
 def loads_in(e: Expr) -> tuple[Load, ...]:
-    """The loads in a formula, each once: what select chooses among may load an element many times. Remembered, for every primitive asks."""
+    """The loads in a formula, each once: what select chooses among may load an element many times. Remembered, for
+    every primitive asks."""
     return tuple(dict.fromkeys(n for n in walk(e) if isinstance(n, Load)))
 
 
-def _collect_block(block: Block, values: Mapping[str, Expr], inner: tuple[tuple[str, Expr], ...], found: list[Access], buffer: str | None) -> None:
+def _collect_block(
+    block: Block,
+    values: Mapping[str, Expr],
+    inner: tuple[tuple[str, Expr], ...],
+    found: list[Access],
+    buffer: str | None,
+) -> None:
     own: list[Access] = []
     for part in (block.init, block.body):
         if part is not None:
@@ -337,7 +376,14 @@ def _collect_block(block: Block, values: Mapping[str, Expr], inner: tuple[tuple[
     found.extend(own)
 
 
-def _collect(stmt: Stmt, values: Mapping[str, Expr], block: Block | None, inner: tuple[tuple[str, Expr], ...], found: list[Access], buffer: str | None) -> None:
+def _collect(
+    stmt: Stmt,
+    values: Mapping[str, Expr],
+    block: Block | None,
+    inner: tuple[tuple[str, Expr], ...],
+    found: list[Access],
+    buffer: str | None,
+) -> None:
     if isinstance(stmt, Block):
         bound = {i.var.name: substitute(b, values) for i, b in zip(stmt.iters, stmt.bindings)}
         _collect_block(stmt, {**values, **bound}, inner, found, buffer)
@@ -345,7 +391,9 @@ def _collect(stmt: Stmt, values: Mapping[str, Expr], block: Block | None, inner:
     for e in stmt_exprs(stmt):
         for node in loads_in(e):
             if buffer is None or node.buffer.name == buffer:
-                found.append(Access(node.buffer, tuple(substitute(i, values) for i in node.indices), False, block, inner))
+                found.append(
+                    Access(node.buffer, tuple(substitute(i, values) for i in node.indices), False, block, inner)
+                )
     if isinstance(stmt, Let):
         values = {**values, stmt.var.name: substitute(stmt.value, values)}
     elif isinstance(stmt, For) and block is not None:
@@ -377,7 +425,8 @@ def within(inside: list[Interval | None], outside: list[Interval | None]) -> boo
 
 
 def loops_under(stmt: Stmt, outer: Mapping[str, Expr] = MappingProxyType({})) -> dict[str, Expr]:
-    """The loops of `stmt` outside blocks, outer before inner, with their extents; and those of `outer` that have one trip, as they are no variables."""
+    """The loops of `stmt` outside blocks, outer before inner, with their extents; and those of `outer` that have one
+    trip, as they are no variables."""
     found = {v: x for v, x in outer.items() if int_const(x) == 1}
     stack = [stmt]
     while stack:
@@ -387,4 +436,3 @@ def loops_under(stmt: Stmt, outer: Mapping[str, Expr] = MappingProxyType({})) ->
         if not isinstance(s, Block):
             stack.extend(reversed(stmt_children(s)))
     return found
-

@@ -11,8 +11,33 @@ from weft.expr.linear import Polynomial
 from weft.expr.nodes import Const, Expr, Var, all_of, const, free_vars, le, lt, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Load, Seq, Stmt, Store, int_const, map_stmt_exprs, stmt_children, with_stmt_children
-from weft.scheduling.region import Access, Interval, block_accesses, certain, greatest, interval, loops_under, poly, within
+from weft.loop.nodes import (
+    Allocate,
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    If,
+    Load,
+    Seq,
+    Stmt,
+    Store,
+    int_const,
+    map_stmt_exprs,
+    stmt_children,
+    with_stmt_children,
+)
+from weft.scheduling.region import (
+    Access,
+    Interval,
+    block_accesses,
+    certain,
+    greatest,
+    interval,
+    loops_under,
+    poly,
+    within,
+)
 from weft.scheduling.tree import Path, Tree, blocks_in, conjuncts, nest, with_conditions
 
 
@@ -32,7 +57,9 @@ def clean(e: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = ()) -> Exp
 
 def tidy(e: Expr, loops: Mapping[str, Expr]) -> Expr:
     """As `clean`; conditions that the loops make certain go."""
-    return all_of(clean(c, loops) for c in conjuncts(e) if not certain(c, loops)) if e.dtype.is_bool else clean(e, loops)
+    return (
+        all_of(clean(c, loops) for c in conjuncts(e) if not certain(c, loops)) if e.dtype.is_bool else clean(e, loops)
+    )
 
 
 def domain(path: Iterable[Stmt]) -> dict[str, Expr]:
@@ -47,7 +74,8 @@ def conditions(path: Iterable[Stmt], inside: Stmt) -> list[Expr]:
 
 
 def entangled(block: Block) -> tuple[str, str] | None:
-    """Two iterators that are not free of one another (as after compact_buffer), so that loops of their own would not do."""
+    """Two iterators that are not free of one another (as after compact_buffer), so that loops of their own would not
+    do."""
     seen: dict[Expr, str] = {}
     for i, b in zip(block.iters, block.bindings):
         for m in poly(b).terms:
@@ -71,7 +99,8 @@ def renest(
     facts: Iterable[Expr],
     limits: Mapping[str, list[Polynomial]] | None = None,
 ) -> Stmt:
-    """The block under fresh loops of its own: an iterator runs over its box, or over all of its extent if it has none, but not beyond its limits.
+    """The block under fresh loops of its own: an iterator runs over its box, or over all of its extent if it has none,
+    but not beyond its limits.
 
     An iterator that had a loop to itself keeps that loop's name.
     """
@@ -101,7 +130,9 @@ def renest(
         beyond += [le((poly(bindings[-1]) - m).expr(), const(0)) for m in held]
     facts = list(facts)
     beyond = [c for c in (clean(c, inside) for c in beyond) if not certain(c, inside, facts)]
-    wanted = [c for b, extent in checks for c in (le(const(0), b), lt(b, extent)) if not certain(c, inside, [*facts, *beyond])]
+    wanted = [
+        c for b, extent in checks for c in (le(const(0), b), lt(b, extent)) if not certain(c, inside, [*facts, *beyond])
+    ]
     predicate = all_of([*wanted, *beyond])
     return nest(loops, replace(block, bindings=tuple(bindings), predicate=predicate))
 
@@ -115,7 +146,8 @@ def free_names(tree: Tree, path: Path) -> None:
 
 
 def iter_boxes(block: Block, buffer: str, box: Sequence[Interval | None], write: bool) -> dict[str, Interval]:
-    """Which iterators of `block` a box of the buffer bounds: those that alone (plus a number) index it, in the access that does so most."""
+    """Which iterators of `block` a box of the buffer bounds: those that alone (plus a number) index it, in the access
+    that does so most."""
     best: dict[str, Interval] = {}
     iters = {i.var for i in block.iters}
     for a in block_accesses(block, buffer):
@@ -125,16 +157,26 @@ def iter_boxes(block: Block, buffer: str, box: Sequence[Interval | None], write:
         for index, ends in zip(a.indices, box):
             p = poly(index)
             offset = p.terms.get((), 0)
-            ((monomial, factor), *others) = list(p.plus(-offset).terms.items()) or [((), 0)]
-            if ends is not None and not others and factor == 1 and len(monomial) == 1 and monomial[0] in iters and monomial[0].name not in found:  # type: ignore[attr-defined]
+            (monomial, factor), *others = list(p.plus(-offset).terms.items()) or [((), 0)]
+            if (
+                ends is not None
+                and not others
+                and factor == 1
+                and len(monomial) == 1
+                and monomial[0] in iters
+                and monomial[0].name not in found
+            ):  # type: ignore[attr-defined]
                 found[monomial[0].name] = (ends[0].plus(-offset), ends[1].plus(-offset))  # type: ignore[attr-defined]
         if len(found) > len(best):
             best = found
     return best
 
 
-def iter_limits(block: Block, buffer: str, uses: Sequence[Access], moving: Mapping[str, Expr], write: bool) -> dict[str, list[Polynomial]]:
-    """What iterators of `block` need not exceed, because no predicate of the `uses` of a buffer lets them touch more."""
+def iter_limits(
+    block: Block, buffer: str, uses: Sequence[Access], moving: Mapping[str, Expr], write: bool
+) -> dict[str, list[Polynomial]]:
+    """What iterators of `block` need not exceed, because no predicate of the `uses` of a buffer lets them touch
+    more."""
     result: dict[str, list[Polynomial]] = {}
     first, *others = [a.limits(moving) for a in uses]
     for k, found in enumerate(first):
@@ -175,7 +217,8 @@ def clean_extents(block: Block) -> dict[str, Expr]:
 
 
 def copy_block(tree: Tree, name: str, to: Buffer, source: Buffer, order: Sequence[int] | None = None) -> Stmt:
-    """A block called `name` (and its nest) that copies `source` to `to`, of one shape or with the dimensions in `order`."""
+    """A block called `name` (and its nest) that copies `source` to `to`, of one shape or with the dimensions in
+    `order`."""
     loops: list[For] = []
     iters: list[BlockIter] = []
     bindings: list[Expr] = []
@@ -186,7 +229,9 @@ def copy_block(tree: Tree, name: str, to: Buffer, source: Buffer, order: Sequenc
         loops.append(For(v, extent, Seq(())))
     index = tuple(i.var for i in iters)
     place = index if order is None else tuple(index[list(order).index(d)] for d in range(len(index)))
-    block = Block(name, tuple(iters), tuple(bindings), Store(to, index, Load(source, place)), annotations=(("op", "copy"),))
+    block = Block(
+        name, tuple(iters), tuple(bindings), Store(to, index, Load(source, place)), annotations=(("op", "copy"),)
+    )
     return nest(loops, block)
 
 
@@ -199,14 +244,19 @@ def own_nest(path: Path) -> int:
 
 
 def private_depth(path: Path, block: Block) -> int | None:
-    """Where in the path of a block the innermost allocation inside a loop is that it uses: such a buffer has other contents in each iteration."""
+    """Where in the path of a block the innermost allocation inside a loop is that it uses: such a buffer has other
+    contents in each iteration."""
     used = {a.buffer.name for a in block_accesses(block)}
     inside = next((k for k, s in enumerate(path) if isinstance(s, For)), len(path))
-    return next((k for k in reversed(range(inside, len(path))) if isinstance(s := path[k], Allocate) and s.buffer.name in used), None)
+    return next(
+        (k for k in reversed(range(inside, len(path))) if isinstance(s := path[k], Allocate) and s.buffer.name in used),
+        None,
+    )
 
 
 def outgrows(path: Path, block: Block, boxes: Mapping[str, Interval | None]) -> str | None:
-    """An iterator that would leave, with these boxes, what it runs over now while the buffers of `private_depth` live."""
+    """An iterator that would leave, with these boxes, what it runs over now while the buffers of `private_depth`
+    live."""
     k = private_depth(path, block)
     if k is None:
         return None

@@ -25,7 +25,8 @@ class Offer:
     Args:
         cost: its estimate in seconds (`weft.scheduling.costs` helps to make one).
         note: for people.
-        candidate: a schedule of the Program that the rule has begun, or finished, to find that out; `apply` continues it
+        candidate: a schedule of the Program that the rule has begun, or finished, to find that out; `apply` continues
+        it
             (`Schedule.resume`).
     """
 
@@ -53,11 +54,13 @@ class Rule(ABC):
 
     @abstractmethod
     def offer(self, program: Program, machine: Any) -> Offer | Decline:
-        """Whether the rule takes the Program, and at what cost. With an argument `intrinsics=None` it gets the target's by name."""
+        """Whether the rule takes the Program, and at what cost. With an argument `intrinsics=None` it gets the target's
+        by name."""
 
     @abstractmethod
     def apply(self, schedule: Schedule) -> None:
-        """Schedules the Program. With an argument `offer=None` it gets its own offer, whose candidate it may continue; None: it has made none."""
+        """Schedules the Program. With an argument `offer=None` it gets its own offer, whose candidate it may continue;
+        None: it has made none."""
 
 
 @cache
@@ -77,16 +80,21 @@ def apply_rule(rule: Rule, schedule: Schedule, offer: Offer | None = None) -> No
 
 def _warn_if_no_time(rule: Rule, cost: float, program: Program, machine: Any) -> None:
     """Says of a rule that its costs are no seconds: so many, and far more than element by element takes."""
-    if cost <= PLAUSIBLE_SECONDS or cost <= 1000 * costs.seconds(program, machine, lambda b: costs.one_by_one(b, machine)):
+    if cost <= PLAUSIBLE_SECONDS or cost <= 1000 * costs.seconds(
+        program, machine, lambda b: costs.one_by_one(b, machine)
+    ):
         return
     what = f"rule '{rule.name}' offers costs that are no seconds (more than {PLAUSIBLE_SECONDS:g} for one kernel)"
-    warnings.warn(ScheduleWarning(f"{what}, and may never be chosen: estimate times by weft.scheduling.costs"), stacklevel=3)
+    warnings.warn(
+        ScheduleWarning(f"{what}, and may never be chosen: estimate times by weft.scheduling.costs"), stacklevel=3
+    )
 
 
 def offers_of(
     rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
 ) -> tuple[list[tuple[Rule, Offer]], list[tuple[str, Decline]]]:
-    """The rules that take the Program with their offers, the cheapest first (ties: the highest priority, then by name), and what others declined with.
+    """The rules that take the Program with their offers, the cheapest first (ties: the highest priority, then by name),
+    and what others declined with.
 
     Args:
         intrinsics: the target's, by name, for rules that want to know them.

@@ -23,14 +23,17 @@ from weft.scheduling.tree import Tree, blocks_in
 
 T = TypeVar("T")
 _SCOPED: dict[str, tuple[str, ...]] = {
-    name: names for name, f in PRIMITIVES.items() if {"scope", "through"} & {*(names := tuple(signature(f).parameters)[1:])}
+    name: names
+    for name, f in PRIMITIVES.items()
+    if {"scope", "through"} & {*(names := tuple(signature(f).parameters)[1:])}
 }
 """Primitives that name a memory, with the names of their arguments."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a Schedule stood: its Program, and the steps that led there. `Schedule.checkpoint` gives one, `Schedule.rollback` takes it."""
+    """Where a Schedule stood: its Program, and the steps that led there. `Schedule.checkpoint` gives one,
+    `Schedule.rollback` takes it."""
 
     schedule: Schedule
     program: Program
@@ -39,7 +42,8 @@ class Checkpoint:
 
 @dataclass
 class Attempt:
-    """What became of the steps under `Schedule.attempt`: `error` is the refusal that ended them, None while there is none. True as long as there is none."""
+    """What became of the steps under `Schedule.attempt`: `error` is the refusal that ended them, None while there is
+    none. True as long as there is none."""
 
     error: ScheduleError | None = None
 
@@ -134,7 +138,9 @@ class Schedule:
             self._verify(str(self.trace.steps[-1]))
         return result
 
-    def choose(self, name: str, candidates: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None) -> T:
+    def choose(
+        self, name: str, candidates: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None
+    ) -> T:
         """A named choice of a rule: the default, or what an override of that name gives.
 
         Args:
@@ -147,13 +153,22 @@ class Schedule:
             ChoiceError: the value is no candidate, or the predicate refuses it. It ends an `attempt`, too.
             PluginError: the kernel has a choice of this name already.
         """
-        made = decide(self._part + name, candidates, default, self.overrides, self.trace.choices, refuse, f"program '{self.program.name}'")
+        made = decide(
+            self._part + name,
+            candidates,
+            default,
+            self.overrides,
+            self.trace.choices,
+            refuse,
+            f"program '{self.program.name}'",
+        )
         self.trace.add(CHOOSE, (made.name, list(candidates)), {"default": default}, made.value)
         return made.value  # type: ignore[no-any-return]
 
     @contextmanager
     def choices_of(self, part: str) -> Iterator[None]:
-        """Choices made meanwhile have names that begin with `part` and a dot, so that parts of a kernel that are scheduled alike have choices of their own."""
+        """Choices made meanwhile have names that begin with `part` and a dot, so that parts of a kernel that are
+        scheduled alike have choices of their own."""
         before = self._part
         self._part = f"{before}{part}."
         try:
@@ -165,15 +180,19 @@ class Schedule:
     def choices(self) -> tuple[Choice, ...]:
         """The choices made so far, in order."""
         steps = (s for s in self.trace.steps if s.do == CHOOSE)
-        return tuple(Choice(s.args[0], s.args[1], s.kwargs.get("default", s.result), s.result, s.args[0] in self.overrides) for s in steps)
+        return tuple(
+            Choice(s.args[0], s.args[1], s.kwargs.get("default", s.result), s.result, s.args[0] in self.overrides)
+            for s in steps
+        )
 
     # -- trying
     def resume(self, candidate: Schedule) -> bool:
         """Takes over the steps of another schedule of the same Program and machine, such as an offer's candidate.
 
         Returns:
-            Whether it did. It does not, and is as it was, where it has steps of its own, or where those steps might have
-            been others: with overrides, which the candidate knew nothing of, and where every step is to be verified.
+            Whether it did. It does not, and is as it was, where it has steps of its own, or where those steps might
+            have been others: with overrides, which the candidate knew nothing of, and where every step is to be
+            verified.
         """
         fresh = self.program is self._start and not self.trace.steps
         same = candidate._start is self._start and candidate.machine == self.machine
@@ -187,15 +206,19 @@ class Schedule:
         return Checkpoint(self, self.program, tuple(self.trace.steps))
 
     def rollback(self, to: Checkpoint) -> None:
-        """The Program and the trace are again what they were at a checkpoint, choices included. A checkpoint may be used any number of times, also to come
-        back to what a rollback has left.
+        """The Program and the trace are again what they were at a checkpoint, choices included. A checkpoint may be
+        used any number of times, also to come back to what a rollback has left.
 
         Raises:
             ScheduleError: the checkpoint is another schedule's.
         """
         if to.schedule is not self:
             why = f"it is of a schedule of program '{to.program.name}'"
-            raise ScheduleError("a schedule cannot go back to a checkpoint of another", why=why, hint="take the checkpoint from this schedule")
+            raise ScheduleError(
+                "a schedule cannot go back to a checkpoint of another",
+                why=why,
+                hint="take the checkpoint from this schedule",
+            )
         self.program = to.program
         self.trace.steps[:] = to.steps
 
@@ -207,10 +230,12 @@ class Schedule:
                 s.split("i", [None, 8])
                 s.tensorize("i_1", "gemm8x8")
             if not tried:
-                …                       # s is as it was before; tried.error is the ScheduleError, tried.reason says why in a sentence
+                …                       # s is as it was before; tried.error is the ScheduleError, tried.reason says why
+                in a sentence
 
-        A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on, and so does a ChoiceError, as whoever recorded the value has
-        to hear of it; the schedule is as it was then, too. Attempts may be nested.
+        A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on, and so does a
+        ChoiceError, as whoever recorded the value has to hear of it; the schedule is as it was then, too. Attempts may
+        be nested.
         """
         before, tried = self.checkpoint(), Attempt()
         try:
@@ -288,6 +313,7 @@ class Schedule:
         def pad_tile(self, block: str) -> None: ...
         def make_online(self, block: str, loops: Sequence[str]) -> list[str]: ...
         def tensorize(self, name: str, intrinsic: str) -> None: ...
+
     else:
 
         def __getattr__(self, name: str) -> Callable[..., Any]:

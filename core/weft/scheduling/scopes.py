@@ -1,4 +1,5 @@
-"""Whether a Program fits the machine: what it allocates the machine's memories, its loops the machine's units. Grids are checked by their targets."""
+"""Whether a Program fits the machine: what it allocates the machine's memories, its loops the machine's units. Grids
+are checked by their targets."""
 
 from __future__ import annotations
 
@@ -8,7 +9,20 @@ from weft.errors import nearest
 from weft.expr.nodes import walk
 from weft.expr.simplify import simplify
 from weft.loop.grids import FRAGMENT
-from weft.loop.nodes import Allocate, AtomicUpdate, For, Load, Program, Stmt, Store, int_const, level_of, stmt_children, stmt_exprs, walk_stmts
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    For,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int_const,
+    level_of,
+    stmt_children,
+    stmt_exprs,
+    walk_stmts,
+)
 from weft.machine import Machine, Scope
 
 EVERYWHERE = ("global", "local", "register")
@@ -16,57 +30,75 @@ EVERYWHERE = ("global", "local", "register")
 
 
 def exceeds(program: Program, machine: Machine) -> str | None:
-    """Everything that a scheduled Program wants and the machine lacks, as the end of a sentence; None if there is nothing: memories that it has not got,
-    that are aligned to less (`misaligned`) or too small (`overflow`), units of levels (`exceeds_levels`)."""
+    """Everything that a scheduled Program wants and the machine lacks, as the end of a sentence; None if there is
+    nothing: memories that it has not got, that are aligned to less (`misaligned`) or too small (`overflow`), units of
+    levels (`exceeds_levels`)."""
     asked = (unknown_scopes, misaligned, overflow, exceeds_levels)
     found = [w for ask in asked if (w := ask(program, machine))]
     return "; ".join(found) or None
 
 
 def unknown_scope(scope: str, machine: Machine) -> str | None:
-    """That a memory is none of the machine's, with all that are, as the end of a sentence; None if it is one, or the machine declares none."""
+    """That a memory is none of the machine's, with all that are, as the end of a sentence; None if it is one, or the
+    machine declares none."""
     if not machine.scopes or scope in machine.scopes or scope in EVERYWHERE or scope.startswith(FRAGMENT):
         return None
     known = [n for n in EVERYWHERE if n not in machine.scopes] + list(machine.scopes)
     close = nearest(scope, known)
-    return f"wants scope '{scope}', which the machine has not; its scopes are {', '.join(sorted(known))}" + (f" (did you mean '{close}'?)" if close else "")
+    return f"wants scope '{scope}', which the machine has not; its scopes are {', '.join(sorted(known))}" + (
+        f" (did you mean '{close}'?)" if close else ""
+    )
 
 
 def unknown_scopes(program: Program, machine: Machine) -> str | None:
-    """Every memory that a Program allocates in and the machine has not, as the end of a sentence; None if there is none."""
+    """Every memory that a Program allocates in and the machine has not, as the end of a sentence; None if there is
+    none."""
     used = dict.fromkeys(s.buffer.scope for s in walk_stmts(program.body) if isinstance(s, Allocate))
     return "; ".join(w for scope in used if (w := unknown_scope(scope, machine)) is not None) or None
 
 
 def misaligned(program: Program, machine: Machine) -> str | None:
-    """Every buffer that a Program wants to begin at a multiple of more than its memory gives, as the end of a sentence; None if there is none. Where
-    registers lie, nobody knows.
+    """Every buffer that a Program wants to begin at a multiple of more than its memory gives, as the end of a sentence;
+    None if there is none. Where registers lie, nobody knows.
     """
     buffers = [*program.params, *(s.buffer for s in walk_stmts(program.body) if isinstance(s, Allocate))]
     wrong = [b for b in buffers if b.scope != "register" and b.align > machine.alignment(b.scope)]
-    texts = [f"'{b.name}' aligned to {b.align} bytes, scope '{b.scope}' is aligned to {machine.alignment(b.scope)}" for b in wrong]
+    texts = [
+        f"'{b.name}' aligned to {b.align} bytes, scope '{b.scope}' is aligned to {machine.alignment(b.scope)}"
+        for b in wrong
+    ]
     return "wants " + " and ".join(texts) if texts else None
 
 
 def overflow(program: Program, machine: Machine) -> str | None:
-    """Every memory that a Program needs more of, at one time, than the machine has, as the end of a sentence; None if there is none.
+    """Every memory that a Program needs more of, at one time, than the machine has, as the end of a sentence; None if
+    there is none.
 
-    Sizes are rounded up to what buffers begin at multiples of: what their memory is aligned to (`Scope.align`) and what they ask for (`Buffer.align`). A
-    memory that each unit of a level has of its own is counted for one unit, any other for all units of the loops around. Registers are not counted: a code
-    generator spills them. Nor are buffers whose size only a run knows, nor what groups of threads share, which their target counts (`TargetKind.exceeds`).
+    Sizes are rounded up to what buffers begin at multiples of: what their memory is aligned to (`Scope.align`) and what
+    they ask for (`Buffer.align`). A memory that each unit of a level has of its own is counted for one unit, any other
+    for all units of the loops around. Registers are not counted: a code generator spills them. Nor are buffers whose
+    size only a run knows, nor what groups of threads share, which their target counts (`TargetKind.exceeds`).
     """
     limits = {
-        name: scope for name, scope in machine.scopes.items() if scope.size is not None and name != "register" and (machine.grid is None or name != "shared")
+        name: scope
+        for name, scope in machine.scopes.items()
+        if scope.size is not None and name != "register" and (machine.grid is None or name != "shared")
     }
     peak = sorted(_peak(program.body, limits).items())
-    found = [f"{size} bytes of scope '{name}', there are {most}" for name, size in peak if (most := limits[name].size) is not None and size > most]
+    found = [
+        f"{size} bytes of scope '{name}', there are {most}"
+        for name, size in peak
+        if (most := limits[name].size) is not None and size > most
+    ]
     return "wants " + " and ".join(found) if found else None
 
 
 def exceeds_levels(program: Program, machine: Machine) -> str | None:
-    """What a scheduled Program wants of levels that the machine has not, as the end of a sentence; None if there is nothing.
+    """What a scheduled Program wants of levels that the machine has not, as the end of a sentence; None if there is
+    nothing.
 
-    Levels that are none, more iterations than units, and buffers in a memory of which each unit has its own that are used on the units but allocated outside.
+    Levels that are none, more iterations than units, and buffers in a memory of which each unit has its own that are
+    used on the units but allocated outside.
     """
     found: list[str] = []
 
@@ -74,7 +106,10 @@ def exceeds_levels(program: Program, machine: Machine) -> str | None:
         if isinstance(s, For) and (name := level_of(s.kind)) is not None:
             units, extent = machine.levels.get(name), int_const(simplify(s.extent))
             if units is None:
-                found.append(f"wants level '{name}' for loop '{s.var.name}', the machine has {', '.join(machine.levels) or 'none'}")
+                found.append(
+                    f"wants level '{name}' for loop '{s.var.name}', the machine has"
+                    f" {', '.join(machine.levels) or 'none'}"
+                )
             elif extent is None or extent > units.units:
                 found.append(f"wants {s.extent} units of '{name}' for loop '{s.var.name}', there are {units.units}")
             level |= {name}
@@ -84,7 +119,10 @@ def exceeds_levels(program: Program, machine: Machine) -> str | None:
                 outside = {**outside, s.buffer.name: scope}
         for name, scope in outside.items():
             if scope.shared_by in level and name in _touched(s):
-                text = f"wants buffer '{name}' on every unit of '{scope.shared_by}', each of which has its own scope '{scope.name}': allocate it in the loop"
+                text = (
+                    f"wants buffer '{name}' on every unit of '{scope.shared_by}', each of which has its own scope"
+                    f" '{scope.name}': allocate it in the loop"
+                )
                 if text not in found:
                     found.append(text)
         for c in stmt_children(s):
@@ -101,8 +139,8 @@ def _touched(s: Stmt) -> set[str]:
 
 
 def _peak(s: Stmt, limits: Mapping[str, Scope]) -> dict[str, int]:
-    """Bytes of each memory that a statement needs at once: of those side by side the most, those around added, on units of a level all together unless each
-    has a memory of its own."""
+    """Bytes of each memory that a statement needs at once: of those side by side the most, those around added, on units
+    of a level all together unless each has a memory of its own."""
     found: dict[str, int] = {}
     for c in stmt_children(s):
         for name, size in _peak(c, limits).items():

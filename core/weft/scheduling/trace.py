@@ -17,7 +17,8 @@ CHOOSE = "choose"
 
 @dataclass(frozen=True)
 class Step:
-    """One primitive applied, or one choice made (`do` is "choose", args are name and candidates, `default` without a record, result the value)."""
+    """One primitive applied, or one choice made (`do` is "choose", args are name and candidates, `default` without a
+    record, result the value)."""
 
     do: str
     args: tuple[Any, ...]
@@ -44,7 +45,12 @@ class Trace:
         return {s.args[0]: s.result for s in self.steps if s.do == CHOOSE}
 
     def to_json(self) -> str:
-        return json.dumps([{"do": s.do, "args": s.args, **({"kwargs": s.kwargs} if s.kwargs else {}), "result": s.result} for s in self.steps])
+        return json.dumps(
+            [
+                {"do": s.do, "args": s.args, **({"kwargs": s.kwargs} if s.kwargs else {}), "result": s.result}
+                for s in self.steps
+            ]
+        )
 
     @staticmethod
     def from_json(text: str) -> Trace:
@@ -55,7 +61,12 @@ class Trace:
         """
         try:
             read = [(str(s["do"]), tuple(s["args"]), s.get("kwargs", {}), s.get("result")) for s in json.loads(text)]
-            return Trace([Step(do, _plain(args), {k: _plain(v) for k, v in kwargs.items()}, _plain(result)) for do, args, kwargs, result in read])
+            return Trace(
+                [
+                    Step(do, _plain(args), {k: _plain(v) for k, v in kwargs.items()}, _plain(result))
+                    for do, args, kwargs, result in read
+                ]
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ScheduleError("the text is no schedule trace", where=text[:200], why=str(error)) from error
 
@@ -81,11 +92,18 @@ def replay(program: Program, trace: Trace, intrinsics: Mapping[str, Intrinsic] |
         primitive = current_name(s.do)
         if primitive not in PRIMITIVES:
             close = nearest(s.do, PRIMITIVES)
-            raise ScheduleError(f"step {k} of the trace, '{s.do}', is no primitive", hint=f"did you mean '{close}'?" if close else None)
+            raise ScheduleError(
+                f"step {k} of the trace, '{s.do}', is no primitive", hint=f"did you mean '{close}'?" if close else None
+            )
         program, result = apply_primitive(program, primitive, s.args, s.kwargs, intrinsics or {})
         if _plain(result) != s.result:
             why = f"it gave {s.result!r} when recorded"
-            raise ScheduleError(f"step {k} of the trace gives {_plain(result)!r}", where=str(s), why=why, hint="the trace is of another program")
+            raise ScheduleError(
+                f"step {k} of the trace gives {_plain(result)!r}",
+                where=str(s),
+                why=why,
+                hint="the trace is of another program",
+            )
     return program
 
 

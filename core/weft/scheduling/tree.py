@@ -1,4 +1,5 @@
-"""Programs as trees with names: find a loop, block or allocation, replace it, name something new, say what went wrong where."""
+"""Programs as trees with names: find a loop, block or allocation, replace it, name something new, say what went wrong
+where."""
 
 from __future__ import annotations
 
@@ -10,7 +11,20 @@ from weft import dtypes as dt
 from weft.errors import ScheduleError, nearest
 from weft.expr.nodes import And, Const, Expr, Var, all_of
 from weft.forks import cached_property
-from weft.loop.nodes import Allocate, Block, Buffer, For, Let, Program, Seq, Stmt, seq, stmt_children, substitute_stmt, with_stmt_children
+from weft.loop.nodes import (
+    Allocate,
+    Block,
+    Buffer,
+    For,
+    Let,
+    Program,
+    Seq,
+    Stmt,
+    seq,
+    stmt_children,
+    substitute_stmt,
+    with_stmt_children,
+)
 
 Path = tuple[Stmt, ...]
 S = TypeVar("S", bound=Stmt)
@@ -70,7 +84,11 @@ class Tree:
         if name in paths:
             return paths[name]
         close = nearest(name, paths)
-        raise self.error(step, f"there is no {kind} '{name}'", hint=f"did you mean '{close}'?" if close else f"{kind}s: {', '.join(paths) or 'none'}")
+        raise self.error(
+            step,
+            f"there is no {kind} '{name}'",
+            hint=f"did you mean '{close}'?" if close else f"{kind}s: {', '.join(paths) or 'none'}",
+        )
 
     def loops_around(self, block: str) -> list[For]:
         return [s for s in self.block_paths[block] if isinstance(s, For)]
@@ -96,12 +114,19 @@ class Tree:
         return name
 
     # -- refusing
-    def error(self, step: str, why: str, mark: Iterable[str] | Mapping[str, str] = (), hint: str | None = None) -> ScheduleError:
+    def error(
+        self, step: str, why: str, mark: Iterable[str] | Mapping[str, str] = (), hint: str | None = None
+    ) -> ScheduleError:
         """The refusal of `step`, with the program and the marked names in it."""
         from weft.loop.printer import excerpt
 
         marks = mark if isinstance(mark, Mapping) else tuple(mark)
-        return ScheduleError(f"{step} may not act on program '{self.program.name}'", where=excerpt(self.program, marks), why=why, hint=hint)
+        return ScheduleError(
+            f"{step} may not act on program '{self.program.name}'",
+            where=excerpt(self.program, marks),
+            why=why,
+            hint=hint,
+        )
 
 
 def rebuild(path: Path, new: Stmt | None, stop: int = 0) -> Stmt | None:
@@ -117,7 +142,8 @@ def rebuild(path: Path, new: Stmt | None, stop: int = 0) -> Stmt | None:
 
 
 def rebuild_all(stmt: Stmt, new: Sequence[tuple[Path, Stmt | None]], dropped: Path = ()) -> Stmt | None:
-    """The whole program where statements at the ends of paths became others (None: gone), and an allocation its body; only what lies on a path is looked at."""
+    """The whole program where statements at the ends of paths became others (None: gone), and an allocation its body;
+    only what lies on a path is looked at."""
     ends = {id(path[-1]): s for path, s in new}
     along = {id(s) for path in (*(path for path, _ in new), dropped) for s in path}
 

@@ -15,8 +15,8 @@ RESULT = "winograd"
 
 
 def stages_of(program: Program) -> dict[str, Block]:
-    """The blocks of the one Winograd convolution of a group by role, its result as "winograd"; empty if there is none, or
-    not one."""
+    """The blocks of the one Winograd convolution of a group by role, its result as "winograd"; empty if there is none,
+    or not one."""
     found: dict[str, Block] = {}
     for b in access.blocks_of(program):
         role = str(b.annotation("role"))

@@ -19,8 +19,12 @@ Array = np.ndarray[Any, Any]
 @overload
 def evaluate(tensors: Tensor, arrays: Mapping[Tensor, Array], dims: Mapping[str, int] | None = None) -> Array: ...
 @overload
-def evaluate(tensors: Sequence[Tensor], arrays: Mapping[Tensor, Array], dims: Mapping[str, int] | None = None) -> tuple[Array, ...]: ...
-def evaluate(tensors: Tensor | Sequence[Tensor], arrays: Mapping[Tensor, Array], dims: Mapping[str, int] | None = None) -> Array | tuple[Array, ...]:
+def evaluate(
+    tensors: Sequence[Tensor], arrays: Mapping[Tensor, Array], dims: Mapping[str, int] | None = None
+) -> tuple[Array, ...]: ...
+def evaluate(
+    tensors: Tensor | Sequence[Tensor], arrays: Mapping[Tensor, Array], dims: Mapping[str, int] | None = None
+) -> Array | tuple[Array, ...]:
     """The arrays of `tensors`.
 
     Args:
@@ -28,7 +32,8 @@ def evaluate(tensors: Tensor | Sequence[Tensor], arrays: Mapping[Tensor, Array],
         dims: the symbols in shapes and formulas.
 
     Raises:
-        TensorError: a placeholder without data or with data of another dtype or shape; an element read outside its tensor.
+        TensorError: a placeholder without data or with data of another dtype or shape; an element read outside its
+        tensor.
     """
     run = _Evaluation(dict(arrays), dict(dims or {}))
     if isinstance(tensors, Tensor):
@@ -44,7 +49,9 @@ class _Evaluation:
         for tensor, data in arrays.items():
             shape = self.shape(tensor.shape)
             if data.shape != shape or data.dtype != tensor.dtype.numpy:
-                raise TensorError(f"tensor '{tensor.name}': expected {tensor.dtype}{list(shape)}, got {data.dtype}{list(data.shape)}")
+                raise TensorError(
+                    f"tensor '{tensor.name}': expected {tensor.dtype}{list(shape)}, got {data.dtype}{list(data.shape)}"
+                )
             self.keep(tensor, data)
 
     def keep(self, tensor: Tensor, data: Array) -> None:
@@ -59,7 +66,9 @@ class _Evaluation:
             source = tensor.source
             if isinstance(source, Placeholder):
                 raise TensorError(f"the placeholder '{tensor.name}' has no data")
-            self.keep(tensor, self.compute(tensor, source) if isinstance(source, Compute) else self.scan(tensor, source))
+            self.keep(
+                tensor, self.compute(tensor, source) if isinstance(source, Compute) else self.scan(tensor, source)
+            )
         return self.done[id(tensor)]
 
     def load(self, node: Any, indices: Sequence[Any]) -> Any:
@@ -67,7 +76,10 @@ class _Evaluation:
         data = self.array(node.tensor)
         for axis, (i, n) in enumerate(zip(indices, data.shape)):
             if np.size(i) and (np.min(i) < 0 or np.max(i) >= n):
-                raise TensorError(f"'{node}' reads outside '{node.tensor.name}'", why=f"index {axis} takes {np.min(i)} … {np.max(i)}, the extent is {n}")
+                raise TensorError(
+                    f"'{node}' reads outside '{node.tensor.name}'",
+                    why=f"index {axis} takes {np.min(i)} … {np.max(i)}, the extent is {n}",
+                )
         return data[tuple(indices)]
 
     def formula(self, expr: Expr, env: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
@@ -95,7 +107,9 @@ class _Evaluation:
             right = tuple(Var(f"right{q}", v.dtype) for q, v in enumerate(reduce.values))
             combined = reduce.reducer.combine(left, right)
             for step in itertools.product(*(range(n) for n in extents)):
-                given = {v.name: t for v, t in zip(left, total)} | {v.name: x[_last(step)] for v, x in zip(right, values)}
+                given = {v.name: t for v, t in zip(left, total)} | {
+                    v.name: x[_last(step)] for v, x in zip(right, values)
+                }
                 total = tuple(np.asarray(evaluate_expr(c, given)) for c in combined)
         return np.array(np.broadcast_to(total[reduce.index], shape))
 

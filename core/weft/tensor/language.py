@@ -1,11 +1,11 @@
 """Index formulas over whole tensors: what an operator computes, not how.
 
-    Tensor  := Placeholder | Compute(axes, body) | Scan(steps, init, update)
-    body    := Expr over axes, with Read(tensor, indices); or Reduce at the top: reducer over reduce axes
-    Reducer := identity, combine; over tuples too (argmax)
+Tensor  := Placeholder | Compute(axes, body) | Scan(steps, init, update)
+body    := Expr over axes, with Read(tensor, indices); or Reduce at the top: reducer over reduce axes
+Reducer := identity, combine; over tuples too (argmax)
 
-    n = var("n"); A = placeholder((n, 64)); k = reduce_axis(64)
-    C = compute((n, n), lambda i, j: sum(A[i, k] * A[j, k], axis=k))
+n = var("n"); A = placeholder((n, 64)); k = reduce_axis(64)
+C = compute((n, n), lambda i, j: sum(A[i, k] * A[j, k], axis=k))
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ def as_dim(value: object) -> Dim:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TensorError(f"a size is an integer or a formula, got {type(value).__name__}", hint='for example 16, or weft.var("n")') from None
+        raise TensorError(
+            f"a size is an integer or a formula, got {type(value).__name__}", hint='for example 16, or weft.var("n")'
+        ) from None
 
 
 def _shape(shape: object) -> tuple[Dim, ...]:
     """Dimensions. Raises TensorError if it is no sequence of them."""
     if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
-        raise TensorError(f"a shape is a list of sizes, got {type(shape).__name__}", hint='for example (4, weft.var("n"))')
+        raise TensorError(
+            f"a shape is a list of sizes, got {type(shape).__name__}", hint='for example (4, weft.var("n"))'
+        )
     return tuple(as_dim(d) for d in shape)
 
 
@@ -72,7 +76,9 @@ def _takes(function: Callable[..., Any], count: int, of: str) -> None:
     try:
         signature.bind(*range(count))
     except TypeError as error:
-        raise TensorError(f"the function of {of} is called with {count} argument(s), one for each dimension", why=str(error)) from None
+        raise TensorError(
+            f"the function of {of} is called with {count} argument(s), one for each dimension", why=str(error)
+        ) from None
 
 
 def _axes(axis: object) -> tuple[ReduceAxis, ...]:
@@ -144,7 +150,14 @@ class Reduce(Expr):
     __slots__ = ("axes", "index", "init", "reducer", "values")
     fields = ("reducer", "values", "axes", "index", "init")
 
-    def __init__(self, reducer: Reducer, values: tuple[Expr, ...], axes: tuple[ReduceAxis, ...], index: int = 0, init: tuple[Expr, ...] | None = None) -> None:
+    def __init__(
+        self,
+        reducer: Reducer,
+        values: tuple[Expr, ...],
+        axes: tuple[ReduceAxis, ...],
+        index: int = 0,
+        init: tuple[Expr, ...] | None = None,
+    ) -> None:
         self.reducer, self.values, self.axes, self.index = reducer, values, axes, index
         self.init = init if init is not None else reducer.identity([v.dtype for v in values])
         self.dtype = values[index].dtype
@@ -159,7 +172,9 @@ class Reduce(Expr):
 class Tensor:
     """A named array of `shape` (ints or formulas) and `dtype`; `source` says where its elements come from."""
 
-    def __init__(self, name: str, shape: Sequence[Dim], dtype: DType, source: Placeholder | Compute | Scan, output: int = 0) -> None:
+    def __init__(
+        self, name: str, shape: Sequence[Dim], dtype: DType, source: Placeholder | Compute | Scan, output: int = 0
+    ) -> None:
         self.name, self.shape, self.dtype, self.source, self.output = name, tuple(shape), dtype, source, output
 
     @property
@@ -276,7 +291,9 @@ def depends_on(tensor: Tensor, states: Sequence[Tensor], step: Var) -> bool:
         if id(t) in seen:
             continue
         seen.add(id(t))
-        if isinstance(t.source, Compute) and any(isinstance(n, Var) and n.name == step.name for b in t.source.bodies for n in walk(b)):
+        if isinstance(t.source, Compute) and any(
+            isinstance(n, Var) and n.name == step.name for b in t.source.bodies for n in walk(b)
+        ):
             return True
         stack.extend(t.inputs)
     return False
@@ -313,7 +330,13 @@ def _resolve(body: Any) -> Any:
     return body
 
 
-def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | None = None, axes: Sequence[str] | None = None, role: str = "") -> Any:
+def compute(
+    shape: Sequence[ExprLike],
+    formula: Callable[..., Any],
+    name: str | None = None,
+    axes: Sequence[str] | None = None,
+    role: str = "",
+) -> Any:
     """The tensor whose element [i, j, …] is formula(i, j, …).
 
     `role`: of an algorithm with a schedule of its own, what the schedule knows this part by, whatever its name.
@@ -327,7 +350,10 @@ def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | 
     dims = _shape(shape)
     prefix = name or _fresh("C")
     if not callable(formula):
-        raise TensorError(f"compute '{prefix}' takes a function of the indices, got {type(formula).__name__}", hint="for example lambda i, j: a[i, j] + 1")
+        raise TensorError(
+            f"compute '{prefix}' takes a function of the indices, got {type(formula).__name__}",
+            hint="for example lambda i, j: a[i, j] + 1",
+        )
     variables = tuple(Var(n, dt.int64) for n in (axes or [f"{prefix}_i{k}" for k in range(len(dims))]))
     _takes(formula, len(variables), f"compute '{prefix}'")
     body = formula(*variables)
@@ -337,17 +363,27 @@ def compute(shape: Sequence[ExprLike], formula: Callable[..., Any], name: str | 
     for b in bodies:
         for node in walk(b):
             if isinstance(node, Reduce) and node is not b:
-                raise TensorError(f"compute '{prefix}' uses a reduction inside a formula", hint="give the reduction a compute of its own")
+                raise TensorError(
+                    f"compute '{prefix}' uses a reduction inside a formula",
+                    hint="give the reduction a compute of its own",
+                )
     if len(bodies) > 1 and not all(isinstance(b, Reduce) for b in bodies):
         raise TensorError(f"compute '{prefix}' returns several formulas that are not one reduction")
     expect(role, str, f"the role of compute '{prefix}'", "a text", TensorError)
     source = Compute(variables, dims, bodies, role)
-    outputs = tuple(Tensor(prefix if len(bodies) == 1 else f"{prefix}_{q}", dims, b.dtype, source, q) for q, b in enumerate(bodies))
+    outputs = tuple(
+        Tensor(prefix if len(bodies) == 1 else f"{prefix}_{q}", dims, b.dtype, source, q) for q, b in enumerate(bodies)
+    )
     return outputs if isinstance(body, tuple) else outputs[0]
 
 
 def scan(
-    length: ExprLike, init: Sequence[Tensor], step: Callable[..., Any], name: str | None = None, last: bool = False, reverse: bool = False
+    length: ExprLike,
+    init: Sequence[Tensor],
+    step: Callable[..., Any],
+    name: str | None = None,
+    last: bool = False,
+    reverse: bool = False,
 ) -> tuple[Tensor, ...]:
     """A recurrence over `length` steps.
 
@@ -360,7 +396,10 @@ def scan(
     _name(name)
     prefix = name or _fresh("S")
     if not isinstance(init, (tuple, list)) or not init or not all(isinstance(s, Tensor) for s in init):
-        raise TensorError(f"scan '{prefix}' begins with a list of tensors, the state before its first step", hint="give init=[tensor, …]")
+        raise TensorError(
+            f"scan '{prefix}' begins with a list of tensors, the state before its first step",
+            hint="give init=[tensor, …]",
+        )
     if not callable(step):
         raise TensorError(f"scan '{prefix}' takes a function of t and the states, got {type(step).__name__}")
     as_dim(length)
@@ -386,8 +425,14 @@ def lowest(dtype: DType) -> Const:
         return Const(False, dtype)
     if dtype.is_float:
         finite = float(ml_dtypes.finfo(dtype.numpy).min)  # type: ignore[no-untyped-call]
-        return Const(-float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite, dtype)
-    return Const(int(np.iinfo(dtype.numpy).min) if dtype.bits >= 8 else (-(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0), dtype)
+        return Const(
+            -float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite,
+            dtype,
+        )
+    return Const(
+        int(np.iinfo(dtype.numpy).min) if dtype.bits >= 8 else (-(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0),
+        dtype,
+    )
 
 
 def highest(dtype: DType) -> Const:
@@ -399,18 +444,28 @@ def highest(dtype: DType) -> Const:
         return Const(True, dtype)
     if dtype.is_float:
         finite = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
-        return Const(float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite, dtype)
-    return Const(int(np.iinfo(dtype.numpy).max) if dtype.bits >= 8 else (1 << (dtype.bits - (dtype.kind == "int"))) - 1, dtype)
+        return Const(
+            float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite,
+            dtype,
+        )
+    return Const(
+        int(np.iinfo(dtype.numpy).max) if dtype.bits >= 8 else (1 << (dtype.bits - (dtype.kind == "int"))) - 1, dtype
+    )
 
 
-def _arg_reducer(name: str, better: Callable[[Expr, Expr], Expr], start: Callable[[DType], Const], last: bool) -> Reducer:
+def _arg_reducer(
+    name: str, better: Callable[[Expr, Expr], Expr], start: Callable[[DType], Const], last: bool
+) -> Reducer:
     def combine(x: Sequence[Expr], y: Sequence[Expr]) -> tuple[Expr, ...]:
         """x, y = (value, index); the first (or last) index of the best value; NaN wins."""
         nan_y = e.const(False) if not y[0].dtype.is_float else e.ne(y[0], y[0])
         nan_x = e.const(False) if not x[0].dtype.is_float else e.ne(x[0], x[0])
         tie = e.eq(x[0], y[0]) | (nan_x & nan_y)
         nearer = e.lt(x[1], y[1]) if last else e.lt(y[1], x[1])
-        take = e.and_(e.not_(e.and_(nan_x, e.not_(nan_y))), better(y[0], x[0]) | e.and_(nan_y, e.not_(nan_x)) | e.and_(tie, e.or_(nearer, e.lt(x[1], 0))))
+        take = e.and_(
+            e.not_(e.and_(nan_x, e.not_(nan_y))),
+            better(y[0], x[0]) | e.and_(nan_y, e.not_(nan_x)) | e.and_(tie, e.or_(nearer, e.lt(x[1], 0))),
+        )
         return e.select(take, y[0], x[0]), e.select(take, y[1], x[1])
 
     return Reducer(name, 2, lambda d: (start(d[0]), Const(-1, d[1])), combine)
@@ -433,13 +488,17 @@ REDUCERS: dict[str, Reducer] = {
 }
 
 
-def reduce(reducer: Reducer | str, values: ExprLike | Sequence[ExprLike], axis: ReduceAxis | Sequence[ReduceAxis]) -> Any:
+def reduce(
+    reducer: Reducer | str, values: ExprLike | Sequence[ExprLike], axis: ReduceAxis | Sequence[ReduceAxis]
+) -> Any:
     """The reduction of `values` over `axis`: one formula, or a tuple of them for reducers of width > 1."""
     r = REDUCERS.get(reducer) if isinstance(reducer, str) else reducer
     if not isinstance(r, Reducer):
         raise TensorError(f"there is no reducer {reducer!r}", hint=f"known: {', '.join(REDUCERS)}")
     axes = _axes(axis)
-    exprs = tuple(_formula(v, f"the reduction '{r.name}'") for v in (values if isinstance(values, (tuple, list)) else (values,)))
+    exprs = tuple(
+        _formula(v, f"the reduction '{r.name}'") for v in (values if isinstance(values, (tuple, list)) else (values,))
+    )
     if len(exprs) != r.width:
         raise TensorError(f"reducer '{r.name}' takes {r.width} value(s), got {len(exprs)}")
     results = tuple(Reduce(r, exprs, axes, q) for q in range(r.width))

@@ -1,9 +1,10 @@
 """Code generation: a lowered loop Program becomes instructions.
 
-Schedules have put intrinsics in the place of loops: what is left are loops, memory, and calls of instructions by the names that `weft_npu.intrinsics`
-gives them. A call becomes an instruction; the loops that hold it alone become dimensions of it as far as it has some, since what reads and writes
-elements one by one may as well do so many at a time. A buffer that is allocated in a loop has two places, taken in turn, if there is room: so the next
-iteration is copied in while this one is computed. Loops that are left without instructions, and conditions, are listed by `check`.
+Schedules have put intrinsics in the place of loops: what is left are loops, memory, and calls of instructions by the
+names that `weft_npu.intrinsics` gives them. A call becomes an instruction; the loops that hold it alone become
+dimensions of it as far as it has some, since what reads and writes elements one by one may as well do so many at a
+time. A buffer that is allocated in a loop has two places, taken in turn, if there is room: so the next iteration is
+copied in while this one is computed. Loops that are left without instructions, and conditions, are listed by `check`.
 """
 
 from __future__ import annotations
@@ -18,16 +19,55 @@ from weft.expr.affine import affine
 from weft.expr.nodes import Const, Expr, const, substitute
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.loop.nodes import Allocate, Buffer, Evaluate, For, If, IntrinsicCall, Let, Load, Program, Seq, Stmt, Store, int_const, stmt_children
-from weft_npu.isa import DRAM, MAX_RANK, MEMORIES, ROWS, TILE, VECTOR, VECTOR_OPS, Instruction, Kernel, Term, View, encode
+from weft.loop.nodes import (
+    Allocate,
+    Buffer,
+    Evaluate,
+    For,
+    If,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    int_const,
+    stmt_children,
+)
+from weft_npu.isa import (
+    DRAM,
+    MAX_RANK,
+    MEMORIES,
+    ROWS,
+    TILE,
+    VECTOR,
+    VECTOR_OPS,
+    Instruction,
+    Kernel,
+    Term,
+    View,
+    encode,
+)
 
 DISTRIBUTION = "weft-npu"
 SCOPES = {f"npu.{name}": number for number, name in enumerate(MEMORIES)}
 ALIGN = 256  # bytes, the machine's interlocks
-GEMM = {"gemm8x8": "gemm8x8", "fuse_gemm8x8_add": "fuse_gemm8x8_add", "gemm1x8": "gemm8x8", "fuse_gemm1x8_add": "fuse_gemm8x8_add"}
+GEMM = {
+    "gemm8x8": "gemm8x8",
+    "fuse_gemm8x8_add": "fuse_gemm8x8_add",
+    "gemm1x8": "gemm8x8",
+    "fuse_gemm1x8_add": "fuse_gemm8x8_add",
+}
 SAME = {"vec.atleast": "vec.max", "vec.atmost": "vec.min", "vec.number": "vec.copy"}
 """Calls that are another instruction by its own name."""
-STEPS = {"vec.sum": "vec.add", "vec.mac": "vec.fma", "vec.product": "vec.mul", "vec.greatest": "vec.max", "vec.least": "vec.min"}
+STEPS = {
+    "vec.sum": "vec.add",
+    "vec.mac": "vec.fma",
+    "vec.product": "vec.mul",
+    "vec.greatest": "vec.max",
+    "vec.least": "vec.min",
+}
 """One step of a reduction → the instruction that has the result as its last source, too."""
 STARTS = {"vec.zero": 0.0, "vec.one": 1.0, "vec.lowest": float("-inf"), "vec.highest": float("inf")}
 
@@ -38,7 +78,8 @@ class _Unfit(Exception):
 
 @dataclass(frozen=True)
 class _Home:
-    """Where a buffer lies: first element; `ring`: the depth of the loop by whose counter two places are taken in turn, and the size of one."""
+    """Where a buffer lies: first element; `ring`: the depth of the loop by whose counter two places are taken in turn,
+    and the size of one."""
 
     memory: int
     base: int = 0
@@ -150,7 +191,8 @@ class _Emitter:
             self.problems.append(f"buffer '{b.name}' lies in '{b.scope}'; the npu has {', '.join(SCOPES)}")
 
     def plan(self) -> None:
-        """Which buffers get two places: all that are allocated in loops, less the largest ones until everything has room."""
+        """Which buffers get two places: all that are allocated in loops, less the largest ones until everything has
+        room."""
         inside: dict[str, int] = {}
 
         def look(s: Stmt, looped: bool) -> None:
@@ -174,7 +216,10 @@ class _Emitter:
             fit = [n for n in chosen if SCOPES[self._scope(n)] in over]
             if not fit:
                 for m in sorted(over):
-                    self.problems.append(f"{DISTRIBUTION}: the schedule wants {wanted[m]} bytes of scope 'npu.{MEMORIES[m]}', there are {self.memories[m]}")
+                    self.problems.append(
+                        f"{DISTRIBUTION}: the schedule wants {wanted[m]} bytes of scope 'npu.{MEMORIES[m]}', there are"
+                        f" {self.memories[m]}"
+                    )
                 return
             chosen.remove(fit[-1])
         self.doubled = frozenset(chosen)
@@ -279,12 +324,18 @@ class _Emitter:
             source, target = self._operands(args[:-MAX_RANK], MAX_RANK, nest)
             self._copy(name, target, source, self._lengths(args[-MAX_RANK:]), nest)
         elif name in STARTS:
-            self._vector("vec.copy", [*self._operands(args[:-2], 2, nest), STARTS[name]], self._lengths(args[-2:]), nest)
+            self._vector(
+                "vec.copy", [*self._operands(args[:-2], 2, nest), STARTS[name]], self._lengths(args[-2:]), nest
+            )
         elif op in STEPS or SAME.get(name, name).removeprefix("vec.") in VECTOR_OPS:
             *sources, target = self._operands(args[:-2], 2, nest)
             if name in STEPS:
                 sources.append(target)
-            op = STEPS[name] if name in STEPS else SAME.get(name, "vec.mul" if op == "vec.mac" else "vec.copy" if op in STEPS else name)
+            op = (
+                STEPS[name]
+                if name in STEPS
+                else SAME.get(name, "vec.mul" if op == "vec.mac" else "vec.copy" if op in STEPS else name)
+            )
             self._vector(op, [target, *sources], self._lengths(args[-2:]), nest)
         else:
             raise _Unfit(f"the npu has no instruction '{name}'")
@@ -321,16 +372,34 @@ class _Emitter:
                 steps = {v: parts.coefficient(v) for v in parts.coefficients}
                 first = simplify(parts.rest)
                 if isinstance(first, Const) and None not in steps.values():
-                    return _Operand(self.homes[at.buffer.name], {v: int(c or 0) for v, c in steps.items()}, int(first.value), strides)
+                    return _Operand(
+                        self.homes[at.buffer.name],
+                        {v: int(c or 0) for v, c in steps.items()},
+                        int(first.value),
+                        strides,
+                    )
         raise _Unfit(f"the address {at.buffer.name}[{index}] is no affine formula of loops")
 
     # -- instructions
-    def _emit(self, op: str, shape: tuple[int, ...], operands: Sequence[_Operand | float], nest: Sequence[tuple[str, int]]) -> None:
+    def _emit(
+        self, op: str, shape: tuple[int, ...], operands: Sequence[_Operand | float], nest: Sequence[tuple[str, int]]
+    ) -> None:
         """An instruction in its loops as they are."""
-        axes = [_Axis(n, tuple(x.steps.get(v, 0) if isinstance(x, _Operand) else 0 for x in operands)) for v, n in nest if n > 1]
+        axes = [
+            _Axis(n, tuple(x.steps.get(v, 0) if isinstance(x, _Operand) else 0 for x in operands))
+            for v, n in nest
+            if n > 1
+        ]
         self._looped(op, shape, operands, axes, [() if isinstance(x, float) else x.strides for x in operands])
 
-    def _looped(self, op: str, shape: tuple[int, ...], operands: Sequence[_Operand | float], axes: Sequence[_Axis], strides: Sequence[Sequence[int]]) -> None:
+    def _looped(
+        self,
+        op: str,
+        shape: tuple[int, ...],
+        operands: Sequence[_Operand | float],
+        axes: Sequence[_Axis],
+        strides: Sequence[Sequence[int]],
+    ) -> None:
         depth = len(self.loops)
         views: list[View | float] = []
         for k, x in enumerate(operands):
@@ -341,22 +410,43 @@ class _Emitter:
             terms += [Term(depth + d, a.moves[k]) for d, a in enumerate(axes) if a.moves[k]]
             if x.home.ring is not None:
                 terms.append(Term(x.home.ring[0], x.home.ring[1], 2))
-            views.append(View(x.home.memory, x.home.base + x.first, tuple(strides[k]), tuple(sorted(terms, key=lambda t: t.loop))))
+            views.append(
+                View(
+                    x.home.memory, x.home.base + x.first, tuple(strides[k]), tuple(sorted(terms, key=lambda t: t.loop))
+                )
+            )
         self.code += [Instruction("loop", (a.size,)) for a in axes]
         self.code.append(Instruction(op, shape, tuple(views)))
         self.code += [Instruction("end") for _ in axes]
 
-    def _axes(self, operands: Sequence[_Operand | float], lengths: Sequence[int], nest: Sequence[tuple[str, int]]) -> list[_Axis]:
+    def _axes(
+        self, operands: Sequence[_Operand | float], lengths: Sequence[int], nest: Sequence[tuple[str, int]]
+    ) -> list[_Axis]:
         """The loops of a nest and the dimensions of its instruction, outermost first, without those of one step."""
-        loops = [_Axis(n, tuple(x.steps.get(v, 0) if isinstance(x, _Operand) else 0 for x in operands)) for v, n in nest]
-        dims = [_Axis(n, tuple(x.strides[d] if isinstance(x, _Operand) else 0 for x in operands)) for d, n in enumerate(lengths)]
+        loops = [
+            _Axis(n, tuple(x.steps.get(v, 0) if isinstance(x, _Operand) else 0 for x in operands)) for v, n in nest
+        ]
+        dims = [
+            _Axis(n, tuple(x.strides[d] if isinstance(x, _Operand) else 0 for x in operands))
+            for d, n in enumerate(lengths)
+        ]
         return [a for a in (*loops, *dims) if a.size > 1]
 
-    def _copy(self, op: str, target: _Operand | float, source: _Operand | float, lengths: Sequence[int], nest: Sequence[tuple[str, int]]) -> None:
+    def _copy(
+        self,
+        op: str,
+        target: _Operand | float,
+        source: _Operand | float,
+        lengths: Sequence[int],
+        nest: Sequence[tuple[str, int]],
+    ) -> None:
         """A copy, the elements in the order of DRAM; what lies side by side on both sides is one dimension."""
         outside = 0 if op == "dma.store" else 1
         axes: list[_Axis] = []
-        for a in sorted(self._axes([target, source], lengths, nest), key=lambda a: (-abs(a.moves[outside]), -abs(a.moves[1 - outside]))):
+        for a in sorted(
+            self._axes([target, source], lengths, nest),
+            key=lambda a: (-abs(a.moves[outside]), -abs(a.moves[1 - outside])),
+        ):
             last = axes[-1] if axes else None
             if last is not None and all(m == n * a.size for m, n in zip(last.moves, a.moves)):
                 axes[-1] = _Axis(last.size * a.size, a.moves)
@@ -366,8 +456,11 @@ class _Emitter:
         strides = [[a.moves[k] for a in inner] for k in range(2)]
         self._looped(op, tuple(a.size for a in inner), [target, source], outer, strides)
 
-    def _vector(self, op: str, operands: Sequence[_Operand | float], lengths: Sequence[int], nest: Sequence[tuple[str, int]]) -> None:
-        """A vector instruction. Loops that come back to an element stay around it, in their order; of the others as many as it has room for are in it."""
+    def _vector(
+        self, op: str, operands: Sequence[_Operand | float], lengths: Sequence[int], nest: Sequence[tuple[str, int]]
+    ) -> None:
+        """A vector instruction. Loops that come back to an element stay around it, in their order; of the others as
+        many as it has room for are in it."""
         axes = self._axes(operands, lengths, nest)
         order: list[int] = []
         reach = 0
@@ -377,9 +470,15 @@ class _Emitter:
                 reach += abs(axes[k].moves[0]) * (axes[k].size - 1)
         moving, still = [axes[k] for k in order], [a for k, a in enumerate(axes) if k not in order]
         columns = moving.pop(0) if moving and moving[0].size <= VECTOR else _Axis(1, (0,) * len(operands))
-        while moving and columns.size * moving[0].size <= VECTOR and all(m == n * columns.size for m, n in zip(moving[0].moves, columns.moves)):
+        while (
+            moving
+            and columns.size * moving[0].size <= VECTOR
+            and all(m == n * columns.size for m, n in zip(moving[0].moves, columns.moves))
+        ):
             columns = _Axis(columns.size * moving.pop(0).size, columns.moves)
-        rows = next((a for a in moving if a.size <= ROWS and a.size * columns.size <= VECTOR), _Axis(1, (0,) * len(operands)))
+        rows = next(
+            (a for a in moving if a.size <= ROWS and a.size * columns.size <= VECTOR), _Axis(1, (0,) * len(operands))
+        )
         outer = [*still, *(a for a in reversed(moving) if a is not rows)]
         strides = [(rows.moves[k], columns.moves[k]) for k in range(len(operands))]
         self._looped(op, (rows.size, columns.size), operands, outer, strides)

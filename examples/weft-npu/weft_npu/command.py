@@ -1,4 +1,5 @@
-"""`weft npu-report model.onnx`: compiles a model, runs it once on random inputs, and prints cycles and utilisation kernel by kernel."""
+"""`weft npu-report model.onnx`: compiles a model, runs it once on random inputs, and prints cycles and utilisation
+kernel by kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def npu_report(
     inputs = {}
     for i in exe.inputs:
         if not all(isinstance(d, int) for d in i.shape):
-            raise InputError(f"input '{i.name}' has a size that only a run knows", where=str(i), hint="the npu takes models of constant sizes")
+            raise InputError(
+                f"input '{i.name}' has a size that only a run knows",
+                where=str(i),
+                hint="the npu takes models of constant sizes",
+            )
         inputs[i.name] = rng.standard_normal([int(d) for d in i.shape]).astype(dtype(i.dtype).numpy)
     device = open_device("npu")
     assert isinstance(device, Npu)

@@ -33,10 +33,14 @@ def unpack(image: bytes, entries: Mapping[str, int]) -> dict[str, Kernel]:
     found = {}
     for name, at in entries.items():
         if not 0 <= at <= len(image) - 4:
-            raise ExecutionError(f"kernel '{name}' of the npu lies outside its section", why=f"it begins at {at} of {len(image)} bytes")
+            raise ExecutionError(
+                f"kernel '{name}' of the npu lies outside its section", why=f"it begins at {at} of {len(image)} bytes"
+            )
         (size,) = struct.unpack_from("<I", image, at)
         if size > len(image) - at - 4:
-            raise ExecutionError(f"kernel '{name}' of the npu is cut short", why=f"it has {size} bytes, {len(image) - at - 4} are there")
+            raise ExecutionError(
+                f"kernel '{name}' of the npu is cut short", why=f"it has {size} bytes, {len(image) - at - 4} are there"
+            )
         found[name] = decode(image[at + 4 : at + 4 + size])
     return found
 
@@ -99,7 +103,10 @@ class Npu(Device):
         views = []
         for k, s in enumerate(buffers):
             if s.offset % 4:
-                raise ExecutionError(f"buffer {k} of kernel '{kernel}' does not begin at a whole element", why=f"it begins at byte {s.offset}")
+                raise ExecutionError(
+                    f"buffer {k} of kernel '{kernel}' does not begin at a whole element",
+                    why=f"it begins at byte {s.offset}",
+                )
             views.append(s.memory.handle[s.offset // 4 : (s.offset + s.bytes) // 4])
         found = Run(module.programs[kernel], views, kernel).run()
         self.counts.setdefault(kernel, Counts()).add(found)

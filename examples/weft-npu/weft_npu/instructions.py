@@ -1,7 +1,8 @@
 """From scheduled blocks to instructions: every block is cut until one intrinsic has its meaning, and is tensorized.
 
-Loops are parted where a condition begins or ceases to hold, so that no part has one (`decided`); a formula is staged until each block is one operation
-(`staged`); the innermost loops are cut to lengths that the instruction takes (`tiled`), and an intrinsic takes their place.
+Loops are parted where a condition begins or ceases to hold, so that no part has one (`decided`); a formula is staged
+until each block is one operation (`staged`); the innermost loops are cut to lengths that the instruction takes
+(`tiled`), and an intrinsic takes their place.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ MOST_CASES = 1 << 20
 SLOTS = 8
 """Vectors of VECTOR elements that the memory of vectors holds."""
 _BINARY: dict[type[Expr], str] = {
-    Add: "add", Sub: "sub", Mul: "mul", Div: "div", Max: "max", Min: "min", Lt: "lt", Le: "le", Eq: "eq", And: "and", Or: "or",
+    Add: "add", Sub: "sub", Mul: "mul", Div: "div", Max: "max", Min: "min", Lt: "lt", Le: "le", Eq: "eq", And: "and",
+    Or: "or",
 }  # fmt: skip
 
 
@@ -75,7 +77,8 @@ def instructions(s: Schedule) -> None:
         work += [n for n in s.blocks() if n not in before and n not in work and s.block(n).writes is None]
 
 
-# -- conditions -----------------------------------------------------------------------------------------------------------
+# -- conditions
+# -----------------------------------------------------------------------------------------------------------
 
 
 def decided(s: Schedule) -> None:
@@ -98,7 +101,8 @@ def decided(s: Schedule) -> None:
 
 
 def _outermost(s: Schedule, name: str, loop: str) -> None:
-    """A loop that is to be cut goes around those that hold its block alone: each part has all of them to itself then."""
+    """A loop that is to be cut goes around those that hold its block alone: each part has all of them to itself
+    then."""
     alone = _alone(s, name)
     if loop in alone[1:]:
         s.reorder(loop, *(v for v in alone if v != loop))
@@ -169,7 +173,11 @@ def _left(e: Expr) -> Iterator[Expr]:
         if not any(isinstance(x, Load) for x in walk(e)) and free_vars(e):
             yield e
     else:  # where a quotient stays the same, so does how far the remainder is off
-        yield from (FloorDiv(x.a, x.b) for x in walk(e) if isinstance(x, (FloorDiv, FloorMod)) and not any(isinstance(y, Load) for y in walk(x)))
+        yield from (
+            FloorDiv(x.a, x.b)
+            for x in walk(e)
+            if isinstance(x, (FloorDiv, FloorMod)) and not any(isinstance(y, Load) for y in walk(x))
+        )
 
 
 def _points(q: Expr, sizes: Mapping[str, int]) -> tuple[str, list[int]] | None:
@@ -198,7 +206,8 @@ def _points(q: Expr, sizes: Mapping[str, int]) -> tuple[str, list[int]] | None:
     return best[1], best[2]
 
 
-# -- formulas -------------------------------------------------------------------------------------------------------------
+# -- formulas
+# -------------------------------------------------------------------------------------------------------------
 
 
 def operation(value: Expr, result: Load) -> tuple[str, tuple[Expr, ...]]:
@@ -256,13 +265,19 @@ def parts(value: Expr, result: Load) -> list[Expr]:
     return found
 
 
-# -- one block ------------------------------------------------------------------------------------------------------------
+# -- one block
+# ------------------------------------------------------------------------------------------------------------
 
 
 def instruction(s: Schedule, name: str) -> bool:
-    """A block without open conditions becomes instructions; False: it fell into blocks, each to be seen to by itself."""
+    """A block without open conditions becomes instructions; False: it fell into blocks, each to be seen to by
+    itself."""
     b = s.block(name)
-    if not isinstance(b.body, Store) or any(isinstance(e, Select) for e in walk(b.body.value)) or b.predicate != Const(True, dt.bool_):
+    if (
+        not isinstance(b.body, Store)
+        or any(isinstance(e, Select) for e in walk(b.body.value))
+        or b.predicate != Const(True, dt.bool_)
+    ):
         s.specialize(name)
         b = s.block(name)
     store = b.body
@@ -277,7 +292,9 @@ def instruction(s: Schedule, name: str) -> bool:
     needed = parts(store.value, place)
     most = VECTOR if len(needed) <= SLOTS else 1 << (SLOTS * VECTOR // len(needed)).bit_length() - 1
     if most < 16:
-        raise ScheduleError(f"block '{name}' cannot become instructions", why=f"its formula has {len(needed)} results in between")
+        raise ScheduleError(
+            f"block '{name}' cannot become instructions", why=f"its formula has {len(needed)} results in between"
+        )
     _inwards(s, name)
     tile = tiled(s, name, most)
     if tile is None:
@@ -300,7 +317,8 @@ def instruction(s: Schedule, name: str) -> bool:
 
 
 def _inner(s: Schedule, name: str, most: int) -> list[str]:
-    """The innermost loops that hold a block alone and drive what it stores to: `most` of them with more than one step."""
+    """The innermost loops that hold a block alone and drive what it stores to: `most` of them with more than one
+    step."""
     b = s.block(name)
     store = b.body
     assert isinstance(store, Store)
@@ -329,7 +347,8 @@ def _alone(s: Schedule, name: str) -> Sequence[str]:
 
 
 def tiled(s: Schedule, name: str, most: int) -> str | None:
-    """Cuts the innermost loops of a block to what a vector instruction takes, and gives the outermost of those, or the block, if it has none.
+    """Cuts the innermost loops of a block to what a vector instruction takes, and gives the outermost of those, or the
+    block, if it has none.
 
     None: it fell into blocks, each to be seen to by itself.
     """
@@ -356,4 +375,6 @@ def tiled(s: Schedule, name: str, most: int) -> str | None:
         count *= n
     if tile or not _alone(s, name):
         return tile or name
-    return s.split(_alone(s, name)[-1], [None, 1])[1]  # one element at a time: the loops around are not the instruction's
+    return s.split(_alone(s, name)[-1], [None, 1])[
+        1
+    ]  # one element at a time: the loops around are not the instruction's

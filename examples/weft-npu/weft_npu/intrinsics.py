@@ -1,7 +1,7 @@
 """The machine's instructions as tensor intrinsics: what each means, where its operands lie, its name in code.
 
-Copies and vectors take their lengths as operands, up to what the machine has; a number may stand for an operand of a vector. The vector unit has no
-reductions: one step of a sum, `C += A`, is the update of a reduction over one element.
+Copies and vectors take their lengths as operands, up to what the machine has; a number may stand for an operand of a
+vector. The vector unit has no reductions: one step of a sum, `C += A`, is the update of a reduction over one element.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _gemm(rows: int) -> Intrinsic:
     # Rows lie any number of elements apart: a stride of a convolution is a distance of rows.
     operands = tuple(Operand(n, scope=s, strides=(None, 1)) for n, s in zip("ABC", (A_SCOPE, B_SCOPE, C_SCOPE)))
     name = f"gemm{rows}x8"
-    return Intrinsic(name, c, operands, Call(name), Call("fill_zero") if rows == TILE else None, Call(f"fuse_{name}_add"))
+    return Intrinsic(
+        name, c, operands, Call(name), Call("fill_zero") if rows == TILE else None, Call(f"fuse_{name}_add")
+    )
 
 
 GEMM, GEMV = _gemm(TILE), _gemm(1)
@@ -42,7 +44,10 @@ def _copy(name: str, source: Sequence[str], target: Sequence[str]) -> Intrinsic:
     sizes = [tl.var(f"n{k}") for k in range(MAX_RANK)]
     a = tl.placeholder(sizes, name="A")
     c = tl.compute(sizes, lambda *i: a[i], name="C", axes=[f"i{k}" for k in range(MAX_RANK)])
-    operands = (Operand("A", tuple(source), strides=(None,) * MAX_RANK), Operand("C", tuple(target), strides=(None,) * MAX_RANK))
+    operands = (
+        Operand("A", tuple(source), strides=(None,) * MAX_RANK),
+        Operand("C", tuple(target), strides=(None,) * MAX_RANK),
+    )
     return Intrinsic(name, c, operands, Call(name))
 
 
@@ -57,7 +62,10 @@ F32, BOOL = dt.float32, dt.bool_
 
 
 def _operands(sources: int) -> tuple[Operand, ...]:
-    return (*(Operand("ABD"[k], CHIP, strides=(None, None), number=True) for k in range(sources)), Operand("C", CHIP, strides=(None, None)))
+    return (
+        *(Operand("ABD"[k], CHIP, strides=(None, None), number=True) for k in range(sources)),
+        Operand("C", CHIP, strides=(None, None)),
+    )
 
 
 def _vector(name: str, value: Callable[..., Any], *dtypes: dt.DType) -> Intrinsic:
@@ -71,7 +79,9 @@ def _step(name: str, reducer: str, value: Callable[..., Any], sources: int, star
     """One step of a reduction: C[i, j] becomes reducer(C[i, j], value(…)); the first makes it value(…)."""
     given = [tl.placeholder((_M, _N), F32, "ABD"[k]) for k in range(sources)]
     k = tl.reduce_axis(1, "k")
-    c = tl.compute((_M, _N), lambda i, j: tl.reduce(reducer, value(*(s[i, j] for s in given)), k), name="C", axes=["i", "j"])
+    c = tl.compute(
+        (_M, _N), lambda i, j: tl.reduce(reducer, value(*(s[i, j] for s in given)), k), name="C", axes=["i", "j"]
+    )
     return Intrinsic(name, c, _operands(sources), Call(f"{name}.first"), Call(start), Call(name), limits=_LIMITS)
 
 

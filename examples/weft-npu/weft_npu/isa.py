@@ -1,7 +1,7 @@
 """The instruction set: instructions, their binary form and their text.
 
-A kernel is a list of instructions. `loop n` … `end` repeat what is between them; every other instruction names a shape and its operands.
-An operand is a view of a memory, in elements of float32: the element at index x of the shape lies at
+A kernel is a list of instructions. `loop n` … `end` repeat what is between them; every other instruction names a shape
+and its operands. An operand is a view of a memory, in elements of float32: the element at index x of the shape lies at
 
     base + Σ step·(counter of a loop [% modulo]) + Σ stride·x
 
@@ -14,9 +14,11 @@ A modulo makes a ring of buffers, one of which is filled while another is read. 
     fill_zero  m×n    C                 matrix    C = 0
     gemm8x8    m×k×n  C, A, B           matrix    C = A·B; m, k, n up to 8
     fuse_gemm8x8_add m×k×n C, A, B      matrix    C += A·B
-    vec.NAME   a×b    D, S…             vector    element by element, rows up to ROWS, elements up to VECTOR; see VECTOR_OPS
+    vec.NAME   a×b    D, S…             vector    element by element, rows up to ROWS, elements up to VECTOR; see
+    VECTOR_OPS
 
-A is in the memory of activations, B in that of weights, C in the accumulators, all three with elements side by side in a row.
+A is in the memory of activations, B in that of weights, C in the accumulators, all three with elements side by side in
+a row.
 
 Binary, little endian:
 
@@ -49,7 +51,8 @@ VECTOR_OPS = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "max": 2, "min": 2, "lt": 2, "le": 2, "eq": 2, "and": 2, "or": 2, "not": 1,
     "fma": 3, "select": 3,
 }  # fmt: skip
-"""Name → sources. lt, le, eq give 1 or 0; and, or, not and the first of select take those; fma is a·b + c; max and min hand on what is no number."""
+"""Name → sources. lt, le, eq give 1 or 0; and, or, not and the first of select take those; fma is a·b + c; max and min
+hand on what is no number."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Op:
-    """What an opcode takes. `axes`: per operand the dimensions of the shape that it has; None: all. `where`: per operand its memories."""
+    """What an opcode takes. `axes`: per operand the dimensions of the shape that it has; None: all. `where`: per
+    operand its memories."""
 
     unit: str
     ranks: range
@@ -114,7 +118,10 @@ OPS: dict[str, Op] = {
     "fill_zero": Op("matrix", range(2, 3), (TILE, TILE), (_C,)),
     "gemm8x8": _GEMM,
     "fuse_gemm8x8_add": _GEMM,
-    **{f"vec.{name}": Op("vector", range(2, 3), (ROWS, VECTOR), (_CHIP,) * (1 + n), numbers=True) for name, n in VECTOR_OPS.items()},
+    **{
+        f"vec.{name}": Op("vector", range(2, 3), (ROWS, VECTOR), (_CHIP,) * (1 + n), numbers=True)
+        for name, n in VECTOR_OPS.items()
+    },
 }
 OPCODES = {name: number for number, name in enumerate(OPS)}
 _NAMES = list(OPS)
@@ -130,7 +137,8 @@ def axes(op: Op, operand: int, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)) if op.axes is None else op.axes[operand]
 
 
-# -- checking -----------------------------------------------------------------------------------------------------------
+# -- checking
+# -----------------------------------------------------------------------------------------------------------
 
 
 def verify(kernel: Kernel) -> None:
@@ -189,7 +197,8 @@ def _memory(number: int) -> str:
     return MEMORIES[number] if 0 <= number < len(MEMORIES) else f"p{number - DRAM}" if number >= DRAM else str(number)
 
 
-# -- binary -------------------------------------------------------------------------------------------------------------
+# -- binary
+# -------------------------------------------------------------------------------------------------------------
 
 
 def encode(kernel: Kernel) -> bytes:
@@ -227,12 +236,18 @@ def decode(data: bytes) -> Kernel:
         raise fault(f"it begins with {data[:4]!r}, not with {MAGIC!r}")
     _, version, parameters, *numbers = r.take("4sHH4II")
     if version != VERSION:
-        raise ExecutionError(f"the npu's code is of version {version}", why=f"this device runs version {VERSION}", hint="compile the model again")
+        raise ExecutionError(
+            f"the npu's code is of version {version}",
+            why=f"this device runs version {VERSION}",
+            hint="compile the model again",
+        )
     code = []
     for number in range(numbers[4]):
         opcode, rank, count, zero = r.take("4B")
         if opcode >= len(_NAMES) or zero:
-            raise fault(f"there is no opcode {opcode}" if not zero else "a reserved field is not 0", f"instruction {number}")
+            raise fault(
+                f"there is no opcode {opcode}" if not zero else "a reserved field is not 0", f"instruction {number}"
+            )
         name = _NAMES[opcode]
         op = OPS[name]
         if rank not in op.ranks or count != len(op.where):
@@ -263,17 +278,24 @@ def _decode_operand(r: _Reader, dims: int, number: int) -> View | float:
     return View(memory, base, tuple(strides), tuple(found))
 
 
-# -- text ---------------------------------------------------------------------------------------------------------------
+# -- text
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def disassemble(kernel: Kernel) -> str:
     """A kernel as text, an instruction a line."""
-    lines = [f"kernel parameters={kernel.parameters} " + " ".join(f"{n}={b}" for n, b in zip(MEMORIES, kernel.memories))]
+    lines = [
+        f"kernel parameters={kernel.parameters} " + " ".join(f"{n}={b}" for n, b in zip(MEMORIES, kernel.memories))
+    ]
     depth = 0
     for i in kernel.code:
         depth -= i.op == "end"
         words = [i.op] + (["x".join(map(str, i.shape))] if i.shape else [])
-        lines.append("  " * (depth + 1) + " ".join(words) + ("  " + ", ".join(map(_print_operand, i.operands)) if i.operands else ""))
+        lines.append(
+            "  " * (depth + 1)
+            + " ".join(words)
+            + ("  " + ", ".join(map(_print_operand, i.operands)) if i.operands else "")
+        )
         depth += i.op == "loop"
     return "\n".join(lines) + "\n"
 
@@ -290,11 +312,16 @@ _TERM = re.compile(r" \+ (-?\d+)\*i(\d+)(?:%(\d+))?")
 
 
 def assemble(text: str) -> Kernel:
-    """The kernel of a text as `disassemble` writes it; `#` starts a comment. Raises ExecutionError that names the line."""
+    """The kernel of a text as `disassemble` writes it; `#` starts a comment. Raises ExecutionError that names the
+    line."""
     lines = list(_lines(text))
-    head = re.fullmatch(r"kernel parameters=(\d+) " + " ".join(rf"{n}=(\d+)" for n in MEMORIES), lines[0][1] if lines else "")
+    head = re.fullmatch(
+        r"kernel parameters=(\d+) " + " ".join(rf"{n}=(\d+)" for n in MEMORIES), lines[0][1] if lines else ""
+    )
     if head is None:
-        raise fault("the first line does not read 'kernel parameters=… activations=… weights=… accumulators=… vectors=…'")
+        raise fault(
+            "the first line does not read 'kernel parameters=… activations=… weights=… accumulators=… vectors=…'"
+        )
     parameters, *memories = map(int, head.groups())
     code = []
     for number, line in lines[1:]:
@@ -304,7 +331,11 @@ def assemble(text: str) -> Kernel:
             if not re.fullmatch(r"\d+(x\d+)*", words[1]):
                 raise fault(f"'{words[1]}' is no shape", f"line {number}: {line}")
             shape = tuple(map(int, words[1].split("x")))
-        operands = tuple(_parse_operand(w.strip(), f"line {number}: {line}") for w in words[2].split(",")) if len(words) > 2 else ()
+        operands = (
+            tuple(_parse_operand(w.strip(), f"line {number}: {line}") for w in words[2].split(","))
+            if len(words) > 2
+            else ()
+        )
         code.append(Instruction(words[0], shape, operands))
     kernel = Kernel(parameters, (memories[0], memories[1], memories[2], memories[3]), tuple(code))
     verify(kernel)

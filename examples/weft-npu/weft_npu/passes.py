@@ -1,4 +1,5 @@
-"""What the npu asks of graphs: convolutions without borders, whole blocks of channels, and layouts in blocks of channels."""
+"""What the npu asks of graphs: convolutions without borders, whole blocks of channels, and layouts in blocks of
+channels."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ WORTH = -1.0
 
 
 def legalize(graph: Graph) -> Graph:
-    """Afterwards no convolution has borders, and sums of convolutions and products with constant weights have whole tiles: zeros are added before.
+    """Afterwards no convolution has borders, and sums of convolutions and products with constant weights have whole
+    tiles: zeros are added before.
 
     Depthwise convolutions keep their channels.
     """
@@ -47,7 +49,13 @@ def _rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacem
 
 def _conv(r: Rewriter, node: Node, op: Conv, inputs: tuple[Value | None, ...]) -> Replacement:
     x, w, *rest = inputs
-    if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType) or not all(isinstance(d, int) for d in x.shape):
+    if (
+        x is None
+        or w is None
+        or w.constant is None
+        or not isinstance(x.type, TensorType)
+        or not all(isinstance(d, int) for d in x.shape)
+    ):
         return None
     n = x.tensor.rank - 2
     pads = op.pads or (0,) * 2 * n
@@ -68,7 +76,14 @@ def _conv(r: Rewriter, node: Node, op: Conv, inputs: tuple[Value | None, ...]) -
 
 def _matmul(r: Rewriter, op: MatMul, inputs: tuple[Value | None, ...]) -> Replacement:
     a, b, *rest = inputs
-    if a is None or b is None or a.tensor.rank < 2 or b.tensor.rank < 2 or not isinstance(a.shape[-1], int) or a.shape[-1] % TILE == 0:
+    if (
+        a is None
+        or b is None
+        or a.tensor.rank < 2
+        or b.tensor.rank < 2
+        or not isinstance(a.shape[-1], int)
+        or a.shape[-1] % TILE == 0
+    ):
         return None
     missing = -int(a.shape[-1]) % TILE
 
@@ -81,11 +96,13 @@ def _matmul(r: Rewriter, op: MatMul, inputs: tuple[Value | None, ...]) -> Replac
     return r.add(op, longer(a, a.tensor.rank - 1), longer(b, b.tensor.rank - 2), *rest)  # type: ignore[no-any-return]
 
 
-# -- layouts --------------------------------------------------------------------------------------------------------------
+# -- layouts
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _conv_layouts(node: Node) -> list[LayoutOffer]:
-    """Channels in blocks of eight; weights as O/8, I/8, k…, I%8, O%8, those of depthwise convolutions as C/8, 1, k…, C%8."""
+    """Channels in blocks of eight; weights as O/8, I/8, k…, I%8, O%8, those of depthwise convolutions as C/8, 1, k…,
+    C%8."""
     x, w = node.inputs[:2]
     if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
         return []
@@ -106,7 +123,9 @@ def _pad_layouts(node: Node) -> list[LayoutOffer]:
     x = node.inputs[0]
     if x is None or x.tensor.rank < 3 or (isinstance(node.op, Pad) and node.op.mode != "constant"):
         return []
-    if isinstance(node.op, Slice) and (node.op.starts[1] or node.op.sizes[1] != x.shape[1] or (node.op.steps or (1, 1))[1] != 1):
+    if isinstance(node.op, Slice) and (
+        node.op.starts[1] or node.op.sizes[1] != x.shape[1] or (node.op.steps or (1, 1))[1] != 1
+    ):
         return []
     channels = blocked(x.tensor.rank, 1, TILE)
     return [LayoutOffer((channels, *(None,) * (len(node.inputs) - 1)), (channels,), 0.0)]
@@ -116,7 +135,8 @@ def capabilities() -> Capabilities:
     return Capabilities(claims=frozenset(), layouts={Conv: _conv_layouts, Pad: _pad_layouts, Slice: _pad_layouts})
 
 
-# -- placement ------------------------------------------------------------------------------------------------------------
+# -- placement
+# ------------------------------------------------------------------------------------------------------------
 
 
 def offers(graph: Graph, machine: Machine, clock: int = 0) -> Offers:
@@ -141,8 +161,18 @@ def _answer(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | floa
     if node.op.kind in ("composite", "control", "opaque"):
         return node.op.kind, f"{type(node.op).__name__} is no formula of its operands' elements"
     if isinstance(node.op, WinogradConv):
-        return "algorithm", "the matrix unit takes convolutions by their definition; its vectors would take thousands of instructions for the transforms"
-    if not all(isinstance(v.type, TensorType) and v.dtype.name == "float32" for v in (*node.inputs, *node.outputs) if v is not None):
+        return (
+            "algorithm",
+            (
+                "the matrix unit takes convolutions by their definition; its vectors would take thousands of"
+                " instructions for the transforms"
+            ),
+        )
+    if not all(
+        isinstance(v.type, TensorType) and v.dtype.name == "float32"
+        for v in (*node.inputs, *node.outputs)
+        if v is not None
+    ):
         return "dtype", "the npu computes in float32"
     if not all(isinstance(d, int) for v in (*node.inputs, *node.outputs) if v is not None for d in v.shape):
         return "symbolic", "sizes that only a run knows"

@@ -1,6 +1,7 @@
 """Schedule rules: products and convolutions on the matrix unit, everything else on the vector unit.
 
-A rule tries: it schedules, lowers and lists what the code generator lacks. What comes of it is the offer, or the reason to decline.
+A rule tries: it schedules, lowers and lists what the code generator lacks. What comes of it is the offer, or the reason
+to decline.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def memories(machine: Machine) -> tuple[int, int, int, int]:
 
 
 class NpuRule(Rule):
-    """A rule that offers what it has tried. `beside`: while one unit works the others do the pieces before and after."""
+    """A rule that offers what it has tried. `beside`: while one unit works the others do the pieces before and
+    after."""
 
     beside: ClassVar[bool] = True
 
@@ -123,11 +125,13 @@ def _inline(s: Schedule, names: Sequence[str]) -> None:
         s.compute_inline(name)
 
 
-# -- the vector unit ------------------------------------------------------------------------------------------------------
+# -- the vector unit
+# ------------------------------------------------------------------------------------------------------
 
 
 class Vector(NpuRule):
-    """Blocks one after another, each a piece at a time: operands are copied in, a vector formula is evaluated, the result is copied out."""
+    """Blocks one after another, each a piece at a time: operands are copied in, a vector formula is evaluated, the
+    result is copied out."""
 
     name: ClassVar[str] = "vector"
     priority: ClassVar[int] = 0
@@ -138,7 +142,9 @@ class Vector(NpuRule):
         with s.attempt() as joined:
             for name in s.blocks()[:-1]:
                 b = s.block(name)
-                simple = b.init is None and name in s.blocks() and all(s.block(c).init is None for c in s.consumers(name))
+                simple = (
+                    b.init is None and name in s.blocks() and all(s.block(c).init is None for c in s.consumers(name))
+                )
                 if simple and s.consumers(name):
                     s.compute_inline(name)
             self.each(s)
@@ -164,7 +170,12 @@ class Vector(NpuRule):
         for load in _loads(_store(b).value):
             for index in load.indices:
                 for e in walk(index):
-                    if isinstance(e, (FloorDiv, FloorMod)) and isinstance(e.a, Var) and isinstance(e.b, Const) and e.a.name in loops:
+                    if (
+                        isinstance(e, (FloorDiv, FloorMod))
+                        and isinstance(e.a, Var)
+                        and isinstance(e.b, Const)
+                        and e.a.name in loops
+                    ):
                         apart.setdefault(loops[e.a.name], int(e.b.value))
         for loop, size in apart.items():
             if (int_const(s.loop(loop).extent) or 1) % size == 0:
@@ -184,12 +195,16 @@ class Vector(NpuRule):
 
     def _piecewise(self, s: Schedule, name: str, limit: int) -> None:
         b = s.block(name)
-        moves = isinstance(_store(b).value, Load) or not any(isinstance(x, Load) and x.buffer.scope == "global" for x in walk(_arithmetic(_store(b).value)))
+        moves = isinstance(_store(b).value, Load) or not any(
+            isinstance(x, Load) and x.buffer.scope == "global" for x in walk(_arithmetic(_store(b).value))
+        )
         copies = [] if moves and b.init is None else [s.cache_read(name, operand, A_SCOPE) for operand in _operands(b)]
         out = s.cache_write(name, C_SCOPE)
         b = s.block(name)
         loops = s.loops(name)
-        spatial = [v for v in loops if any(i.kind == "spatial" and v in free_vars(x) for i, x in zip(b.iters, b.bindings))]
+        spatial = [
+            v for v in loops if any(i.kind == "spatial" and v in free_vars(x) for i, x in zip(b.iters, b.bindings))
+        ]
         reduced = [v for v in loops if v not in spatial]
         size, at = 1, len(spatial)
         extents = {v: int_const(s.loop(v).extent) or 1 for v in spatial}
@@ -230,14 +245,16 @@ def _arithmetic(value: Expr) -> Expr:
     return Const(0.0, dt.float32)
 
 
-# -- the matrix unit ------------------------------------------------------------------------------------------------------
+# -- the matrix unit
+# ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Product:
     """A sum of products C += A·B: which loads they are, and what each iterator of the block is.
 
-    `row`, `column`, `depth`: the iterators of the tile, row None where the product has one row. `m`, `n`, `k`, `batch`: the others.
+    `row`, `column`, `depth`: the iterators of the tile, row None where the product has one row. `m`, `n`, `k`, `batch`:
+    the others.
     """
 
     a: Load
@@ -276,7 +293,9 @@ def _product(block: Block) -> _Product:
     for a, b in (pair, pair[::-1]):
         assert isinstance(a, Load) and isinstance(b, Load)
         reduced = [v for v, kind in kinds.items() if kind == "reduce" and has(a, v) and has(b, v)]
-        depth = next((v for v in reduced if v == _last(a)), None) or next((v for v in reduced if v in free_vars(a.indices[-1])), None)
+        depth = next((v for v in reduced if v == _last(a)), None) or next(
+            (v for v in reduced if v in free_vars(a.indices[-1])), None
+        )
         if column is None or not has(b, column) or has(a, column) or depth is None:
             continue
         spatial = [v for v, kind in kinds.items() if kind == "spatial" and v != column]
@@ -312,7 +331,8 @@ class _Plan:
 
 
 class Gemm(NpuRule):
-    """One product or convolution and what follows it: tiles of 8×8×8 on the matrix unit, the rest on the result in the accumulators."""
+    """One product or convolution and what follows it: tiles of 8×8×8 on the matrix unit, the rest on the result in the
+    accumulators."""
 
     name: ClassVar[str] = "gemm"
     priority: ClassVar[int] = 10
@@ -345,7 +365,8 @@ class Gemm(NpuRule):
         instructions(s)
 
     def apart(self, s: Schedule) -> None:
-        """The product by itself, and so every other block, what is between them in DRAM: groups that fit one by one and not together."""
+        """The product by itself, and so every other block, what is between them in DRAM: groups that fit one by one and
+        not together."""
         vector = Vector()
         for name in s.blocks():
             if s.block(name).init is not None:
@@ -374,7 +395,8 @@ class Gemm(NpuRule):
         sizes = _extents(s.block(main))
         if sizes[p.depth] % TILE:
             raise ScheduleError(
-                f"the sum over '{p.depth}' has {sizes[p.depth]} steps", why=f"sums are computed {TILE} steps at once, {sizes[p.depth]} is no multiple"
+                f"the sum over '{p.depth}' has {sizes[p.depth]} steps",
+                why=f"sums are computed {TILE} steps at once, {sizes[p.depth]} is no multiple",
             )
         for v in (p.row, p.column):
             if v is None or sizes[v] % TILE == 0:
@@ -387,7 +409,9 @@ class Gemm(NpuRule):
                     wanted, have = (range_of(index, ranges).hi or 0) + 1, int_const(load.buffer.shape[d]) or 0
                     if wanted > have:
                         s.pad_loop(copy, s.loops(copy)[d], wanted)
-            (loop,) = [w for i, x in zip(s.block(main).iters, s.block(main).bindings) if i.var.name == v for w in free_vars(x)]
+            (loop,) = [
+                w for i, x in zip(s.block(main).iters, s.block(main).bindings) if i.var.name == v for w in free_vars(x)
+            ]
             s.pad_loop(main, loop, TILE)
 
     # -- tiles
@@ -445,7 +469,14 @@ class Gemm(NpuRule):
         weights = next((loops[-1] for loops in (k_out, n_out, batch) if loops), None)
         if weights is not None:
             s.compute_at(b, weights)
-        init = s.decompose_reduction(main, (*k_out, *n_in, *m_in, *k_in, *tile)[0] if k_out else self._first(s, main, [*k_in, depth], [*n_in, *m_in], home))
+        init = s.decompose_reduction(
+            main,
+            (
+                (*k_out, *n_in, *m_in, *k_in, *tile)[0]
+                if k_out
+                else self._first(s, main, [*k_in, depth], [*n_in, *m_in], home)
+            ),
+        )
         written = [x for name in (a, b, main, *([last] if last else []), *extras) for x in s.buffers(name)]
         for buffer in dict.fromkeys(written):
             if home is not None or buffer not in {o.name for o in s.program.outputs}:
@@ -478,7 +509,8 @@ class Gemm(NpuRule):
         tiles = math.prod(extent.values())
 
         def steps(loops: list[str], count: int) -> dict[str, int]:
-            """Of each iterator in a piece of `count` steps of the first loop; where that is a loop of tiles, in elements."""
+            """Of each iterator in a piece of `count` steps of the first loop; where that is a loop of tiles, in
+            elements."""
             if not loops:
                 return {}
             w = loops[0]
@@ -501,20 +533,31 @@ class Gemm(NpuRule):
                     box_b = 4 * _box(p.b, {**sizes, **one, **steps(n, tn), **steps(k, tk)})
                     part_m, part_n = (tm / extent[m[0]] if m else 1), (tn / extent[n[0]] if n else 1)
                     box_c = 4 * int(rows * part_m * columns * part_n)
-                    if twice * (box_a + extras * box_c) + 4096 > room_a or twice * box_b > room_b or (2 if epilogue else 1) * box_c > room_c:
+                    if (
+                        twice * (box_a + extras * box_c) + 4096 > room_a
+                        or twice * box_b > room_b
+                        or (2 if epilogue else 1) * box_c > room_c
+                    ):
                         continue
                     m_count, n_count = round(1 / part_m), round(1 / part_n)
                     k_count = extent[k[0]] // tk if k else 1
                     loads_b = n_count * (m_count * k_count if k_count > 1 else 1)
                     loads_a = n_count * m_count * k_count
-                    load = loads_a * (box_a / DMA_BYTES + 4 * DMA_START) + loads_b * (box_b / DMA_BYTES + DMA_START) + 4 * rows * columns * extras / DMA_BYTES
+                    load = (
+                        loads_a * (box_a / DMA_BYTES + 4 * DMA_START)
+                        + loads_b * (box_b / DMA_BYTES + DMA_START)
+                        + 4 * rows * columns * extras / DMA_BYTES
+                    )
                     compute = tiles * (min(TILE, rows) if p.row is None else GEMM_CYCLES) + 16 * loads_a
                     first = (box_a + box_b) / DMA_BYTES
                     cost = (max(load, compute) + first) if twice == 2 else load + compute
                     if best is None or cost < best[0]:
                         best = (cost, _Plan(tn, tm, tk))
         if best is None:
-            raise ScheduleError("no piece of the product fits into the npu's memories", why=f"there are {room_a}, {room_b} and {room_c} bytes")
+            raise ScheduleError(
+                "no piece of the product fits into the npu's memories",
+                why=f"there are {room_a}, {room_b} and {room_c} bytes",
+            )
         return best[1]
 
 

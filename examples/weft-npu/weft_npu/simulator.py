@@ -1,12 +1,15 @@
-"""The machine: runs kernels of the instruction set on memories, and counts cycles. It knows instructions and memories, nothing else.
+"""The machine: runs kernels of the instruction set on memories, and counts cycles. It knows instructions and memories,
+nothing else.
 
-Meaning is that of one instruction after another. Time is another matter: instructions are issued in order, one a cycle, each to the queue of its unit
-(load, store, matrix, vector), and a unit begins when it is free and what the instruction reads and writes is settled: every LINE bytes of a memory on
-the chip have an interlock; in DRAM, a parameter as a whole has one. So copies run beside computation wherever they touch other lines: two buffers in
-turn are filled and read at once, and no instruction has to say so.
+Meaning is that of one instruction after another. Time is another matter: instructions are issued in order, one a cycle,
+each to the queue of its unit (load, store, matrix, vector), and a unit begins when it is free and what the instruction
+reads and writes is settled: every LINE bytes of a memory on the chip have an interlock; in DRAM, a parameter as a whole
+has one. So copies run beside computation wherever they touch other lines: two buffers in turn are filled and read at
+once, and no instruction has to say so.
 
-A loop that holds one instruction, or loops down to one, is done at once on numpy, where its iterations do not depend on one another; where they do, the
-loops that make them depend run one by one. Loops of gemm8x8 become one product of large matrices: sums are in another order than one by one.
+A loop that holds one instruction, or loops down to one, is done at once on numpy, where its iterations do not depend on
+one another; where they do, the loops that make them depend run one by one. Loops of gemm8x8 become one product of large
+matrices: sums are in another order than one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 LINE = 256
 """Bytes that share an interlock."""
 DMA_BYTES, DMA_START = 16, 32
-"""Of each of the two copy engines: bytes a cycle, and cycles before the first; elements that do not lie side by side take a cycle each."""
+"""Of each of the two copy engines: bytes a cycle, and cycles before the first; elements that do not lie side by side
+take a cycle each."""
 LANES, VECTOR_START = 16, 4
 MATRIX_START = 16
 GEMM_CYCLES = TILE
@@ -121,7 +125,8 @@ class _Loop:
 
 @dataclass
 class _Place:
-    """An operand in a nest: first element, step per loop, stride per dimension, and the ends of what all iterations touch."""
+    """An operand in a nest: first element, step per loop, stride per dimension, and the ends of what all iterations
+    touch."""
 
     memory: int
     base: int
@@ -178,12 +183,16 @@ class Run:
             raise fault(f"it has {program.kernel.parameters} parameters, {len(parameters)} are given", name)
         self.program, self.name = program, name
         # What was never written is no number, so that whoever reads it shows.
-        self.memories: dict[int, Array] = {k: np.full(size // 4, np.nan, np.float32) for k, size in enumerate(program.kernel.memories)}
+        self.memories: dict[int, Array] = {
+            k: np.full(size // 4, np.nan, np.float32) for k, size in enumerate(program.kernel.memories)
+        }
         self.memories.update({DRAM + k: p for k, p in enumerate(parameters)})
         self.counts = Counts(launches=1)
         self.issued = 0
         self.free = dict.fromkeys(self.counts.busy, 0)
-        self.written = {k: np.zeros(-(-a.size * 4 // LINE) if k < DRAM else 1, np.int64) for k, a in self.memories.items()}
+        self.written = {
+            k: np.zeros(-(-a.size * 4 // LINE) if k < DRAM else 1, np.int64) for k, a in self.memories.items()
+        }
         self.used = {k: v.copy() for k, v in self.written.items()}
         self.counters: list[int] = []
 
@@ -207,7 +216,9 @@ class Run:
     # -- a nest
     def _nest(self, i: Instruction, trips: tuple[int, ...]) -> None:
         depth = len(self.counters)
-        rings = {t.loop - depth for x in i.operands if isinstance(x, View) for t in x.terms if t.modulo and t.loop >= depth}
+        rings = {
+            t.loop - depth for x in i.operands if isinstance(x, View) for t in x.terms if t.modulo and t.loop >= depth
+        }
         if rings:  # loops that step in rings, and all around them, one by one
             self._outer(i, trips, max(rings) + 1)
             return
@@ -246,7 +257,8 @@ class Run:
             memory = MEMORIES[x.memory] if x.memory < DRAM else f"parameter {x.memory - DRAM}"
             raise ExecutionError(
                 f"kernel '{self.name}' leaves the memory '{memory}' of the npu",
-                where=f"{i.op} {'x'.join(map(str, i.shape))}, operand {k}" + (f", in loops {' '.join(map(str, trips))}" if trips else ""),
+                where=f"{i.op} {'x'.join(map(str, i.shape))}, operand {k}"
+                + (f", in loops {' '.join(map(str, trips))}" if trips else ""),
                 why=f"it touches bytes {4 * place.low} … {4 * place.high + 3}, the memory has {4 * size}",
             )
         return place
@@ -298,10 +310,14 @@ class Run:
             moving = []
         for p in places[1:]:
             if isinstance(p, _Place) and p.memory == target.memory and p.low <= target.high and target.low <= p.high:
-                if (p.base, p.strides) != (target.base, target.strides) or any(p.steps[d] != target.steps[d] for d in range(len(trips))):
+                if (p.base, p.strides) != (target.base, target.strides) or any(
+                    p.steps[d] != target.steps[d] for d in range(len(trips))
+                ):
                     moving = []
         still = [d for d in range(len(trips)) if d not in moving]
-        function: Callable[..., Any] = (lambda a: a) if i.op.startswith("dma") else (lambda: 0.0) if i.op == "fill_zero" else VECTOR[i.op[4:]]
+        function: Callable[..., Any] = (
+            (lambda a: a) if i.op.startswith("dma") else (lambda: 0.0) if i.op == "fill_zero" else VECTOR[i.op[4:]]
+        )
         views: list[Array | np.float32] = []
         for p in places:
             if isinstance(p, _Place):
@@ -321,10 +337,14 @@ class Run:
         kinds: dict[str, list[int]] = {"batch": [], "m": [], "n": [], "k": []}
         for d, n in enumerate(trips):
             moves = (bool(c.steps[d]), bool(a.steps[d]), bool(b.steps[d]))
-            kinds["k" if not moves[0] and n > 1 else "m" if not moves[2] else "n" if not moves[1] else "batch"].append(d)
+            kinds["k" if not moves[0] and n > 1 else "m" if not moves[2] else "n" if not moves[1] else "batch"].append(
+                d
+            )
         batch, ms, ns, ks = (kinds[x] for x in ("batch", "m", "n", "k"))
         add = i.op.startswith("fuse")
-        distinct = _distinct([*((trips[d], c.steps[d]) for d in (*batch, *ms, *ns)), (rows, c.strides[0]), (columns, c.strides[1])])
+        distinct = _distinct(
+            [*((trips[d], c.steps[d]) for d in (*batch, *ms, *ns)), (rows, c.strides[0]), (columns, c.strides[1])]
+        )
         if not distinct or (ks and not add):
             self._one_by_one(i, places, trips, add)
             return
@@ -336,7 +356,9 @@ class Run:
         left = self._view(a, [*dims(a, batch), *dims(a, ms), (rows, a.strides[0]), *dims(a, ks), (depth, 1)])
         right = self._view(b, [*dims(b, batch), *dims(b, ks), (depth, b.strides[0]), *dims(b, ns), (columns, 1)])
         out = self._view(c, [*dims(c, batch), *dims(c, ms), (rows, c.strides[0]), *dims(c, ns), (columns, 1)])
-        product = left.reshape(sizes[0], sizes[1] * rows, sizes[3] * depth) @ right.reshape(sizes[0], sizes[3] * depth, sizes[2] * columns)
+        product = left.reshape(sizes[0], sizes[1] * rows, sizes[3] * depth) @ right.reshape(
+            sizes[0], sizes[3] * depth, sizes[2] * columns
+        )
         product = product.reshape(out.shape)
         if add:
             out += product
@@ -349,7 +371,10 @@ class Run:
         sizes = ((rows, columns), (rows, depth), (depth, columns))
         for index in np.ndindex(*trips):
             out, left, right = (
-                self._view(_Place(p.memory, p.base + sum(s * x for s, x in zip(p.steps, index)), [], p.strides), list(zip(size, p.strides)))
+                self._view(
+                    _Place(p.memory, p.base + sum(s * x for s, x in zip(p.steps, index)), [], p.strides),
+                    list(zip(size, p.strides)),
+                )
                 for p, size in zip((c, a, b), sizes)
             )
             out[...] = out + left @ right if add else left @ right
@@ -384,7 +409,8 @@ def occupied(i: Instruction, times: int) -> int:
 
 
 def estimate(kernel: Kernel, beside: bool = True) -> int:
-    """About how many cycles a kernel takes: of its busiest unit if the others work `beside` it, else of all together."""
+    """About how many cycles a kernel takes: of its busiest unit if the others work `beside` it, else of all
+    together."""
     busy: dict[str, int] = {}
 
     def count(nodes: Sequence[_Loop | _Nest], times: int) -> None:
@@ -405,8 +431,14 @@ def table(counts: Mapping[str, Counts]) -> str:
     for c in counts.values():
         total.add(c)
     width = max([len(n) for n in counts], default=5)
-    lines = [f"{'kernel':{width}}  launches      cycles  gemm peak  load   store  matrix vector       bytes in      bytes out"]
+    lines = [
+        f"{'kernel':{width}}  launches      cycles  gemm peak  load   store  matrix vector       bytes in     "
+        " bytes out"
+    ]
     for name, c in [*counts.items(), ("total", total)]:
         shares = "  ".join(f"{100 * c.busy[u] / max(1, c.cycles):4.0f}%" for u in ("load", "store", "matrix", "vector"))
-        lines.append(f"{name:{width}}  {c.launches:8}  {c.cycles:10}  {100 * c.utilisation:8.1f}%  {shares}  {c.bytes_in:13}  {c.bytes_out:13}")
+        lines.append(
+            f"{name:{width}}  {c.launches:8}  {c.cycles:10}  {100 * c.utilisation:8.1f}%  {shares}  {c.bytes_in:13} "
+            f" {c.bytes_out:13}"
+        )
     return "\n".join(lines)

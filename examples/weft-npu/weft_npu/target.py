@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NpuOptions:
-    """Memories on the chip in KiB; `double_buffer`: whether copies run beside computation; `clock`: MHz, by which its time is weighed against the
-    host's: 0 means that whatever it takes and is worth the copies is computed on it.
+    """Memories on the chip in KiB; `double_buffer`: whether copies run beside computation; `clock`: MHz, by which its
+    time is weighed against the host's: 0 means that whatever it takes and is worth the copies is computed on it.
     """
 
     activations: int = 256
@@ -56,7 +56,12 @@ class Npu(TargetKind):
 
     def machine(self, target: Target) -> Machine:
         o = target.options
-        sizes = {"npu.activations": o.activations << 10, "npu.weights": o.weights << 10, "npu.accumulators": o.accumulators << 10, "npu.vectors": VECTORS}
+        sizes = {
+            "npu.activations": o.activations << 10,
+            "npu.weights": o.weights << 10,
+            "npu.accumulators": o.accumulators << 10,
+            "npu.vectors": VECTORS,
+        }
         return Machine(
             "npu",
             vector_bits=16 * 32,

@@ -1,4 +1,5 @@
-"""The device `openblas`: the library that the package scipy-openblas32 carries, on the host's memory. Nothing is copied to it."""
+"""The device `openblas`: the library that the package scipy-openblas32 carries, on the host's memory. Nothing is copied
+to it."""
 
 from __future__ import annotations
 
@@ -21,8 +22,17 @@ ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 """Of cblas.h."""
 LARGEST = 2**31 - 1
 """Of the library's integers."""
-FLOPS = {"Nehalem": 8, "Sandybridge": 16, "Haswell": 32, "Zen": 32, "SkylakeX": 64, "Cooperlake": 64, "Sapphirerapids": 64}
-"""Kernels that OpenBLAS chooses → FLOP in float32 that a core starts in a cycle; others count as 128-bit vectors with multiply-add."""
+FLOPS = {
+    "Nehalem": 8,
+    "Sandybridge": 16,
+    "Haswell": 32,
+    "Zen": 32,
+    "SkylakeX": 64,
+    "Cooperlake": 64,
+    "Sapphirerapids": 64,
+}
+"""Kernels that OpenBLAS chooses → FLOP in float32 that a core starts in a cycle; others count as 128-bit vectors with
+multiply-add."""
 
 
 def missing() -> str | None:
@@ -68,14 +78,38 @@ class OpenBlasDevice(HostDevice):
             self.threads = code.threads
         gemm = getattr(self.library, f"scipy_cblas_{code.function}")
         at = [array_address(self.bytes(b)) for b in buffers]
-        for (a, a_first), a_way, a_row, (b, b_first), b_way, b_row, (c, c_first), c_row, m, n, k in code.calls(tuple(dims)):
-            gemm(ROW_MAJOR, a_way, b_way, m, n, k, 1.0, at[a] + a_first, a_row, at[b] + b_first, b_row, 0.0, at[c] + c_first, c_row)
+        for (a, a_first), a_way, a_row, (b, b_first), b_way, b_row, (c, c_first), c_row, m, n, k in code.calls(
+            tuple(dims)
+        ):
+            gemm(
+                ROW_MAJOR,
+                a_way,
+                b_way,
+                m,
+                n,
+                k,
+                1.0,
+                at[a] + a_first,
+                a_row,
+                at[b] + b_first,
+                b_row,
+                0.0,
+                at[c] + c_first,
+                c_row,
+            )
 
 
 class Kernel:
     """One kernel's code, as `Calls` in `target.py` writes it, its formulas ready."""
 
-    def __init__(self, function: str, dims: list[str], loops: list[tuple[str, str]], args: list[tuple[int | None, str]], threads: int) -> None:
+    def __init__(
+        self,
+        function: str,
+        dims: list[str],
+        loops: list[tuple[str, str]],
+        args: list[tuple[int | None, str]],
+        threads: int,
+    ) -> None:
         self.function, self.dims, self.threads = function, dims, threads
         self.names, self.extents = [name for name, _ in loops], [formula(extent) for _, extent in loops]
         self.args = [(buffer, formula(text)) for buffer, text in args]
@@ -83,7 +117,8 @@ class Kernel:
         self.known: tuple[tuple[int, ...], list[Any]] | None = None
 
     def calls(self, dims: tuple[int, ...]) -> list[Any]:
-        """The arguments of each call, matrices as a buffer's number and the place of their first element in bytes; computed where sizes change."""
+        """The arguments of each call, matrices as a buffer's number and the place of their first element in bytes;
+        computed where sizes change."""
         if self.known is None or self.known[0] != dims:
             sizes = dict(zip(self.dims, dims, strict=True))
             steps = product(*(range(int(extent(sizes))) for extent in self.extents))
@@ -99,4 +134,6 @@ class Kernel:
         largest = max(v for v, (buffer, _) in zip(values, self.args, strict=True) if buffer is None)
         if largest > LARGEST:
             raise OverflowError(f"a size of {largest} is too large for OpenBLAS, which counts to {LARGEST}")
-        return [v if buffer is None else (buffer, v * self.width) for v, (buffer, _) in zip(values, self.args, strict=True)]
+        return [
+            v if buffer is None else (buffer, v * self.width) for v, (buffer, _) in zip(values, self.args, strict=True)
+        ]

@@ -1,4 +1,5 @@
-"""What the library's functions mean, as instructions in loops: so that programs which call them can be interpreted, and are proved."""
+"""What the library's functions mean, as instructions in loops: so that programs which call them can be interpreted, and
+are proved."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ SIZE = 8
 """Of the product that each function is declared, and checked, as."""
 
 
-def gemm(a: Any, a_turned: int, a_row: int, b: Any, b_turned: int, b_row: int, c: Any, c_row: int, m: int, n: int, k: int) -> None:
-    """C = A · B on addresses in buffers, as `cblas_sgemm` of row-major matrices; `turned`: it lies transposed; `row`: its distance of rows as it lies."""
+def gemm(
+    a: Any, a_turned: int, a_row: int, b: Any, b_turned: int, b_row: int, c: Any, c_row: int, m: int, n: int, k: int
+) -> None:
+    """C = A · B on addresses in buffers, as `cblas_sgemm` of row-major matrices; `turned`: it lies transposed; `row`:
+    its distance of rows as it lies."""
 
     def places(at: Any, turned: int, row: int, rows: int, columns: int) -> Any:
         i, j = np.arange(rows)[:, None], np.arange(columns)
@@ -37,7 +41,19 @@ def _declared(letter: str, dtype: str) -> Intrinsic:
 
     def compute(a: OperandView, b: OperandView, c: OperandView) -> Stmt:
         size = const(SIZE)
-        args = (a.address, const(0), a.strides[0], b.address, const(0), b.strides[0], c.address, c.strides[0], size, size, size)
+        args = (
+            a.address,
+            const(0),
+            a.strides[0],
+            b.address,
+            const(0),
+            b.strides[0],
+            c.address,
+            c.strides[0],
+            size,
+            size,
+            size,
+        )
         return Evaluate(IntrinsicCall(call, args))
 
     return Intrinsic(

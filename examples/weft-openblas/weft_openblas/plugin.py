@@ -1,4 +1,5 @@
-"""What weft-openblas contributes to Weft. Imports in milliseconds: whatever is heavy is imported inside the functions."""
+"""What weft-openblas contributes to Weft. Imports in milliseconds: whatever is heavy is imported inside the
+functions."""
 
 from __future__ import annotations
 

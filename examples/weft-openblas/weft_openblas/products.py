@@ -1,7 +1,9 @@
-"""Products of matrices: which nodes of a graph OpenBLAS takes, which loops are one, and the loop pass that calls the library in their place.
+"""Products of matrices: which nodes of a graph OpenBLAS takes, which loops are one, and the loop pass that calls the
+library in their place.
 
-The pass writes `@openblas.sgemm(A, whether it lies transposed, its distance of rows, the same of B, C, its distance of rows, rows, columns, terms)` instead
-of three loops; what is left of the nest, a batch, stays around it. Where matrices lie is read off the indices.
+The pass writes `@openblas.sgemm(A, whether it lies transposed, its distance of rows, the same of B, C, its distance of
+rows, rows, columns, terms)` instead of three loops; what is left of the nest, a batch, stays around it. Where matrices
+lie is read off the indices.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def _size(shape: Sequence[object]) -> int:
 
 
 class OneProduct(Rule):
-    """One product of matrices of float32 or float64, or a batch of them. Its loops stay: `call_library` replaces them."""
+    """One product of matrices of float32 or float64, or a batch of them. Its loops stay: `call_library` replaces
+    them."""
 
     name = "one_product"
 
@@ -83,7 +86,9 @@ def as_calls(program: Program) -> Stmt | Decline:
         loops[body.var.name] = body.extent
         body = body.body
     match body:
-        case Block(body=Store(c, place, Add(a=held, b=Mul(a=Load() as left, b=Load() as right)), None)) if held == Load(c, place):
+        case Block(body=Store(c, place, Add(a=held, b=Mul(a=Load() as left, b=Load() as right)), None)) if held == Load(
+            c, place
+        ):
             values = {i.var.name: x for i, x in zip(body.iters, body.bindings, strict=True)}
         case _:
             return Decline("no_product", "its loops are not those of one product of matrices")
@@ -94,15 +99,23 @@ def as_calls(program: Program) -> Stmt | Decline:
     if None in steps:
         return Decline("strides", "a matrix is not walked in even steps")
     a, b, result = (s or {} for s in steps)
-    if any(step == const(1) and v in a and v not in b for v, step in result.items()):  # it moves along rows of the result, so it is the right operand
+    if any(
+        step == const(1) and v in a and v not in b for v, step in result.items()
+    ):  # it moves along rows of the result, so it is the right operand
         elements[:2], steps[:2] = elements[1::-1], steps[1::-1]
     moves = {v: tuple(v in s for s in steps if s is not None) for v in loops}
-    rows, columns = (next((v for v in reversed(loops) if moves[v] == role), "") for role in ((True, False, True), (False, True, True)))
+    rows, columns = (
+        next((v for v in reversed(loops) if moves[v] == role), "")
+        for role in ((True, False, True), (False, True, True))
+    )
     summed = [v for v in loops if not moves[v][2] and loops[v] != const(1)] or [""]
     if len(summed) > 1:
         return Decline("sum", "it sums over several loops")
     m, n, k = (loops.get(v, const(1)) for v in (rows, columns, summed[0]))
-    lie = [_matrix(s or {}, *axes) for s, axes in zip(steps, ((rows, summed[0], k), (summed[0], columns, n), (rows, columns, n)), strict=True)]
+    lie = [
+        _matrix(s or {}, *axes)
+        for s, axes in zip(steps, ((rows, summed[0], k), (summed[0], columns, n), (rows, columns, n)), strict=True)
+    ]
     if None in lie or lie[2][0] == const(1):  # type: ignore[index]
         return Decline("strides", "neither the rows nor the columns of a matrix lie side by side")
     first = {v: const(0) for v in (rows, columns, summed[0])}
@@ -125,7 +138,8 @@ def _steps(element: Load, loops: Mapping[str, Expr]) -> dict[str, Expr] | None:
 
 
 def _matrix(steps: Mapping[str, Expr], down: str, across: str, width: Expr) -> tuple[Expr, Expr] | None:
-    """Whether a matrix lies transposed (0, 1), and its distance of rows as it lies; `width`: its columns. None if it does neither way."""
+    """Whether a matrix lies transposed (0, 1), and its distance of rows as it lies; `width`: its columns. None if it
+    does neither way."""
     row, column = steps.get(down), steps.get(across)
     if column in (None, const(1)):
         return const(0), row if row is not None else width

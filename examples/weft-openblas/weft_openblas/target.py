@@ -27,7 +27,8 @@ NOTHING = Seq(())
 
 @dataclass(frozen=True)
 class OpenBlasOptions:
-    """-threads: of the library; by default the processors at hand. -always: takes every product, however long it is estimated to take."""
+    """-threads: of the library; by default the processors at hand. -always: takes every product, however long it is
+    estimated to take."""
 
     threads: int | None = None
     always: bool = False
@@ -46,11 +47,15 @@ class OpenBlas(TargetKind):
     def resolve(self, target: Target) -> Target:
         if (why := missing()) is not None:
             raise TargetError("target 'openblas' is not here", why=why)
-        return Target(self.name, replace(target.options, threads=target.options.threads or min(64, available_threads())))
+        return Target(
+            self.name, replace(target.options, threads=target.options.threads or min(64, available_threads()))
+        )
 
     def machine(self, target: Target) -> Machine:
         flops = flops_per_cycle()
-        return Machine("openblas", 128, 16, cores=target.options.threads, flops_per_cycle={"float32": flops, "float64": flops // 2})
+        return Machine(
+            "openblas", 128, 16, cores=target.options.threads, flops_per_cycle={"float32": flops, "float64": flops // 2}
+        )
 
     def codegen(self, target: Target) -> Calls:
         return Calls(target.options.threads)
@@ -85,11 +90,19 @@ class Calls:
 
     def compile(self, program: Program) -> KernelCode:
         loops, values, stmt = _loops(program)
-        code: dict[str, object] = {"function": "", "dims": [d.name for d in program.dims], "loops": loops, "args": (), "threads": self.threads}
+        code: dict[str, object] = {
+            "function": "",
+            "dims": [d.name for d in program.dims],
+            "loops": loops,
+            "args": (),
+            "threads": self.threads,
+        }
         if isinstance(stmt, Evaluate):
             number = {b.name: k for k, b in enumerate(program.params)}
             given = [substitute(a, values) for a in stmt.call.args]
-            code["args"] = [(number[a.buffer.name], str(a.indices[0])) if isinstance(a, Load) else (None, str(a)) for a in given]
+            code["args"] = [
+                (number[a.buffer.name], str(a.indices[0])) if isinstance(a, Load) else (None, str(a)) for a in given
+            ]
             code["function"] = stmt.call.name.removeprefix(PREFIX)
         return KernelCode(program.name, json.dumps(code).encode())
 

@@ -17,7 +17,8 @@ DEFINITION = "definition"
 
 
 def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices | None = None) -> Graph:
-    """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its weights transformed.
+    """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its
+    weights transformed.
 
     Its channels stand together by the target's `channel_block`; without one each stands alone.
     """
@@ -45,7 +46,8 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices
 
 
 def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tuple[int, bool] | None:
-    """Tile and `skip` of the WinogradConv that computes a convolution, None for its definition: what the target prefers, or a record."""
+    """Tile and `skip` of the WinogradConv that computes a convolution, None for its definition: what the target
+    prefers, or a record."""
     options: dict[str, tuple[int, bool] | None] = {DEFINITION: None}
     for m in POINTS:
         options |= {f"winograd_{m}": (m, False), f"winograd_{m}_skip": (m, True)}
@@ -69,12 +71,20 @@ def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tupl
 
 
 def may_be_winograd(node: Node, block: int) -> bool:
-    """Whether a node is a float32 convolution with constant 3×3 taps, stride 1, whole channel blocks and pictures of known size."""
+    """Whether a node is a float32 convolution with constant 3×3 taps, stride 1, whole channel blocks and pictures of
+    known size."""
     op = node.op
     if not isinstance(op, Conv) or op.groups != 1 or op.dtype is not None:
         return False
     x, w = node.inputs
-    if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType) or x.dtype != float32 or w.dtype != float32:
+    if (
+        x is None
+        or w is None
+        or w.constant is None
+        or not isinstance(x.type, TensorType)
+        or x.dtype != float32
+        or w.dtype != float32
+    ):
         return False
     if w.constant.shape[2:] != (TAPS, TAPS) or any(n % block for n in w.constant.shape[:2]):
         return False

@@ -15,9 +15,11 @@ from weft_ops.passes.fold_scale import along_channels, anchor_of, channel_axis, 
 
 
 def fold_batch_norm(graph: Graph, budget: Budget | None = None) -> Graph:
-    """Afterwards no batch normalisation with constant parameters follows a convolution or product with constant weights (and its bias)
-    that nothing else uses. Before decomposition, so that narrow floats are rounded once. Others decompose into a factor and a term, and so do those that come
-    when no more weights may be made (`weft.passes.fold_constants.Budget`): weights may be shared by any number of them."""
+    """Afterwards no batch normalisation with constant parameters follows a convolution or product with constant weights
+    (and its bias) that nothing else uses. Before decomposition, so that narrow floats are rounded once. Others
+    decompose into a factor and a term, and so do those that come when no more weights may be made
+    (`weft.passes.fold_constants.Budget`): weights may be shared by any number of them.
+    """
     return rewrite(graph, partial(_fold, budget=budget or Budget.of(graph)), on=(BatchNorm,))
 
 

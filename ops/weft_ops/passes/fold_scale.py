@@ -1,4 +1,5 @@
-"""Constant factors around a convolution or a product go into its constant weights; constant terms after it become one bias."""
+"""Constant factors around a convolution or a product go into its constant weights; constant terms after it become one
+bias."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ Array = np.ndarray[Any, Any]
 
 
 def fold_scale(graph: Graph, budget: Budget | None = None) -> Graph:
-    """Afterwards no constant factor per channel stands right before or after a convolution or product with constant weights that
-    nothing else uses, and at most one constant term after it, as long as weights may be made (`weft.passes.fold_constants.Budget`). Results change by rounding
-    only."""
+    """Afterwards no constant factor per channel stands right before or after a convolution or product with constant
+    weights that nothing else uses, and at most one constant term after it, as long as weights may be made
+    (`weft.passes.fold_constants.Budget`). Results change by rounding only."""
     if not any(isinstance(n.op, (Conv, MatMul)) for n in graph.nodes):
         return graph
     budget = budget or Budget.of(graph)
@@ -54,7 +55,11 @@ def per_channel(constant: Value | None, node: Node, output: Value) -> Array | No
     axis = channel_axis(node)
     shape = (1,) * (rank - data.ndim) + data.shape
     channels = output.shape[axis]
-    if not isinstance(channels, int) or any(n != 1 for k, n in enumerate(shape) if k != axis) or shape[axis] not in (1, channels):
+    if (
+        not isinstance(channels, int)
+        or any(n != 1 for k, n in enumerate(shape) if k != axis)
+        or shape[axis] not in (1, channels)
+    ):
         return None
     return np.broadcast_to(data.reshape(-1).astype(np.float64), (channels,))
 
@@ -66,8 +71,11 @@ def split_operands(inputs: tuple[Value | None, ...]) -> list[tuple[Value, Value]
     return [(x, c) for x, c in ((a, b), (b, a)) if c.constant is not None and x.constant is None]
 
 
-def scaled(r: Rewriter, op: Operator, inputs: tuple[Value | None, ...], factors: Array, budget: Budget, by_input: bool = False) -> Value | None:
-    """The convolution or product with weights times one factor per output (or input) channel; None if no more weights may be made."""
+def scaled(
+    r: Rewriter, op: Operator, inputs: tuple[Value | None, ...], factors: Array, budget: Budget, by_input: bool = False
+) -> Value | None:
+    """The convolution or product with weights times one factor per output (or input) channel; None if no more weights
+    may be made."""
     weights = inputs[1]
     assert weights is not None and weights.constant is not None
     w = weights.constant
@@ -115,7 +123,11 @@ def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budg
                 return None
             factors = 1.0 / factors
         result = scaled(r, anchor.op, anchor.inputs, factors, budget)
-        return result if terms is None or result is None else r.add(Add(), result, along_channels(r, terms * factors, anchor, result))
+        return (
+            result
+            if terms is None or result is None
+            else r.add(Add(), result, along_channels(r, terms * factors, anchor, result))
+        )
     return None
 
 
@@ -125,7 +137,13 @@ def _terms_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> R
     sign = 1.0 if isinstance(node.op, Add) else -1.0
     pairs = split_operands(inputs) if sign > 0 else [(inputs[0], inputs[1])]
     for value, constant in pairs:
-        if value is None or constant is None or constant.constant is None or value.type != node.output.type or not r.single_use(value):
+        if (
+            value is None
+            or constant is None
+            or constant.constant is None
+            or value.type != node.output.type
+            or not r.single_use(value)
+        ):
             continue
         anchor = anchor_of(r, value)
         if anchor is not None and sign < 0:
@@ -151,11 +169,23 @@ def _scale_before(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], bud
         return None
     x, weights = inputs[0], inputs[1]
     before = r.producer(x, Multiply)
-    if before is None or x is None or not r.single_use(x) or weights is None or weights.constant is None or not x.dtype.is_float or not weights.dtype.is_float:
+    if (
+        before is None
+        or x is None
+        or not r.single_use(x)
+        or weights is None
+        or weights.constant is None
+        or not x.dtype.is_float
+        or not weights.dtype.is_float
+    ):
         return None
     if isinstance(node.op, MatMul) and weights.constant.ndim != 2:
         return None
-    if isinstance(node.op, Conv) and node.op.groups != 1 and not (node.op.groups == weights.constant.shape[0] and weights.constant.shape[1] == 1):
+    if (
+        isinstance(node.op, Conv)
+        and node.op.groups != 1
+        and not (node.op.groups == weights.constant.shape[0] and weights.constant.shape[1] == 1)
+    ):
         return None
     for value, constant in split_operands(before.inputs):
         if value.type != x.type:

@@ -1,8 +1,9 @@
 """Finds attention in the operators that exporters write: two products with a softmax between them become one operator.
 
-The match starts at the second product and walks back: weights (perhaps with NaN rows put to zero), softmax over the last axis, then masks added or
-chosen and scalings, in any order that keeps the meaning, to the first product. Its right operand is read as keys, whichever way it was transposed;
-scalings on either side of it join; heads that were repeated for grouped queries are read once; views of leading axes are looked through.
+The match starts at the second product and walks back: weights (perhaps with NaN rows put to zero), softmax over the
+last axis, then masks added or chosen and scalings, in any order that keeps the meaning, to the first product. Its right
+operand is read as keys, whichever way it was transposed; scalings on either side of it join; heads that were repeated
+for grouped queries are read once; views of leading axes are looked through.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ DEPTH = 16
 
 
 def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
-    """Afterwards no attention whose scores nothing else uses is spelled out, if the target claims ScaledDotProductAttention; else nothing changes.
+    """Afterwards no attention whose scores nothing else uses is spelled out, if the target claims
+    ScaledDotProductAttention; else nothing changes.
 
     Results change by rounding only, but where a softmax of NaNs was put to zero and v is not finite.
     """
@@ -41,7 +43,8 @@ def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Gr
 
 @dataclass(frozen=True)
 class Term:
-    """What changes the scores: added, or (of bool) chosen by, with `fill` elsewhere; `inverted`: scores where it is false."""
+    """What changes the scores: added, or (of bool) chosen by, with `fill` elsewhere; `inverted`: scores where it is
+    false."""
 
     value: Value
     shape: Shape  # in which it is read
@@ -104,17 +107,28 @@ def _softmax(r: Rewriter, weights: Value) -> tuple[Node | None, str]:
     if chosen is not None:
         condition, zero, weights_or_none = chosen.inputs
         asked = r.producer(condition, IsNan)
-        if asked is None or weights_or_none is None or asked.inputs[0] is not weights_or_none or not all_equal(zero, 0.0):
+        if (
+            asked is None
+            or weights_or_none is None
+            or asked.inputs[0] is not weights_or_none
+            or not all_equal(zero, 0.0)
+        ):
             return None, blank
         weights, blank, uses = weights_or_none, "zero", 2
     softmax = r.producer(weights, Softmax)
-    if softmax is None or type(softmax.op) is not Softmax or softmax.op.axis not in (-1, len(weights.shape) - 1) or r.uses(weights) > uses:
+    if (
+        softmax is None
+        or type(softmax.op) is not Softmax
+        or softmax.op.axis not in (-1, len(weights.shape) - 1)
+        or r.uses(weights) > uses
+    ):
         return None, blank
     return softmax, blank
 
 
 def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
-    """The first product of an attention behind masks and scalings, if nothing else uses what lies between; builds nothing.
+    """The first product of an attention behind masks and scalings, if nothing else uses what lies between; builds
+    nothing.
 
     Args:
         depth: how many nodes may lie between.
@@ -124,7 +138,13 @@ def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
         return None
     a, b, *_ = (*node.inputs, None, None)
     if isinstance(node.op, MatMul):
-        if a is None or b is None or node.op.dtype is not None or min(len(a.shape), len(b.shape)) < 3 or not _equal(a.shape[:-2], b.shape[:-2]):
+        if (
+            a is None
+            or b is None
+            or node.op.dtype is not None
+            or min(len(a.shape), len(b.shape)) < 3
+            or not _equal(a.shape[:-2], b.shape[:-2])
+        ):
             return None
         return Scores(a, b, value.shape)
     if isinstance(node.op, (Multiply, Divide)):
@@ -133,7 +153,9 @@ def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
             factor = scalar_of(c)
             inner = find_scores(r, x, depth - 1) if factor and x is not None and _equal(x.shape, value.shape) else None
             if inner is not None and not inner.terms and factor is not None:
-                return replace(inner, scale=inner.scale * factor if isinstance(node.op, Multiply) else inner.scale / factor)
+                return replace(
+                    inner, scale=inner.scale * factor if isinstance(node.op, Multiply) else inner.scale / factor
+                )
         return None
     if isinstance(node.op, Add):
         return _changed(r, a, b, value, depth) or _changed(r, b, a, value, depth)
@@ -147,7 +169,12 @@ def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
             if inner is not None and inner.fill in (None, fill):
                 return replace(inner, fill=fill)
         return None
-    if isinstance(node.op, Reshape) and a is not None and _equal(a.shape[-2:], value.shape[-2:]) and len(value.shape) > 2:
+    if (
+        isinstance(node.op, Reshape)
+        and a is not None
+        and _equal(a.shape[-2:], value.shape[-2:])
+        and len(value.shape) > 2
+    ):
         inner = find_scores(r, a, depth - 1)
         if inner is None:
             return None
@@ -157,7 +184,9 @@ def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
     return None
 
 
-def _changed(r: Rewriter, x: Value | None, term: Value | None, value: Value, depth: int, inverted: bool = False) -> Scores | None:
+def _changed(
+    r: Rewriter, x: Value | None, term: Value | None, value: Value, depth: int, inverted: bool = False
+) -> Scores | None:
     """The scores `x` with one more term, if the term leaves their shape."""
     if x is None or term is None or not _equal(x.shape, value.shape):
         return None
@@ -170,7 +199,8 @@ def _equal(a: Shape, b: Shape) -> bool:
 
 
 def _regrouped(term: Shape, before: Shape, after: Shape) -> Shape | None:
-    """The shape in which a term that broadcasts to scores `before` broadcasts to the same scores reshaped to `after`; None if it would need a copy."""
+    """The shape in which a term that broadcasts to scores `before` broadcasts to the same scores reshaped to `after`;
+    None if it would need a copy."""
     lead, rows = term[:-2], term[-2:]
     old, new = [d for d in before[:-2] if d != 1], [d for d in after[:-2] if d != 1]
     if all(d == 1 for d in lead):
@@ -199,7 +229,8 @@ def _unscaled(r: Rewriter, value: Value) -> tuple[Value, float]:
 
 
 def _swapped(r: Rewriter, value: Value, depth: int = DEPTH) -> Value:
-    """A value with its last two axes exchanged, without computing what an earlier exchange undoes, at most `depth` nodes before."""
+    """A value with its last two axes exchanged, without computing what an earlier exchange undoes, at most `depth`
+    nodes before."""
     rank = len(value.shape)
     swap = (*range(rank - 2), rank - 1, rank - 2)
     node = r.producer(value) if depth else None
@@ -232,7 +263,8 @@ def _with_lead(r: Rewriter, value: Value, lead: Shape) -> Value:
 
 
 def _unrepeated(r: Rewriter, value: Value) -> Value | None:
-    """Keys or values [..., g, t, d] of which `value` [..., h, t, d] is a repetition head by head; None if it is none."""
+    """Keys or values [..., g, t, d] of which `value` [..., h, t, d] is a repetition head by head; None if it is
+    none."""
     merged = r.producer(value, Reshape)
     spread = r.producer(merged.inputs[0], BroadcastTo) if merged is not None else None
     source = spread.inputs[0] if spread is not None else None
@@ -240,13 +272,19 @@ def _unrepeated(r: Rewriter, value: Value) -> Value | None:
         return None
     wide, narrow = spread.output.shape, source.shape
     expected = (*narrow[:-3], wide[-3], *narrow[-2:])
-    if narrow[-3] != 1 or not _equal(wide, expected) or not _equal(value.shape[:-3], narrow[:-4]) or not _equal(value.shape[-2:], narrow[-2:]):
+    if (
+        narrow[-3] != 1
+        or not _equal(wide, expected)
+        or not _equal(value.shape[:-3], narrow[:-4])
+        or not _equal(value.shape[-2:], narrow[-2:])
+    ):
         return None
     return _with_lead(r, source, narrow[:-3])
 
 
 def _slice_last(r: Rewriter, value: Value) -> Value:
-    """Heads cut out of one product of queries, keys and values: cut after the view as heads instead of before, so that the view needs no copy."""
+    """Heads cut out of one product of queries, keys and values: cut after the view as heads instead of before, so that
+    the view needs no copy."""
     turned = r.producer(value, Transpose)
     view = r.producer(turned.inputs[0] if turned is not None else value, Reshape)
     cut = r.producer(view.inputs[0], Slice) if view is not None else None
@@ -255,7 +293,14 @@ def _slice_last(r: Rewriter, value: Value) -> Value:
         return value
     parts, size = cut.output.shape, view.output.shape[-1]
     rows, last, start = whole.shape[:-1], whole.shape[-1], cut.op.starts[-1]
-    if not isinstance(size, int) or not isinstance(last, int) or not isinstance(start, int) or size == 0 or last % size or start % size:
+    if (
+        not isinstance(size, int)
+        or not isinstance(last, int)
+        or not isinstance(start, int)
+        or size == 0
+        or last % size
+        or start % size
+    ):
         return value
     if cut.op.steps[-1] != 1 or not _equal(parts[:-1], rows) or not _equal(view.output.shape[:-2], rows):
         return value

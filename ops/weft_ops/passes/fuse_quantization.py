@@ -1,18 +1,22 @@
-"""Fake quantization becomes integers: what stands between DequantizeLinear and QuantizeLinear is computed on the integers themselves.
+"""Fake quantization becomes integers: what stands between DequantizeLinear and QuantizeLinear is computed on the
+integers themselves.
 
-A quantised number is s·(q - z). A product or convolution of two such is s_x·s_w·Σ (q_x - z_x)(q_w - z_w), a sum of integers, which is exact; so is the
-bias, an integer in units of s_x·s_w. What follows is one requantisation, q_y = clip(round(s_x·s_w/s_y·Σ) + z_y), in which ReLU and Clip are the bounds
-of the clip. This is how Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section 2.2,
-read such a graph; its scales are converted here exactly.
+A quantised number is s·(q - z). A product or convolution of two such is s_x·s_w·Σ (q_x - z_x)(q_w - z_w), a sum of
+integers, which is exact; so is the bias, an integer in units of s_x·s_w. What follows is one requantisation, q_y =
+clip(round(s_x·s_w/s_y·Σ) + z_y), in which ReLU and Clip are the bounds of the clip. This is how Jacob et al.,
+"Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section 2.2, read
+such a graph; its scales are converted here exactly.
 
-Which result is defined: that of the operators in real numbers, rounded once, halves to even. Evaluated in float32 every operator rounds, so that the
-last step may differ where the quotient is almost halfway between two; engines differ among each other there. The factor and its product are taken in
-float64 where the target has it (`Capabilities.doubles`): a quotient that is halfway is so there, too, as s_x·s_w is exact, the factor is rounded once, and
-an error of half a unit in the last place leaves a half what it is; one that is not is told from it down to a distance of 2^-52 of itself. In
+Which result is defined: that of the operators in real numbers, rounded once, halves to even. Evaluated in float32 every
+operator rounds, so that the last step may differ where the quotient is almost halfway between two; engines differ among
+each other there. The factor and its product are taken in float64 where the target has it (`Capabilities.doubles`): a
+quotient that is halfway is so there, too, as s_x·s_w is exact, the factor is rounded once, and an error of half a unit
+in the last place leaves a half what it is; one that is not is told from it down to a distance of 2^-52 of itself. In
 float32 that is 2^-22. A mean is the sum of the integers, exact, divided once.
 
-What only moves or orders numbers (reshape, transpose, concatenation of equal scales, nearest neighbours, maxima, ReLU) acts on the integers: the result
-is the same to the bit. Everything else (additions, functions) keeps its floats, which live in a kernel's registers between 8 bits and 8 bits.
+What only moves or orders numbers (reshape, transpose, concatenation of equal scales, nearest neighbours, maxima, ReLU)
+acts on the integers: the result is the same to the bit. Everything else (additions, functions) keeps its floats, which
+live in a kernel's registers between 8 bits and 8 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +41,16 @@ from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add, Clip, Maximum, Round
 from weft_ops.composing import Composer
 from weft_ops.contraction import Conv, MatMul
-from weft_ops.quantization import ConvInteger, Dequantize, MatMulInteger, QLinearConv, QLinearMatMul, Quantization, Quantize, integer_range
+from weft_ops.quantization import (
+    ConvInteger,
+    Dequantize,
+    MatMulInteger,
+    QLinearConv,
+    QLinearMatMul,
+    Quantization,
+    Quantize,
+    integer_range,
+)
 from weft_ops.reduction import ReduceMean
 from weft_ops.shapes import axis_of, product
 from weft_ops.window import AveragePool
@@ -48,12 +61,13 @@ Inputs: TypeAlias = "tuple[Value | None, ...]"
 MOST = 1 << 30
 """Sums of products, and biases, are below: together they fit int32."""
 CLOSE = 2.0**-22
-"""How far a bias's scale may be from the product of the operands' scales, relative to it: it was rounded to float32, perhaps twice."""
+"""How far a bias's scale may be from the product of the operands' scales, relative to it: it was rounded to float32,
+perhaps twice."""
 
 
 def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None, budget: Budget | None = None) -> Graph:
-    """Afterwards no product, convolution or mean between quantised numbers with constant scales is computed in floats; no constant is
-    dequantised at run time."""
+    """Afterwards no product, convolution or mean between quantised numbers with constant scales is computed in floats;
+    no constant is dequantised at run time."""
     if not any(isinstance(n.op, Quantization) or n.op.kind == "control" for n in graph.nodes):
         return graph
     wide = dt.float64 if capabilities is not None and capabilities.doubles else dt.float32
@@ -67,7 +81,8 @@ def fuse_quantization(graph: Graph, capabilities: Capabilities | None = None, bu
 
 @dataclass(frozen=True)
 class Quantized:
-    """Numbers scale·(data - zero) with a constant scale: float64, exact, and zero: int64; one each or, along `axis`, vectors."""
+    """Numbers scale·(data - zero) with a constant scale: float64, exact, and zero: int64; one each or, along `axis`,
+    vectors."""
 
     data: Value
     scale: Array
@@ -92,7 +107,11 @@ def quantized_of(r: Rewriter, value: Value | None) -> Quantized | None:
 
 def parts(data: Value, scale: Value, zero: Value | None, axis: int) -> Quantized | None:
     """The operands of a dequantisation, if they are of integers and constant."""
-    if not data.dtype.is_integer or scale.constant is None or (zero is not None and (zero.constant is None or not zero.dtype.is_integer)):
+    if (
+        not data.dtype.is_integer
+        or scale.constant is None
+        or (zero is not None and (zero.constant is None or not zero.dtype.is_integer))
+    ):
         return None
     factor: Array = scale.constant.astype(np.float64)
     shift: Array = np.zeros((), np.int64) if zero is None or zero.constant is None else zero.constant.astype(np.int64)
@@ -115,8 +134,14 @@ def like_before(r: Rewriter, node: Node, data: Value) -> Value:
 
 
 def _products(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
-    """A product or convolution of two quantised numbers is an integer one, dequantised; its scale is the exact product of theirs."""
-    if not isinstance(node.op, (Conv, MatMul)) or node.op.dtype is not None or not node.output.dtype.is_float or len(inputs) != 2:
+    """A product or convolution of two quantised numbers is an integer one, dequantised; its scale is the exact product
+    of theirs."""
+    if (
+        not isinstance(node.op, (Conv, MatMul))
+        or node.op.dtype is not None
+        or not node.output.dtype.is_float
+        or len(inputs) != 2
+    ):
         return None
     x, w = (quantized_of(r, v) for v in inputs)
     if x is None or w is None or not fits(node.op, x, w):
@@ -129,7 +154,12 @@ def _products(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
 
 def fits(op: Conv | MatMul, x: Quantized, w: Quantized) -> bool:
     """Whether Σ (x - z_x)(w - z_w) stays below `MOST`, and w's scale and zero point are the same all along the sum."""
-    if not x.single or x.data.dtype.bits > 16 or w.data.dtype.bits > 16 or (x.data.constant is not None and w.data.constant is not None):
+    if (
+        not x.single
+        or x.data.dtype.bits > 16
+        or w.data.dtype.bits > 16
+        or (x.data.constant is not None and w.data.constant is not None)
+    ):
         return False
     rank = w.data.tensor.rank
     if not w.single and w.axis != (0 if isinstance(op, Conv) else rank - 1):
@@ -160,9 +190,15 @@ def integer_product(c: Composer, op: Conv | MatMul, x: Quantized, w: Quantized) 
     weights = w.data
     if weights.dtype.bits < 8:
         to = dt.int8 if weights.dtype.kind == "int" else dt.uint8
-        weights = c.cast(weights, to) if weights.constant is None else c.builder.constant(weights.constant.astype(to.numpy), weights.name)
+        weights = (
+            c.cast(weights, to)
+            if weights.constant is None
+            else c.builder.constant(weights.constant.astype(to.numpy), weights.name)
+        )
     zeros = [None if not q.zero.any() else c.builder.constant(q.zero.astype(np.int32), "zero") for q in (x, w)]
-    product: Operator = MatMulInteger() if isinstance(op, MatMul) else ConvInteger(op.strides, op.pads, op.dilations, op.groups)
+    product: Operator = (
+        MatMulInteger() if isinstance(op, MatMul) else ConvInteger(op.strides, op.pads, op.dilations, op.groups)
+    )
     return c(product, x.data, weights, *zeros)
 
 
@@ -178,18 +214,32 @@ def _biases(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
     for a, b in (inputs, inputs[::-1]):
         before = r.producer(a, Dequantize)
         total, bias = quantized_of(r, a), quantized_of(r, b)
-        if before is None or a is None or total is None or bias is None or total.data.dtype != dt.int32 or a.type != node.output.type or total.zero.any():
+        if (
+            before is None
+            or a is None
+            or total is None
+            or bias is None
+            or total.data.dtype != dt.int32
+            or a.type != node.output.type
+            or total.zero.any()
+        ):
             continue
         data, rank = bias.data.constant, a.tensor.rank
         if data is None or total.data.constant is not None or bias.data.tensor.rank > rank:
             continue
         numbers = data.astype(np.int64) - spread(bias, data.ndim)
         axis = bias.axis + rank - data.ndim
-        if (bias.scale.ndim and total.scale.ndim and axis != total.axis) or (bias.scale.ndim and bias.scale.size != 1 and not total.scale.ndim):
+        if (bias.scale.ndim and total.scale.ndim and axis != total.axis) or (
+            bias.scale.ndim and bias.scale.size != 1 and not total.scale.ndim
+        ):
             continue
-        if bool((np.abs(bias.scale - total.scale) > CLOSE * total.scale).any()) or bool((np.abs(numbers) >= MOST).any()):
+        if bool((np.abs(bias.scale - total.scale) > CLOSE * total.scale).any()) or bool(
+            (np.abs(numbers) >= MOST).any()
+        ):
             continue
-        return r.add(before.op, r.add(Add(), total.data, r.constant(numbers.astype(np.int32), "bias")), *before.inputs[1:])
+        return r.add(
+            before.op, r.add(Add(), total.data, r.constant(numbers.astype(np.int32), "bias")), *before.inputs[1:]
+        )
     return None
 
 
@@ -215,7 +265,11 @@ def _moves(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
     operands = list(inputs)
     for k in own:
         other = quantized_of(r, inputs[k])
-        if other is None or not other.single or (other.scale, other.zero, other.data.dtype) != (x.scale, x.zero, data.dtype):
+        if (
+            other is None
+            or not other.single
+            or (other.scale, other.zero, other.data.dtype) != (x.scale, x.zero, data.dtype)
+        ):
             return None
         operands[k] = other.data
     if (at := op.fill_operand) is not None:
@@ -282,7 +336,9 @@ class Target:
         """The same where the numbers were clipped before."""
         clip: Callable[[int], int] = lambda n: min(max(n, self.lo), self.hi)
         at: Callable[[float], int] = lambda v: round(Fraction(v) / Fraction(self.scale)) + self.zero
-        return replace(self, lo=self.lo if least is None else clip(at(least)), hi=self.hi if most is None else clip(at(most)))
+        return replace(
+            self, lo=self.lo if least is None else clip(at(least)), hi=self.hi if most is None else clip(at(most))
+        )
 
 
 def target_of(to: DType, scale: Value | None, zero: Value | None) -> Target | None:
@@ -290,13 +346,20 @@ def target_of(to: DType, scale: Value | None, zero: Value | None) -> Target | No
     if scale is None or scale.constant is None or scale.constant.size != 1 or not to.is_integer or to.bits > 16:
         return None
     number = float(scale.constant.reshape(()))
-    if not np.isfinite(number) or number <= 0 or (zero is not None and (zero.constant is None or zero.constant.size != 1)):
+    if (
+        not np.isfinite(number)
+        or number <= 0
+        or (zero is not None and (zero.constant is None or zero.constant.size != 1))
+    ):
         return None
-    return Target(to, number, 0 if zero is None or zero.constant is None else int(zero.constant.reshape(())), *integer_range(to))
+    return Target(
+        to, number, 0 if zero is None or zero.constant is None else int(zero.constant.reshape(())), *integer_range(to)
+    )
 
 
 def _requantise(r: Rewriter, node: Node, inputs: Inputs, wide: DType) -> Replacement:
-    """The quantisation of a dequantised sum, or of a mean, clipped perhaps, is one step from integers to integers; of what is quantised alike, nothing."""
+    """The quantisation of a dequantised sum, or of a mean, clipped perhaps, is one step from integers to integers; of
+    what is quantised alike, nothing."""
     if not isinstance(node.op, Quantize) or node.op.block:
         return None
     value, scale, zero = (*inputs, None)[:3]
@@ -304,7 +367,12 @@ def _requantise(r: Rewriter, node: Node, inputs: Inputs, wide: DType) -> Replace
     if value is None or to is None:
         return None
     same = quantized_of(r, value)
-    if same is not None and same.single and same.data.dtype == to.dtype and (float(same.scale), int(same.zero)) == (to.scale, to.zero):
+    if (
+        same is not None
+        and same.single
+        and same.data.dtype == to.dtype
+        and (float(same.scale), int(same.zero)) == (to.scale, to.zero)
+    ):
         return same.data
     moved: list[Operator] = []
     while (before := r.producer(value)) is not None and r.single_use(value):
@@ -342,21 +410,28 @@ def _bounds(node: Node) -> tuple[float | None, float | None] | None:
 
 
 def _steps(r: Rewriter, value: Value, to: Target, wide: DType) -> Value | None:
-    """A float value in steps of the target: from the sum, or the mean, of integers that it is; None if it is neither."""
+    """A float value in steps of the target: from the sum, or the mean, of integers that it is; None if it is
+    neither."""
     if not r.single_use(value):
         return None
     term: Value | None = None
     added = r.producer(value, Add)
     source = value
     if added is not None:
-        pairs = [(a, b) for a, b in (added.inputs, added.inputs[::-1]) if a is not None and b is not None and b.constant is not None and a.type == value.type]
+        pairs = [
+            (a, b)
+            for a, b in (added.inputs, added.inputs[::-1])
+            if a is not None and b is not None and b.constant is not None and a.type == value.type
+        ]
         if not pairs or not r.single_use(pairs[0][0]):
             return None
         source, term = pairs[0]
     total = quantized_of(r, source)
     if total is not None and total.data.dtype == dt.int32 and not total.zero.any():
         c = Composer(r.builder_for_rule())
-        return requantised(c, c.cast(total.data, wide), total.scale, total.axis, to, None if term is None else term.constant)
+        return requantised(
+            c, c.cast(total.data, wide), total.scale, total.axis, to, None if term is None else term.constant
+        )
     mean = r.producer(source, ReduceMean, AveragePool) if term is None else None
     x = quantized_of(r, mean.inputs[0]) if mean is not None else None
     if mean is None or x is None or not x.single or x.data.dtype.bits > 16 or x.data.constant is not None:
@@ -369,20 +444,33 @@ def _steps(r: Rewriter, value: Value, to: Target, wide: DType) -> Value | None:
 
 
 def _few(mean: Node) -> bool:
-    """Whether a mean is over so few integers of 8 bits that in float32 their sum is exact, and the quotient not closer to halfway than it rounds."""
+    """Whether a mean is over so few integers of 8 bits that in float32 their sum is exact, and the quotient not closer
+    to halfway than it rounds."""
     x = mean.inputs[0]
     assert x is not None
-    count = product(mean.op.kernel) if isinstance(mean.op, AveragePool) else mean.op.length(x.shape) if isinstance(mean.op, ReduceMean) else None
+    count = (
+        product(mean.op.kernel)
+        if isinstance(mean.op, AveragePool)
+        else mean.op.length(x.shape)
+        if isinstance(mean.op, ReduceMean)
+        else None
+    )
     return isinstance(count, int) and count <= 1 << 14
 
 
-def requantised(c: Composer, value: Value, scale: Array, axis: int, to: Target, term: Array | None, reach: float = 2.0**31) -> Value:
-    """round((value·scale + term) / to.scale) + to.zero within the bounds, in the dtype of `value`, floats of at most `reach`."""
+def requantised(
+    c: Composer, value: Value, scale: Array, axis: int, to: Target, term: Array | None, reach: float = 2.0**31
+) -> Value:
+    """round((value·scale + term) / to.scale) + to.zero within the bounds, in the dtype of `value`, floats of at most
+    `reach`."""
     ratio = scale / to.scale
     bound = reach * float(ratio.max())
     if not (ratio == 1).all():
         behind = (1,) * (value.tensor.rank - axis - 1)
-        value = c.mul(value, c.builder.constant(ratio.astype(value.dtype.numpy).reshape((-1, *behind) if ratio.ndim else ()), "factor"))
+        value = c.mul(
+            value,
+            c.builder.constant(ratio.astype(value.dtype.numpy).reshape((-1, *behind) if ratio.ndim else ()), "factor"),
+        )
     if term is not None:
         more = term.astype(np.float64) / to.scale
         bound += float(np.abs(more).max(initial=0))
@@ -390,7 +478,11 @@ def requantised(c: Composer, value: Value, scale: Array, axis: int, to: Target, 
     lo, hi = to.lo - to.zero, to.hi - to.zero
     whole = c(Round(), value)
     # As integers they are clipped by fewer instructions; none may be beyond int32 then.
-    steps = c(Clip(), c.cast(whole, dt.int32), lo, hi) if bound <= 2.0**30 else c.cast(c(Clip(), whole, float(lo), float(hi)), dt.int32)
+    steps = (
+        c(Clip(), c.cast(whole, dt.int32), lo, hi)
+        if bound <= 2.0**30
+        else c.cast(c(Clip(), whole, float(lo), float(hi)), dt.int32)
+    )
     return c.cast(c.add(steps, to.zero) if to.zero else steps, to.dtype)
 
 
@@ -400,7 +492,13 @@ def _linear(r: Rewriter, node: Node, inputs: Inputs, wide: DType) -> Replacement
         return None
     conv = isinstance(node.op, QLinearConv)
     data, data_scale, data_zero, weights, weights_scale, weights_zero, scale, zero, bias = (*inputs, None)[:9]
-    assert data is not None and data_scale is not None and weights is not None and weights_scale is not None and zero is not None
+    assert (
+        data is not None
+        and data_scale is not None
+        and weights is not None
+        and weights_scale is not None
+        and zero is not None
+    )
     x, w = parts(data, data_scale, data_zero, 0), parts(weights, weights_scale, weights_zero, 0 if conv else -1)
     to = target_of(zero.dtype, scale, zero)
     op = node.op.conv().conv() if isinstance(node.op, QLinearConv) else MatMul()
@@ -414,7 +512,8 @@ def _linear(r: Rewriter, node: Node, inputs: Inputs, wide: DType) -> Replacement
 
 
 def _narrow_scale(r: Rewriter, node: Node, inputs: Inputs) -> Replacement:
-    """What is dequantised to a narrow float has a scale of float32: its exact one was for those who go on from the integers."""
+    """What is dequantised to a narrow float has a scale of float32: its exact one was for those who go on from the
+    integers."""
     if not isinstance(node.op, Dequantize) or node.op.to is None or node.op.to.bits > 32:
         return None
     data, scale = inputs[:2]

@@ -1,8 +1,9 @@
 """Grouped convolutions get groups of whole channel blocks: channels are stored and computed in blocks of vector lanes.
 
-A block that spans several groups would need its input channels group by group in the lanes of one vector. Two ways lead out. Neighbouring groups
-become one, with weights of zero between them: more multiplications, but all operators may store channels in blocks alike. Or each group has blocks of
-its own, the last one padded: a layout, see `layout_offers`, which those around do not share. The cheaper one is taken, or both together, or neither.
+A block that spans several groups would need its input channels group by group in the lanes of one vector. Two ways lead
+out. Neighbouring groups become one, with weights of zero between them: more multiplications, but all operators may
+store channels in blocks alike. Or each group has blocks of its own, the last one padded: a layout, see `layout_offers`,
+which those around do not share. The cheaper one is taken, or both together, or neither.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from weft.passes.capabilities import Capabilities
 from weft.passes.layout_offers import MOST_PADDED_WORK, elements, rows_cost
 from weft_ops.contraction import Conv
 
-# Bytes for each element that is read from or written to blocks that are a group's own: those around store it in another way.
+# Bytes for each element that is read from or written to blocks that are a group's own: those around store it in another
+# way.
 MOVED_BYTES = 8
 
 
 def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
-    """Afterwards a grouped convolution with constant weights has whole channel blocks per group, unless padded ones or rows cost less.
+    """Afterwards a grouped convolution with constant weights has whole channel blocks per group, unless padded ones or
+    rows cost less.
 
     Finite results stay the same; a NaN or an infinity reaches all channels of its merged group.
     """
@@ -31,7 +34,9 @@ def merge_groups(graph: Graph, capabilities: Capabilities | None = None) -> Grap
     if lanes is None:
         return graph
 
-    ends = {id(v) for v in graph.outputs}  # in rows: outputs of the graph, and what they are computed of element by element
+    ends = {
+        id(v) for v in graph.outputs
+    }  # in rows: outputs of the graph, and what they are computed of element by element
     for node in reversed(graph.nodes):
         if node.op.kind == "elementwise" and any(id(o) in ends for o in node.outputs):
             ends.update(id(v) for v in node.inputs if v is not None)
@@ -60,7 +65,8 @@ def choose_groups(
         moved: bytes that are stored in another order in the time that the convolution takes as it is.
         before, after: elements of its input and its output.
         rows: how many times as long as on blocks it runs on rows of single channels.
-        in_rows, out_rows: its input lies in rows already, as the model's inputs do, and its output is wanted in rows; blocks are converted else.
+        in_rows, out_rows: its input lies in rows already, as the model's inputs do, and its output is wanted in rows;
+        blocks are converted else.
     """
 
     def padded(n: int) -> float:

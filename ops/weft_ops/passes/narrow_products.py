@@ -1,23 +1,26 @@
 """Products and convolutions of small integers in terms of the dot products that the target has.
 
-A quantised product is Σ (a - z)·B with a of 8 bits, z its zero point, and B constant, its own zero point subtracted already. Written in int32 it
-would be multiplied in 32 bits. Where the target multiplies 16 bits, a - z and B become such: both fit. Where it multiplies 8 bits, with
-B = b + o, where o is 0 unless a column of B leaves the range of 8 bits,
+A quantised product is Σ (a - z)·B with a of 8 bits, z its zero point, and B constant, its own zero point subtracted
+already. Written in int32 it would be multiplied in 32 bits. Where the target multiplies 16 bits, a - z and B become
+such: both fit. Where it multiplies 8 bits, with B = b + o, where o is 0 unless a column of B leaves the range of 8
+bits,
 
     Σ (a - z)·B = Σ a·b + o·Σ a - z·Σ B
 
-of which the last term is constant, or a scalar times constants, and the middle one is mostly absent. An `a` of the other sign than the
-instruction takes is shifted by 128, and so is z. All of it is exact, as everything wraps at 32 bits. The form is that of Jacob et al., "Quantization and
-Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section 2.3.
+of which the last term is constant, or a scalar times constants, and the middle one is mostly absent. An `a` of the
+other sign than the instruction takes is shifted by 128, and so is z. All of it is exact, as everything wraps at 32
+bits. The form is that of Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", 2018, section 2.3.
 
-Borders of a convolution are stored around the picture (as z where z is not subtracted), channels and lengths of products filled up with zeros to whole
-dot products: what remains is a sum without conditions.
+Borders of a convolution are stored around the picture (as z where z is not subtracted), channels and lengths of
+products filled up with zeros to whole dot products: what remains is a sum without conditions.
 
-Products that no instruction takes (convolutions in groups, two activations) are products of floats where no sum can leave 24 bits: every one of
-them is an integer that float32 holds, so the result is the same to the bit, in any order.
+Products that no instruction takes (convolutions in groups, two activations) are products of floats where no sum can
+leave 24 bits: every one of them is an integer that float32 holds, so the result is the same to the bit, in any order.
 
-Floats: where the target was asked for a precision and has dot products of it, weights and activations of products with constant weights are rounded to
-it, to nearest, ties to even; sums are float32. Weights that do not fit, see `reduce_precision`, leave a product as it is.
+Floats: where the target was asked for a precision and has dot products of it, weights and activations of products with
+constant weights are rounded to it, to nearest, ties to even; sums are float32. Weights that do not fit, see
+`reduce_precision`, leave a product as it is.
 """
 
 from __future__ import annotations
@@ -64,7 +67,11 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
         lanes = capabilities.channel_block
         if node.output.dtype == dt.int32 and x.dtype.is_integer and w.dtype.is_integer:
             return _integers(r, node.op, x, w.constant, w.name, capabilities.dots, lanes)
-        if node.output.dtype == x.dtype == w.dtype == dt.float32 and node.op.dtype is None and capabilities.precision is not None:
+        if (
+            node.output.dtype == x.dtype == w.dtype == dt.float32
+            and node.op.dtype is None
+            and capabilities.precision is not None
+        ):
             return _floats(r, node.op, x, w.constant, w.name, capabilities.dots, capabilities.precision, lanes)
         return None
 
@@ -72,21 +79,34 @@ def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
 
 
 def _suits(op: Conv | MatMul, inputs: Sequence[Value | None], capabilities: Capabilities) -> bool:
-    """Whether a target may want such a product in terms of its dot products: constant weights, of a known length of the sum, of enough columns for its blocks
-    and panels if it has these, without groups."""
+    """Whether a target may want such a product in terms of its dot products: constant weights, of a known length of the
+    sum, of enough columns for its blocks and panels if it has these, without groups."""
     x, w = inputs[:2]
-    if x is None or w is None or w.constant is None or x.constant is not None or not isinstance(x.type, TensorType) or not w.constant.size:
+    if (
+        x is None
+        or w is None
+        or w.constant is None
+        or x.constant is not None
+        or not isinstance(x.type, TensorType)
+        or not w.constant.size
+    ):
         return False
     if isinstance(op, Conv):
         block = capabilities.channel_block
         return op.groups == 1 and isinstance(x.shape[1], int) and (block is None or w.constant.shape[0] * 2 >= block)
-    return x.type.rank > 1 and w.constant.ndim == 2 and (capabilities.panel is None or w.constant.shape[1] * 2 >= capabilities.panel)
+    return (
+        x.type.rank > 1
+        and w.constant.ndim == 2
+        and (capabilities.panel is None or w.constant.shape[1] * 2 >= capabilities.panel)
+    )
 
 
 # -- integers ---------------------------------------------------------------------------------------------------------
 
 
-def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], lanes: int | None) -> Replacement:
+def _integers(
+    r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], lanes: int | None
+) -> Replacement:
     core, zero = split_zero(r, x)
     wide = weights.astype(np.int64)
     found: list[tuple[tuple[int, int], DotProduct, Array]] = []
@@ -123,7 +143,9 @@ def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: st
             # As many equal sums as an instruction gives.
             ones = np.zeros((lanes or 1, *padded.shape[1:2], *weights.shape[2:]), dot.right.numpy)
             ones[:, : weights.shape[1]] = 1
-            sums = c.slice(c(Conv(op.strides, (), op.dilations, 1, dt.int32), padded, c.builder.constant(ones, "ones")), 1, 0, 1)
+            sums = c.slice(
+                c(Conv(op.strides, (), op.dilations, 1, dt.int32), padded, c.builder.constant(ones, "ones")), 1, 0, 1
+            )
         else:
             sums = c(ReduceSum((-1,), True), c.cast(left, dt.int32))
         total = c.add(total, c.mul(sums, c.builder.constant(_wrapped(offsets).reshape(per_output), "offsets")))
@@ -139,9 +161,17 @@ def _integers(r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: st
 
 
 def _narrow(
-    c: Composer, op: Conv | MatMul, left: Value, weights: Array, name: str, dot: DotProduct, lanes: int | None, border: Value | None = None
+    c: Composer,
+    op: Conv | MatMul,
+    left: Value,
+    weights: Array,
+    name: str,
+    dot: DotProduct,
+    lanes: int | None,
+    border: Value | None = None,
 ) -> tuple[Value, Value]:
-    """The product of narrow operands, filled up to whole dot products, and its left operand then; `border` (None: 0) is around a convolution's picture."""
+    """The product of narrow operands, filled up to whole dot products, and its left operand then; `border` (None: 0) is
+    around a convolution's picture."""
     # At least two steps: what remains of a reduction outside of the instruction is a loop.
     if isinstance(op, MatMul):
         extra = max(2 * dot.depth - weights.shape[0], -weights.shape[0] % dot.depth)
@@ -164,9 +194,16 @@ def _narrow(
 
 
 def _exact_in_floats(r: Rewriter, op: Conv | MatMul, inputs: Sequence[Value | None]) -> Replacement:
-    """The product in float32, if all its sums are integers below 2^24; zero points that are constants are outside of it, or subtracted."""
+    """The product in float32, if all its sums are integers below 2^24; zero points that are constants are outside of
+    it, or subtracted."""
     x, w = inputs[:2]
-    if x is None or w is None or not x.dtype.is_integer or not w.dtype.is_integer or (x.constant is not None and w.constant is not None):
+    if (
+        x is None
+        or w is None
+        or not x.dtype.is_integer
+        or not w.dtype.is_integer
+        or (x.constant is not None and w.constant is not None)
+    ):
         return None
     core, zero = split_zero(r, x)
     if core.dtype.bits > 16 or (zero is not None and (zero.constant is None or zero.constant.size != 1)):
@@ -185,14 +222,21 @@ def _exact_in_floats(r: Rewriter, op: Conv | MatMul, inputs: Sequence[Value | No
             pads = op.spatial(wide.ndim - 2)[1]
             around = (0, 0, *(lo for lo, _ in pads), 0, 0, *(hi for _, hi in pads))
             core, op = c(Pad(around), core, c.number(z, core.dtype)), replace(op, pads=())
-        total = c.cast(c(replace(op, dtype=dt.float32), core, c.builder.constant(wide.astype(np.float32), w.name)), dt.int32)
+        total = c.cast(
+            c(replace(op, dtype=dt.float32), core, c.builder.constant(wide.astype(np.float32), w.name)), dt.int32
+        )
         columns = z * wide.sum(axes)
         shape = (-1, *(1 for _ in wide.shape[2:])) if isinstance(op, Conv) else columns.shape
         return c.sub(total, c.builder.constant(_wrapped(columns).reshape(shape), "columns")) if columns.any() else total
     right, other = split_zero(r, w)
     y = 0 if other is None or other.constant is None else int(other.constant.reshape(-1)[0])
     reach, length = bounds(r, right), w.shape[-2] if w.tensor.rank > 1 else None
-    if isinstance(op, Conv) or reach is None or not isinstance(length, int) or (other is not None and (other.constant is None or other.constant.size != 1)):
+    if (
+        isinstance(op, Conv)
+        or reach is None
+        or not isinstance(length, int)
+        or (other is not None and (other.constant is None or other.constant.size != 1))
+    ):
         return None
     if length * max(abs(n - z) for n in whole) * max(abs(n - y) for n in reach) > EXACT:
         return None
@@ -249,7 +293,8 @@ def _fits(r: Rewriter, core: Value, zero: Value | None, to: DType) -> bool:
 
 
 def _subtracts_later(r: Rewriter, op: Conv | MatMul, core: Value, zero: Value | None) -> bool:
-    """Whether a zero point may leave the operand: it is the same all along the sum, and for a convolution a value that may stand around the picture."""
+    """Whether a zero point may leave the operand: it is the same all along the sum, and for a convolution a value that
+    may stand around the picture."""
     if zero is None:
         return True
     if isinstance(op, MatMul):
@@ -260,7 +305,8 @@ def _subtracts_later(r: Rewriter, op: Conv | MatMul, core: Value, zero: Value | 
 
 
 def _offsets(weights: Array, op: Conv | MatMul, to: DType) -> Array | None:
-    """What to subtract from each output's weights, in their shape broadcast, so that they are of the dtype; None if no number does it."""
+    """What to subtract from each output's weights, in their shape broadcast, so that they are of the dtype; None if no
+    number does it."""
     axes = _summed(op, weights)
     least, most = weights.min(axes, keepdims=True), weights.max(axes, keepdims=True)
     lo, hi = integer_range(to)
@@ -292,7 +338,14 @@ def _plus(c: Composer, zero: Value, shift: int) -> Value:
 
 
 def _floats(
-    r: Rewriter, op: Conv | MatMul, x: Value, weights: Array, name: str, dots: Sequence[DotProduct], precision: DType, lanes: int | None
+    r: Rewriter,
+    op: Conv | MatMul,
+    x: Value,
+    weights: Array,
+    name: str,
+    dots: Sequence[DotProduct],
+    precision: DType,
+    lanes: int | None,
 ) -> Replacement:
     dot = next((d for d in dots if d.left == d.right == precision and d.result == dt.float32), None)
     rounded = None if dot is None or op.dtype is not None else round_weights(weights, precision)

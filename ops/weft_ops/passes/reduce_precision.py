@@ -1,12 +1,15 @@
 """Rounds the weights of contractions to a narrower float, where the target was asked for it.
 
-What it means, and all it means: the constant float32 weights of MatMul (the right operand), Conv, ConvTranspose and Recurrence are rounded once, to
-nearest, ties to even. Activations are not rounded; a product is of a float32 and a rounded weight, sums are of float32, and so is every result.
-Rounding activations as well would save no time where no instruction multiplies narrow floats: every reading would widen them again. Where one does,
-`narrow_products` has rounded both before. A product that names its dtype (`MatMul.dtype`, as those of Fourier transforms do) is computed in it.
+What it means, and all it means: the constant float32 weights of MatMul (the right operand), Conv, ConvTranspose and
+Recurrence are rounded once, to nearest, ties to even. Activations are not rounded; a product is of a float32 and a
+rounded weight, sums are of float32, and so is every result. Rounding activations as well would save no time where no
+instruction multiplies narrow floats: every reading would widen them again. Where one does, `narrow_products` has
+rounded both before. A product that names its dtype (`MatMul.dtype`, as those of Fourier transforms do) is computed in
+it.
 
-Weights among which is a finite number that the narrow type cannot hold stay as they are. The rounded weights are float32 until `narrow_weights`
-stores them: how a contraction is computed is chosen in between, and does not change what it means.
+Weights among which is a finite number that the narrow type cannot hold stay as they are. The rounded weights are
+float32 until `narrow_weights` stores them: how a contraction is computed is chosen in between, and does not change what
+it means.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ WEIGHTS = 1
 
 
 def reduce_precision(graph: Graph, capabilities: Capabilities) -> Graph:
-    """Afterwards constant float32 weights of contractions hold values of `capabilities.precision` only, if that is given."""
+    """Afterwards constant float32 weights of contractions hold values of `capabilities.precision` only, if that is
+    given."""
     narrow = capabilities.precision
     if narrow is None:
         return graph
@@ -52,7 +56,10 @@ def reduce_precision(graph: Graph, capabilities: Capabilities) -> Graph:
 
 def weights_of(node: Node, inputs: tuple[Value | None, ...]) -> Value | None:
     """The constant weights of a contraction; None if there are none."""
-    if not isinstance(node.op, (Conv, ConvTranspose, MatMul, Recurrence)) or node.op.attributes().get("dtype") is not None:
+    if (
+        not isinstance(node.op, (Conv, ConvTranspose, MatMul, Recurrence))
+        or node.op.attributes().get("dtype") is not None
+    ):
         return None  # what names the dtype that it multiplies in is no weight
     weights = inputs[WEIGHTS]
     return weights if weights is not None and weights.constant is not None else None

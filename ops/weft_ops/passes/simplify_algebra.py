@@ -1,7 +1,8 @@
 """Rules of algebra: pattern → check → replacement.
 
-A rule sees a node whose operator is one of its classes. It gives the replacement, or a reason why it does not act (kept for whoever
-asks through `on_decline`), or None if the pattern is not there. Rules keep every result, the sign of a zero and infinities included.
+A rule sees a node whose operator is one of its classes. It gives the replacement, or a reason why it does not act (kept
+for whoever asks through `on_decline`), or None if the pattern is not there. Rules keep every result, the sign of a zero
+and infinities included.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ Outcome: TypeAlias = Any
 
 
 POOL_GAIN = 2
-"""How many times fewer comparisons make it worth to store and read what is between a maximum over rows and one over columns."""
+"""How many times fewer comparisons make it worth to store and read what is between a maximum over rows and one over
+columns."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class AlgebraRule:
     apply: Callable[[Rewriter, Node, Inputs], Outcome]
 
 
-def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, on_decline: Callable[[str, Node, str], None] | None = None) -> Graph:
+def simplify_algebra(
+    graph: Graph, rules: Sequence[AlgebraRule] | None = None, on_decline: Callable[[str, Node, str], None] | None = None
+) -> Graph:
     """Afterwards no rule applies.
 
     Args:
@@ -69,7 +73,9 @@ def simplify_algebra(graph: Graph, rules: Sequence[AlgebraRule] | None = None, o
         act.__name__ = item.name
         return act
 
-    return rewrite(graph, *(as_rule(item) for item in rules), on=tuple({o: None for item in rules for o in item.operators}))
+    return rewrite(
+        graph, *(as_rule(item) for item in rules), on=tuple({o: None for item in rules for o in item.operators})
+    )
 
 
 _FIRST = 64  # elements that are looked at before all are
@@ -88,7 +94,12 @@ def all_equal(value: Value | None, number: float) -> bool:
 
 def scalar_of(value: Value | None) -> float | None:
     """The number that all elements of a real constant are, if they are one."""
-    if value is None or value.constant is None or value.constant.size == 0 or value.dtype.kind not in ("int", "uint", "float"):
+    if (
+        value is None
+        or value.constant is None
+        or value.constant.size == 0
+        or value.dtype.kind not in ("int", "uint", "float")
+    ):
         return None
     first = value.constant.reshape(-1)[0]
     return float(first) if all_equal(value, first) else None
@@ -105,7 +116,8 @@ def _if_same(value: Value | None, node: Node) -> Outcome:
 
 
 def _neutral_summand(value: Value | None, number: float) -> bool:
-    """Whether the value is a constant that a sum of floats may leave out: x + 0.0 is not x where x is -0.0, x + -0.0 is.
+    """Whether the value is a constant that a sum of floats may leave out: x + 0.0 is not x where x is -0.0, x + -0.0
+    is.
 
     Args:
         number: the zero that is neutral, with its sign; integers have one zero.
@@ -168,7 +180,11 @@ def _divide(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     mantissa, _ = np.frexp(wide)
     with np.errstate(all="ignore"):
         inverse = 1.0 / np.where(wide == 0, np.nan, wide)
-        exact = (np.abs(mantissa) == 0.5) & np.isfinite(inverse) & (inverse.astype(b.constant.dtype).astype(np.float64) == inverse)
+        exact = (
+            (np.abs(mantissa) == 0.5)
+            & np.isfinite(inverse)
+            & (inverse.astype(b.constant.dtype).astype(np.float64) == inverse)
+        )
     if not exact.all():
         return "a divisor is no power of two, so its reciprocal rounds"
     return r.add(Multiply(), a, r.constant(inverse, like=b))
@@ -189,7 +205,12 @@ def _same_dtype(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 
 def _where(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     cond = inputs[0]
-    if cond is None or cond.constant is None or cond.constant.size == 0 or not (cond.constant.all() or not cond.constant.any()):
+    if (
+        cond is None
+        or cond.constant is None
+        or cond.constant.size == 0
+        or not (cond.constant.all() or not cond.constant.any())
+    ):
         return None
     chosen = inputs[1] if cond.constant.all() else inputs[2]
     if chosen is not None and not same_type(chosen.type, node.output.type, layouts=False):
@@ -236,17 +257,26 @@ def _broadcast(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     if x is not None and same_type(x.type, node.output.type, layouts=False):
         return x
     before = r.producer(x, BroadcastTo)
-    if before is not None and before.inputs[0] is not None and _infers(node, BroadcastTo(node.output.shape), before.inputs):
+    if (
+        before is not None
+        and before.inputs[0] is not None
+        and _infers(node, BroadcastTo(node.output.shape), before.inputs)
+    ):
         return r.add(BroadcastTo(node.output.shape), before.inputs[0])
     return None
 
 
 def _elementwise_of_reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
-    """A reshape after a product that keeps its rows moves behind what is computed element by element: that can then be part of the product."""
+    """A reshape after a product that keeps its rows moves behind what is computed element by element: that can then be
+    part of the product."""
     if node.op.kind != "elementwise" or len(node.outputs) != 1 or any(v is None for v in inputs):
         return None
     shape = node.output.shape
-    reshaped = [b for v in inputs if v is not None and v.shape == shape and (b := r.producer(v, Reshape)) is not None and _keeps_rows(b)]
+    reshaped = [
+        b
+        for v in inputs
+        if v is not None and v.shape == shape and (b := r.producer(v, Reshape)) is not None and _keeps_rows(b)
+    ]
     if not reshaped:
         return None
     anchor = next((b.inputs[0] for b in reshaped if _contracts(b.inputs[0])), reshaped[0].inputs[0])
@@ -273,7 +303,13 @@ def _elementwise_of_reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 def _keeps_rows(reshape: Node) -> bool:
     """Whether a reshape of something computed leaves its last axis as it is."""
     x = reshape.inputs[0]
-    if x is None or not x.tensor.rank or not reshape.output.tensor.rank or x.producer is None or x.producer.op.kind not in ("contraction", "elementwise"):
+    if (
+        x is None
+        or not x.tensor.rank
+        or not reshape.output.tensor.rank
+        or x.producer is None
+        or x.producer.op.kind not in ("contraction", "elementwise")
+    ):
         return False
     return same_dim(x.shape[-1], reshape.output.shape[-1])
 
@@ -319,13 +355,16 @@ def _gelu(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
             continue
         a, b = inner.inputs
         number = scalar_of(b) if a is x else scalar_of(a) if b is x and isinstance(inner.op, Multiply) else None
-        if number is not None and math.isclose(number, math.sqrt(2.0 if isinstance(inner.op, Divide) else 0.5), rel_tol=1e-6):
+        if number is not None and math.isclose(
+            number, math.sqrt(2.0 if isinstance(inner.op, Divide) else 0.5), rel_tol=1e-6
+        ):
             return _if_same(r.add(Gelu(), x), node)
     return None
 
 
 def _factors(r: Rewriter, values: Inputs, most: int) -> list[Value] | None:
-    """What a product of products multiplies; one that something else needs as well is a factor itself. None if there are more than `most`."""
+    """What a product of products multiplies; one that something else needs as well is a factor itself. None if there
+    are more than `most`."""
     factors: list[Value] = []
     left = list(reversed(values))
     while left:
@@ -341,7 +380,8 @@ def _factors(r: Rewriter, values: Inputs, most: int) -> list[Value] | None:
 
 
 def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
-    """Whether the results are of the node's types, and nothing is taken for granted about sizes that the node does not."""
+    """Whether the results are of the node's types, and nothing is taken for granted about sizes that the node does
+    not."""
     from weft.errors import WeftError
 
     try:
@@ -349,7 +389,9 @@ def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
     except WeftError:
         return False
     known = {a.holds for a in inferred(node.op, node.inputs)[1]}
-    return all(a.holds in known for a in assumed) and all(same_type(a, b.type, layouts=False) for a, b in zip(types, node.outputs))
+    return all(a.holds in known for a in assumed) and all(
+        same_type(a, b.type, layouts=False) for a, b in zip(types, node.outputs)
+    )
 
 
 def _broadcast_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
@@ -367,12 +409,18 @@ def _broadcast_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 
 
 def _uniform_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
-    """A constant of equal elements is one element, which elementwise operators broadcast: kernels hold it instead of reading it."""
+    """A constant of equal elements is one element, which elementwise operators broadcast: kernels hold it instead of
+    reading it."""
     if node.op.kind != "elementwise" or len(inputs) < 2:
         return None
     for k, value in enumerate(inputs):
         data = value.constant if value is not None else None
-        if data is None or data.size <= 1 or data.dtype == object or data.tobytes() != data.reshape(-1)[:1].tobytes() * data.size:
+        if (
+            data is None
+            or data.size <= 1
+            or data.dtype == object
+            or data.tobytes() != data.reshape(-1)[:1].tobytes() * data.size
+        ):
             continue
         new = (*inputs[:k], r.constant(data.reshape(-1)[0].reshape(()), value.name), *inputs[k + 1 :])  # type: ignore[union-attr]
         if _infers(node, node.op, new):

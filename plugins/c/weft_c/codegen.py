@@ -39,4 +39,6 @@ class CCodegen:
 
     def submit(self, program: Program) -> Future[KernelCode]:
         emitted = self.emitter.emit(program)
-        return _threads().submit(lambda: KernelCode(program.name, self.compiler.object(emitted.source, emitted.name), emitted.scratch))
+        return _threads().submit(
+            lambda: KernelCode(program.name, self.compiler.object(emitted.source, emitted.name), emitted.scratch)
+        )

@@ -10,7 +10,8 @@ C = Dialect(
     header=("#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>", "#include <string.h>"),
     types={
         "bool": "bool", "int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t",
-        "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float32": "float", "float64": "double",
+        "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float32": "float",
+        "float64": "double",
     },
     kernel="int32_t {name}(void *ctx, void *const *buffers, const int64_t *dims)",
     buffer_entry="{const}{type} *const {name} = ({const}{type} *)buffers[{index}];",
@@ -18,8 +19,10 @@ C = Dialect(
     end="return (void)ctx, (void)buffers, (void)dims, 0;",
     serial=True,
     functions={
-        "sqrt": "sqrt{f}({0})", "floor": "floor{f}({0})", "ceil": "ceil{f}({0})", "trunc": "trunc{f}({0})", "round": "rint{f}({0})",
-        "abs": "fabs{f}({0})", "copysign": "copysign{f}({0}, {1})", "fma": "fma{f}({0}, {1}, {2})", "fmod": "fmod{f}({0}, {1})",
+        "sqrt": "sqrt{f}({0})", "floor": "floor{f}({0})", "ceil": "ceil{f}({0})", "trunc": "trunc{f}({0})",
+        "round": "rint{f}({0})",
+        "abs": "fabs{f}({0})", "copysign": "copysign{f}({0}, {1})", "fma": "fma{f}({0}, {1}, {2})",
+        "fmod": "fmod{f}({0}, {1})",
     },
     intrinsics={"prefetch": ""},
     reserved=frozenset({"run", "main", *FUNCTIONS}),

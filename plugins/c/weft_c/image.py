@@ -1,4 +1,5 @@
-"""A native segment of C: kernels, the segment's own text and what C takes from its library, as one image that can be mapped anywhere."""
+"""A native segment of C: kernels, the segment's own text and what C takes from its library, as one image that can be
+mapped anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ _LOAD, _DYNAMIC_SYMBOLS, _RELOCATIONS = 1, 11, (4, 9)
 def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], compiler: Compiler) -> NativeCode:
     """The section "main", with the entry "run"."""
     objects = {f"kernel{k}.o": code.object for k, code in enumerate(kernels.values())}
-    image, entries, machine = flatten(compiler.shared(emit_segment(spec), {**objects, "library.o": _library(compiler)}, spec.name))
+    image, entries, machine = flatten(
+        compiler.shared(emit_segment(spec), {**objects, "library.o": _library(compiler)}, spec.name)
+    )
     return NativeCode(image, {"run": entries["run"]}, "weft-c", _version(), _features(compiler, machine), machine)
 
 
@@ -50,7 +53,11 @@ def flatten(library: bytes) -> tuple[bytes, dict[str, int], str]:
     """
     if library[:6] != b"\x7fELF\x02\x01":
         why = f"they begin with {library[:4]!r}"
-        raise CodegenError("the C compiler makes no ELF files of 64 bits", why=why, hint="the target 'c' runs where shared libraries are that")
+        raise CodegenError(
+            "the C compiler makes no ELF files of 64 bits",
+            why=why,
+            hint="the target 'c' runs where shared libraries are that",
+        )
     (machine,) = struct.unpack_from("<H", library, 18)
     headers, sections = struct.unpack_from("<QQ", library, 32)
     header_size, header_count, section_size, section_count = struct.unpack_from("<HHHH", library, 54)
@@ -64,7 +71,9 @@ def flatten(library: bytes) -> tuple[bytes, dict[str, int], str]:
     symbols: dict[str, int] = {}
     for _, kind, _, _, offset, size, link, _, _, entry in table:
         if kind in _RELOCATIONS and size:
-            raise CodegenError("the linked code is not position-independent", why=f"{size // max(1, entry)} relocations are left")
+            raise CodegenError(
+                "the linked code is not position-independent", why=f"{size // max(1, entry)} relocations are left"
+            )
         if kind == _DYNAMIC_SYMBOLS:
             for at in range(offset, offset + size, entry):
                 name, _, _, _, value, _ = struct.unpack_from("<IBBHQQ", library, at)
@@ -77,7 +86,10 @@ def flatten(library: bytes) -> tuple[bytes, dict[str, int], str]:
 def _features(compiler: Compiler, machine: str) -> tuple[str, ...]:
     """Extensions that the code may use, from the macros by which the compiler tells them."""
     names = sorted(known_features(machine))
-    text = "\n".join(f"#ifdef __{n.upper().replace('.', '_').replace('-', '_')}__\nconst char weft_has_{k} = 1;\n#endif" for k, n in enumerate(names))
+    text = "\n".join(
+        f"#ifdef __{n.upper().replace('.', '_').replace('-', '_')}__\nconst char weft_has_{k} = 1;\n#endif"
+        for k, n in enumerate(names)
+    )
     found = compiler.object(text, "features.c")
     return tuple(n for k, n in enumerate(names) if f"weft_has_{k}\0".encode() in found)
 

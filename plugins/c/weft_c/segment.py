@@ -1,4 +1,5 @@
-"""A segment as C: `int32_t run(weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out)`, one statement after another.
+"""A segment as C: `int32_t run(weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out)`, one
+statement after another.
 
 Whatever fails writes a code and its arguments into the context and returns the code.
 """
@@ -37,14 +38,17 @@ from weft_runtime.header import declarations
 
 # In the order in which they stand; each is there where it is called.
 _HELPERS = {
-    "fail": """
+    "fail": (
+        """
 static inline int32_t fail(weft_context *ctx, int32_t code, int count, const int64_t *args) {
   ctx->error_code = code;
   for (int k = 0; k < count; ++k) ctx->error_args[k] = args[k];
   return code;
 }
-""",
-    "failed_kernel": f"""
+"""
+    ),
+    "failed_kernel": (
+        f"""
 static inline int32_t failed_kernel(weft_context *ctx, int64_t item, int32_t status) {{
   if (ctx->error_code == 0) {{
     ctx->error_code = {int(ErrorCode.KERNEL)};
@@ -53,25 +57,35 @@ static inline int32_t failed_kernel(weft_context *ctx, int64_t item, int32_t sta
   }}
   return status;
 }}
-""",
-    "type_word": """
+"""
+    ),
+    "type_word": (
+        """
 static inline int64_t type_word(const weft_tensor *t) {
   return (int64_t)((uint32_t)t->ndim | (uint64_t)t->code << 32 | (uint64_t)t->bits << 40 | (uint64_t)t->lanes << 48);
 }
-""",
-    "add_beyond": """
+"""
+    ),
+    "add_beyond": (
+        """
 static inline bool add_beyond(int64_t a, int64_t b) { return b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b; }
-""",
-    "sub_beyond": """
+"""
+    ),
+    "sub_beyond": (
+        """
 static inline bool sub_beyond(int64_t a, int64_t b) { return b < 0 ? a > INT64_MAX + b : a < INT64_MIN + b; }
-""",
-    "mul_beyond": """
+"""
+    ),
+    "mul_beyond": (
+        """
 static inline bool mul_beyond(int64_t a, int64_t b) {
   if (a > 0) return b > 0 ? a > INT64_MAX / b : b < INT64_MIN / a;
   return b > 0 ? a < INT64_MIN / b : a != 0 && b < INT64_MAX / a;
 }
-""",
-    "ticks": """
+"""
+    ),
+    "ticks": (
+        """
 static inline int64_t ticks(void) {
 #if defined(__x86_64__) || defined(__i386__)
   return (int64_t)__builtin_ia32_rdtsc();
@@ -83,12 +97,24 @@ static inline int64_t ticks(void) {
 #error "there is no clock to read on this processor"
 #endif
 }
-""",
+"""
+    ),
 }
 _TYPES = {"int": "const int64_t", "bool": "const bool", "pointer": "char *const"}
-_WRAPPING = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "ushr": ">>", "udiv": "/", "urem": "%", "ult": "<", "ule": "<="}
+_WRAPPING = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "shl": "<<",
+    "ushr": ">>",
+    "udiv": "/",
+    "urem": "%",
+    "ult": "<",
+    "ule": "<=",
+}
 _PLAIN = {
-    "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^", "shr": ">>", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "both": "&&", "either": "||",
+    "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^", "shr": ">>", "lt": "<", "le": "<=", "eq": "==",
+    "ne": "!=", "both": "&&", "either": "||",
 }  # fmt: skip
 
 
@@ -105,7 +131,10 @@ def emit_segment(spec: SegmentSpec) -> str:
     called = set(re.findall(r"\b(\w+)\(", "\n".join(lines)))
     text += [function for name, function in _HELPERS.items() if name in called]
     text += [C.kernel.format(name=name) + ";" for name in kernels.values()]
-    text += ['__attribute__((visibility("default"))) int32_t run(weft_context *ctx, const weft_tensor *const *in, weft_tensor *const *out) {']
+    text += [
+        '__attribute__((visibility("default"))) int32_t run(weft_context *ctx, const weft_tensor *const *in,'
+        " weft_tensor *const *out) {"
+    ]
     text += [f"  void *buffers[{steps.buffers}];", f"  int64_t dims[{steps.dims}] = {{0}};", "  int32_t status = 0;"]
     text += ["  (void)ctx, (void)in, (void)out, (void)buffers, (void)dims, (void)status;", *lines, "  return 0;", "}"]
     return "\n".join(text) + "\n"
@@ -148,7 +177,10 @@ class _Printer:
             case Require(cond, code, args):
                 return f"if (!{self.of(cond)}) return fail(ctx, {code}, {self.numbers(args)})"
             case CallKernel(kernel, item):
-                return f"if ((status = {self.kernels[kernel]}(ctx, buffers, dims)) != 0) return failed_kernel(ctx, {item}, status)"
+                return (
+                    f"if ((status = {self.kernels[kernel]}(ctx, buffers, dims)) != 0) return failed_kernel(ctx, {item},"
+                    " status)"
+                )
             case If():
                 raise AssertionError("a branch is more than a statement")
         return f"{_TYPES[step.result.kind]} {self.of(step.result)} = {self.value(step)}"
@@ -186,4 +218,10 @@ class _Printer:
             return text if step.result.kind == "bool" else f"(int64_t)({text})"
         if step.op == "select":
             return f"{given[0]} ? {given[1]} : {given[2]}"
-        return f"{given[0]} {_PLAIN[step.op]} {given[1]}" if step.op in _PLAIN else f"!{given[0]}" if step.op == "not" else given[0]
+        return (
+            f"{given[0]} {_PLAIN[step.op]} {given[1]}"
+            if step.op in _PLAIN
+            else f"!{given[0]}"
+            if step.op == "not"
+            else given[0]
+        )

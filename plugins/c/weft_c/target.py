@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class COptions:
-    """-cc: the command of a C compiler that knows GCC's options, or zig for the one in PyPI's ziglang; what is absent means the system's.
+    """-cc: the command of a C compiler that knows GCC's options, or zig for the one in PyPI's ziglang; what is absent
+    means the system's.
 
     -std: the standard that it is asked for. -opt: its -O. -march: its -march, by default the architecture's least.
     """

@@ -23,7 +23,8 @@ ZIG = "zig"
 
 CODE = (
     # One rounding for every operation, and nothing of the compiler's libraries: an image has no undefined symbol.
-    "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
+    "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
     "-ffunction-sections", "-U_FORTIFY_SOURCE", "-pipe",
 )  # fmt: skip
 IMAGE = ("-shared", "-nostdlib", "-Wl,-z,defs", "-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--build-id=none")
@@ -39,8 +40,8 @@ def default_command() -> str:
 
 
 def zig_environment() -> dict[str, str]:
-    """What zig must be told besides this process's environment: a folder for its cache, which lives as long as the process, where its own cannot be
-    written or is none, as in a home that is read-only or without a home."""
+    """What zig must be told besides this process's environment: a folder for its cache, which lives as long as the
+    process, where its own cannot be written or is none, as in a home that is read-only or without a home."""
     return _zig_environment(os.getpid())
 
 
@@ -59,9 +60,13 @@ def _zig_environment(process: int) -> dict[str, str]:
     return {"ZIG_GLOBAL_CACHE_DIR": folder}
 
 
-def _call(command: tuple[str, ...], arguments: tuple[str, ...], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _call(
+    command: tuple[str, ...], arguments: tuple[str, ...], cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **zig_environment()} if "ziglang" in command else None
-    return subprocess.run([*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    return subprocess.run(
+        [*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,9 @@ class Compiler:
 
     def _object(self, file: str, source: str, name: str, more: tuple[str, ...] = ()) -> bytes:
         # Files have the same names every time, since they are in the result.
-        return self._run({f"{file}.c": source.encode()}, [*self.options, *CODE, *more, "-c", f"{file}.c"], f"{file}.o", name)
+        return self._run(
+            {f"{file}.c": source.encode()}, [*self.options, *CODE, *more, "-c", f"{file}.c"], f"{file}.o", name
+        )
 
     def shared(self, source: str, objects: dict[str, bytes], name: str) -> bytes:
         """A text and objects as one shared library that needs no other."""
@@ -104,7 +111,12 @@ class Compiler:
                 made = (folder / result).read_bytes() if done.returncode == 0 and (folder / result).is_file() else None
         except OSError as error:
             hint = "it needs a folder for its files, which TMPDIR names, and a process"
-            raise CodegenError(f"the C compiler could not be asked for '{name}'", where=error.filename, why=error.strerror or str(error), hint=hint) from None
+            raise CodegenError(
+                f"the C compiler could not be asked for '{name}'",
+                where=error.filename,
+                why=error.strerror or str(error),
+                hint=hint,
+            ) from None
         if made is None:
             said = done.stderr.strip() or f"it ended with {done.returncode}"
             raise CodegenError(
@@ -130,23 +142,44 @@ def compiler(command: str, std: str, opt: str, march: str | None) -> Compiler:
     try:
         done = _call(words, ("--version",))
     except OSError as error:
-        raise TargetError(f"'{command}' does not run", where=where, why=error.strerror or str(error), hint=hint) from None
+        raise TargetError(
+            f"'{command}' does not run", where=where, why=error.strerror or str(error), hint=hint
+        ) from None
     if done.returncode or not done.stdout.strip():
-        raise TargetError(f"'{command}' does not say what it is", where=where, why=done.stderr.strip()[:200] or "it says nothing to --version", hint=hint)
+        raise TargetError(
+            f"'{command}' does not say what it is",
+            where=where,
+            why=done.stderr.strip()[:200] or "it says nothing to --version",
+            hint=hint,
+        )
     if command == ZIG:
-        # Of its own accord it adds the sanitizer and compiles for the processor that it runs on; its names of processors have no hyphens.
+        # Of its own accord it adds the sanitizer and compiles for the processor that it runs on; its names of
+        # processors have no hyphens.
         more: tuple[str, ...] = ("-fno-sanitize=undefined", f"-mcpu={march.replace('-', '_') if march else 'baseline'}")
         if sys.platform == "linux":
-            # For a named system it brings the C library's headers itself; for "this one" it looks for those that are installed, and there may be none.
+            # For a named system it brings the C library's headers itself; for "this one" it looks for those that are
+            # installed, and there may be none.
             more = ("-target", f"{platform.machine()}-linux-gnu", *more)
     else:
         more = (f"-march={march}",) if march else ()
     told = _call(words, (*more, "-dumpmachine")).stdout.partition("-")[0].strip()
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(told, told)
     if machine and machine not in architectures():
-        why = f"what is run is code for {' and '.join(architectures())}: memory for results is native code that Weft brings, and it has it for these"
-        raise TargetError(f"no code is made for {machine}, which '{command}' compiles for", where=where, why=why, hint="name a compiler for one of them: -cc=…")
+        why = (
+            f"what is run is code for {' and '.join(architectures())}: memory for results is native code that Weft"
+            " brings, and it has it for these"
+        )
+        raise TargetError(
+            f"no code is made for {machine}, which '{command}' compiles for",
+            where=where,
+            why=why,
+            hint="name a compiler for one of them: -cc=…",
+        )
     if machine == "aarch64":
-        # Some systems keep x18 for themselves, and an image runs on all. zig undoes -ffixed-x18 by its own list of features.
-        more = (*more, *(("-Xclang", "-target-feature", "-Xclang", "+reserve-x18") if "ziglang" in words else ("-ffixed-x18",)))
+        # Some systems keep x18 for themselves, and an image runs on all. zig undoes -ffixed-x18 by its own list of
+        # features.
+        more = (
+            *more,
+            *(("-Xclang", "-target-feature", "-Xclang", "+reserve-x18") if "ziglang" in words else ("-ffixed-x18",)),
+        )
     return Compiler(words, (f"-std={std}", f"-O{opt}", *more), done.stdout.splitlines()[0])

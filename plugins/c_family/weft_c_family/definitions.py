@@ -1,4 +1,5 @@
-"""Functions that emitted text brings along, each only where it is used: what the operators of C leave undefined or do not have.
+"""Functions that emitted text brings along, each only where it is used: what the operators of C leave undefined or do
+not have.
 
 All of them are pure and take and give values, never pointers, so they are the same in every address space.
 """
@@ -12,7 +13,8 @@ from weft_c_family.language import Language, part_of, short
 
 
 class Definitions:
-    """The helper functions of one text, in the order in which they may stand. Every method gives the name of a function, and adds it on first use."""
+    """The helper functions of one text, in the order in which they may stand. Every method gives the name of a
+    function, and adds it on first use."""
 
     def __init__(self, language: Language) -> None:
         self.language = language
@@ -26,7 +28,11 @@ class Definitions:
             head = f"{self.language.dialect.function} {result} {name}({parameters})"
             # One line where it is a single statement.
             one = f"{head} {{ {body[0]} }}"
-            self._texts[name] = one if len(body) == 1 and len(one) <= 140 else "\n".join([head + " {", *("  " + line for line in body), "}"])
+            self._texts[name] = (
+                one
+                if len(body) == 1 and len(one) <= 140
+                else "\n".join([head + " {", *("  " + line for line in body), "}"])
+            )
         return name
 
     def _type(self, d: DType) -> str:
@@ -64,13 +70,20 @@ class Definitions:
 
     def absolute(self, d: DType) -> str:
         t, w = self._type(d), self.language.word(d)
-        return self._define(f"weft_abs_{short(d)}", t, f"{t} x", f"return x < 0 ? {self._wrapped(d, f'0U - ({w})x')} : x;")
+        return self._define(
+            f"weft_abs_{short(d)}", t, f"{t} x", f"return x < 0 ? {self._wrapped(d, f'0U - ({w})x')} : x;"
+        )
 
     def _wrapped(self, d: DType, text: str) -> str:
-        return f"{self.wrap(d)}(({self.language.dialect.types['int32']})({text}))" if d.bits < 8 else f"({self._type(d)})({text})"
+        return (
+            f"{self.wrap(d)}(({self.language.dialect.types['int32']})({text}))"
+            if d.bits < 8
+            else f"({self._type(d)})({text})"
+        )
 
     def division(self, symbol: str, d: DType) -> str:
-        """//, %, truncdiv or truncmod of integers. By zero it is by one: the value is not wanted there. The least value by -1 wraps."""
+        """//, %, truncdiv or truncmod of integers. By zero it is by one: the value is not wanted there. The least value
+        by -1 wraps."""
         t = self._type(d)
         name = {"//": "floordiv", "%": "floormod", "truncdiv": "truncdiv", "truncmod": "truncmod"}[symbol]
         quotient = symbol in ("//", "truncdiv")
@@ -124,7 +137,10 @@ class Definitions:
         signed = to.kind == "int"
         low = literal(-float(1 << (to.bits - 1)), of) if signed else literal(-1.0, of)
         least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if signed else (0, (1 << to.bits) - 1)
-        below = f"if (!(x {'>=' if signed else '>'} {low})) return {f'x != x ? 0 : {literal(least, to)}' if signed else '0'};"
+        below = (
+            f"if (!(x {'>=' if signed else '>'} {low})) return"
+            f" {f'x != x ? 0 : {literal(least, to)}' if signed else '0'};"
+        )
         above = f"if (x >= {literal(float(most + 1), of)}) return {literal(most, to)};"
         return self._define(f"weft_{short(to)}_of_{short(of)}", t, f"{f} x", below, above, f"return ({t})x;")
 
@@ -151,12 +167,14 @@ class Definitions:
         return template.format(*args, f="f" if d.name == "float32" else "")
 
     def odd_sum(self) -> str:
-        """a + b in float64 rounded to odd: the last bit stands for what was lost, so that a second rounding is right."""
+        """a + b in float64 rounded to odd: the last bit stands for what was lost, so that a second rounding is
+        right."""
         _, word, back = self._words(dt.float64)
         t, w = self._type(dt.float64), self._type(dt.uint64)
         return self._define(
             "weft_odd_sum", t, f"{t} a, {t} b",
-            f"const {t} sum = a + b;", f"const {t} part = sum - a;", f"const {t} lost = (a - (sum - part)) + (b - part);", f"const {w} bits = {word}(sum);",
+            f"const {t} sum = a + b;", f"const {t} part = sum - a;",
+            f"const {t} lost = (a - (sum - part)) + (b - part);", f"const {w} bits = {word}(sum);",
             "if (lost != lost || lost == 0.0 || (bits & 1U) != 0) return sum;",
             f"return {back}((lost < 0.0) != (sum < 0.0) ? bits - 1U : bits + 1U);",
         )  # fmt: skip
@@ -171,7 +189,8 @@ class Definitions:
             "weft_odd_f32", f, f"{wide} x",
             f"const {f} near = ({f})x;", f"const {wide} size = {back64}({word64}(x) & {mask});",
             f"const {wide} there = {back64}({word64}(({wide})near) & {mask});", f"const {u} bits = {word}(near);",
-            "if (!(there < size) && !(size < there)) return near;", f"return {back}((size < there ? bits - 1U : bits) | 1U);",
+            "if (!(there < size) && !(size < there)) return near;",
+            f"return {back}((size < there ? bits - 1U : bits) | 1U);",
         )  # fmt: skip
 
     def soft_fma(self, d: DType) -> str:
@@ -179,7 +198,12 @@ class Definitions:
         t, wide = self._type(d), self._type(dt.float64)
         a, b, c = (f"({wide}){self.widen(d)}({x})" for x in "abc")
         total = f"{self.odd_sum()}({a} * {b}, {c})"
-        return self._define(f"weft_fma_{short(d)}", t, f"{t} a, {t} b, {t} c", f"return {self.narrow(d)}({self.odd_float32()}({total}));")
+        return self._define(
+            f"weft_fma_{short(d)}",
+            t,
+            f"{t} a, {t} b, {t} c",
+            f"return {self.narrow(d)}({self.odd_float32()}({total}));",
+        )
 
     def widen(self, d: DType) -> str:
         """A float of few bits, carried as a word, as float32: exact."""
@@ -192,7 +216,9 @@ class Definitions:
         if d.name == "bfloat16":
             return self._define(name, f, f"{t} x", f"return {back}(({u})x << 16);")
         if d.name == "float8_e8m0fnu":
-            return self._define(name, f, f"{t} x", f"return {back}(x == 255 ? 0x7fc00000U : x == 0 ? 0x00400000U : ({u})x << 23);")
+            return self._define(
+                name, f, f"{t} x", f"return {back}(x == 255 ? 0x7fc00000U : x == 0 ? 0x00400000U : ({u})x << 23);"
+            )
         form = dt.FLOAT_FORMATS[d.name]
         top = form.exponent + form.mantissa
         ones = (1 << top) - 1
@@ -204,7 +230,9 @@ class Definitions:
         # The exponent is rebased by a multiplication, which gets subnormals right, too.
         lines.append(f"{u} bits = {word}({back}({shifted}) * {scale});")
         if form.special == "ieee":
-            lines.append(f"if (size >= {((1 << form.exponent) - 1) << form.mantissa:#x}U) bits = ({shifted}) | 0x7f800000U;")
+            lines.append(
+                f"if (size >= {((1 << form.exponent) - 1) << form.mantissa:#x}U) bits = ({shifted}) | 0x7f800000U;"
+            )
         elif form.special == "fn":
             lines.append(f"if (size == {ones:#x}U) bits = 0x7fc00000U;")
         lines.append(f"return {back}(bits | (({u})x & {1 << top:#x}U) << {31 - top});")
@@ -221,10 +249,16 @@ class Definitions:
         bits = f"const {u} bits = {word}(x);"
         if d.name == "bfloat16":
             nan = f"if (x != x) return ({t})(bits >> 16 | 0x40U);"
-            return self._define(name, t, f"{f} x", bits, nan, f"return ({t})((bits + (bits >> 16 & 1U) + 0x7fffU) >> 16);")
+            return self._define(
+                name, t, f"{f} x", bits, nan, f"return ({t})((bits + (bits >> 16 & 1U) + 0x7fffU) >> 16);"
+            )
         if d.name == "float8_e8m0fnu":
             # A power of two, ties upwards; what is not positive has no representation.
-            lines = [bits, "if (x != x || bits > 0x7f7fffffU || bits == 0) return 255;", "if (bits < 0x00800000U) return bits < 0x00600000U ? 0 : 1;"]
+            lines = [
+                bits,
+                "if (x != x || bits > 0x7f7fffffU || bits == 0) return 255;",
+                "if (bits < 0x00800000U) return bits < 0x00600000U ? 0 : 1;",
+            ]
             return self._define(name, t, f"{f} x", *lines, f"return ({t})((bits + 0x400000U) >> 23);")
         form = dt.FLOAT_FORMATS[d.name]
         top, cut = form.exponent + form.mantissa, 23 - form.mantissa
@@ -232,12 +266,16 @@ class Definitions:
         # Adding a number whose last bit is the format's least one makes the hardware round a subnormal.
         magic = f"{(127 - form.bias + cut + 1) << 23:#x}U"
         quiet = infinity | 1 << (form.mantissa - 1)
-        nan = {"ieee": f"sign | {quiet:#x}U", "fn": f"sign | {ones:#x}U", "finite": "sign", "fnuz": f"{1 << top:#x}U"}[form.special]
+        nan = {"ieee": f"sign | {quiet:#x}U", "fn": f"sign | {ones:#x}U", "finite": "sign", "fnuz": f"{1 << top:#x}U"}[
+            form.special
+        ]
         lines = [
-            bits, f"const {u} size = bits & 0x7fffffffU;", f"const {u} sign = (bits & 0x80000000U) >> {31 - top};", f"{u} result;",
+            bits, f"const {u} size = bits & 0x7fffffffU;", f"const {u} sign = (bits & 0x80000000U) >> {31 - top};",
+            f"{u} result;",
             f"if (x != x) return ({t})({nan});",
             f"if (size < {(128 - form.bias) << 23:#x}U) result = {word}({back}(size) + {back}({magic})) - {magic};",
-            f"else result = (size + (size >> {cut} & 1U) + {(1 << (cut - 1)) - 1:#x}U - {(127 - form.bias) << 23:#x}U) >> {cut};",
+            f"else result = (size + (size >> {cut} & 1U) + {(1 << (cut - 1)) - 1:#x}U"
+            f" - {(127 - form.bias) << 23:#x}U) >> {cut};",
         ]  # fmt: skip
         if form.special == "fnuz":
             lines += ["if (result == 0) return 0;", f"if (result > {ones:#x}U) return {1 << top:#x};"]
@@ -252,18 +290,29 @@ class Definitions:
         """(re, im) → a complex number; its type comes along."""
         part, t = self._type(part_of(d)), self._type(d)
         self._texts.setdefault(t, f"typedef struct {{ {part} re, im; }} {t};")
-        return self._define(f"weft_make_{short(d)}", t, f"{part} re, {part} im", f"{t} z;", "z.re = re;", "z.im = im;", "return z;")
+        return self._define(
+            f"weft_make_{short(d)}", t, f"{part} re, {part} im", f"{t} z;", "z.re = re;", "z.im = im;", "return z;"
+        )
 
     def complex_operation(self, symbol: str, d: DType) -> str:
         """An operation of two complex numbers; orders are lexicographic, as numpy's."""
         make, t, part = self.complex(d), self._type(d), self._type(part_of(d))
         if symbol in ("==", "!=", "<", "<="):
             name, joint = {"==": ("eq", "&&"), "!=": ("ne", "||"), "<": ("lt", ""), "<=": ("le", "")}[symbol]
-            test = f"a.re < b.re || (a.re == b.re && a.im {symbol} b.im)" if not joint else f"a.re {symbol} b.re {joint} a.im {symbol} b.im"
-            return self._define(f"weft_{name}_{short(d)}", self.language.dialect.types["bool"], f"{t} a, {t} b", f"return {test};")
+            test = (
+                f"a.re < b.re || (a.re == b.re && a.im {symbol} b.im)"
+                if not joint
+                else f"a.re {symbol} b.re {joint} a.im {symbol} b.im"
+            )
+            return self._define(
+                f"weft_{name}_{short(d)}", self.language.dialect.types["bool"], f"{t} a, {t} b", f"return {test};"
+            )
         match symbol:
             case "+" | "-":
-                name, lines = {"+": "add", "-": "sub"}[symbol], [f"return {make}(a.re {symbol} b.re, a.im {symbol} b.im);"]
+                name, lines = (
+                    {"+": "add", "-": "sub"}[symbol],
+                    [f"return {make}(a.re {symbol} b.re, a.im {symbol} b.im);"],
+                )
             case "*":
                 name, lines = "mul", [f"return {make}(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re);"]
             case "/":

@@ -1,4 +1,5 @@
-"""Lowered Programs → text in a language of C's family, one `emit_<Node>` method per statement; formulas are in `formulas`.
+"""Lowered Programs → text in a language of C's family, one `emit_<Node>` method per statement; formulas are in
+`formulas`.
 
     helpers, as far as they are used
     head of the kernel
@@ -6,7 +7,8 @@
       // buffers that the loops below compute
       statements
 
-Loops, variables and buffers keep the names that they have in the Program, where those are identifiers. The same Program always gives the same text.
+Loops, variables and buffers keep the names that they have in the Program, where those are identifiers. The same Program
+always gives the same text.
 """
 
 from __future__ import annotations
@@ -94,7 +96,10 @@ class Emitter:
                 elif not of.is_float and not (e.name in _OF_INTEGERS and of.kind != "complex"):
                     lacks[f"function {e.name} of {of}"] = None
             elif isinstance(e, lp.IntrinsicCall):
-                if not (e.name == WHOLE_WARP or (d.barrier if e.name == "barrier" else e.name in extended or e.name in d.intrinsics)):
+                if not (
+                    e.name == WHOLE_WARP
+                    or (d.barrier if e.name == "barrier" else e.name in extended or e.name in d.intrinsics)
+                ):
                     lacks[f"intrinsic {e.name}"] = None
                 elif e.dtype.lanes > 1 or any(a.dtype.lanes > 1 for a in e.args):
                     lacks[f"intrinsic {e.name} of vectors"] = None
@@ -131,10 +136,15 @@ class Emitter:
     # -- program
 
     def emit(self, program: Program) -> Emitted:
-        """Raises CodegenError for what `check` lists, and for buffers whose size is not known before the kernel starts."""
+        """Raises CodegenError for what `check` lists, and for buffers whose size is not known before the kernel
+        starts."""
         lacks = self.check(program)
         if lacks:
-            raise CodegenError(f"'{self.dialect.name}' cannot express kernel '{program.name}'", where="\n".join(lacks), hint="run the loop passes first")
+            raise CodegenError(
+                f"'{self.dialect.name}' cannot express kernel '{program.name}'",
+                where="\n".join(lacks),
+                hint="run the loop passes first",
+            )
         return _Kernel(self.dialect, program).emit()
 
 
@@ -144,7 +154,9 @@ class _Kernel:
     def __init__(self, dialect: Dialect, program: Program) -> None:
         self.dialect, self.program = dialect, program
         self.formulas = Formulas(dialect)
-        self.formulas.suppose_extents([*program.params, *(s.buffer for s in lp.walk_stmts(program.body) if isinstance(s, lp.Allocate))])
+        self.formulas.suppose_extents(
+            [*program.params, *(s.buffer for s in lp.walk_stmts(program.body) if isinstance(s, lp.Allocate))]
+        )
         self.symbol = identifier(program.name, dialect.words)
         self.formulas.fresh(self.symbol)
         self.lines: list[str] = []
@@ -205,7 +217,14 @@ class _Kernel:
         text += [head + " {", *(_INDENT + e for e in (*entries, *self.top)), *self.lines]
         text += [_INDENT + self.dialect.end] if self.dialect.end else []
         source = "\n".join([*text, "}"]) + "\n"
-        return Emitted(p.name, self.symbol, source, tuple(n for _, n in self.scratch), tuple(self.grid.items()), tuple(self.arguments))
+        return Emitted(
+            p.name,
+            self.symbol,
+            source,
+            tuple(n for _, n in self.scratch),
+            tuple(self.grid.items()),
+            tuple(self.arguments),
+        )
 
     def _asked(self) -> dict[Hashable, str]:
         """What the calls of the dialect's extension ask for, each with the stem of its parameter's name."""
@@ -217,7 +236,8 @@ class _Kernel:
     # -- where buffers are
 
     def _place_scratch(self, stmt: Stmt, lets: Mapping[str, Expr], unit: str | None = None) -> None:
-        """Collects the buffers that are parameters behind the outputs. There is one of each, however many units a level has."""
+        """Collects the buffers that are parameters behind the outputs. There is one of each, however many units a level
+        has."""
         while isinstance(stmt, lp.Let):
             if stmt.var.dtype.is_integer:
                 lets = {**lets, stmt.var.name: ex.substitute(stmt.value, lets)}
@@ -227,18 +247,26 @@ class _Kernel:
             if not self._inside(stmt.buffer, size):
                 if unit is not None:
                     raise CodegenError(
-                        f"buffer '{stmt.buffer.name}' of kernel '{self.program.name}' is scratch, of which units share one",
-                        where=f"allocate {stmt.buffer.name}: {size} bytes in {stmt.buffer.scope}", why=f"each iteration of loop '{unit}' has its own",
-                        hint="put it in a memory of the unit, or allocate it outside of the loop with the unit among its indices",
+                        f"buffer '{stmt.buffer.name}' of kernel '{self.program.name}' is scratch,"
+                        " of which units share one",
+                        where=f"allocate {stmt.buffer.name}: {size} bytes in {stmt.buffer.scope}",
+                        why=f"each iteration of loop '{unit}' has its own",
+                        hint="put it in a memory of the unit, or allocate it outside of the loop"
+                        " with the unit among its indices",
                     )  # fmt: skip
                 size = ex.substitute(size, lets)
                 known = {d.name for d in self.program.dims}
                 unknown = [n for n in ex.free_vars(size) if n not in known]
                 if unknown or ex.has(size, Load):
                     raise CodegenError(
-                        f"the size of buffer '{stmt.buffer.name}' is not known before kernel '{self.program.name}' starts",
+                        f"the size of buffer '{stmt.buffer.name}' is not known before kernel '{self.program.name}'"
+                        " starts",
                         where=f"allocate {stmt.buffer.name}: {size} bytes",
-                        why=f"it depends on '{unknown[0]}', which is no dimension of the kernel" if unknown else "it depends on a loaded value",
+                        why=(
+                            f"it depends on '{unknown[0]}', which is no dimension of the kernel"
+                            if unknown
+                            else "it depends on a loaded value"
+                        ),
                         hint="allocate the upper bound",
                     )
                 self.scratch.append((stmt.buffer, ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)))
@@ -255,8 +283,10 @@ class _Kernel:
         if b.scope in self.dialect.shared_scopes or not self.dialect.serial:
             if not constant:
                 raise CodegenError(
-                    f"buffer '{b.name}' of kernel '{self.program.name}' is in scope {b.scope}, but its size is not constant",
-                    where=f"allocate {b.name}: {size} bytes", why=f"'{self.dialect.name}' declares such buffers inside the kernel",
+                    f"buffer '{b.name}' of kernel '{self.program.name}' is in scope {b.scope},"
+                    " but its size is not constant",
+                    where=f"allocate {b.name}: {size} bytes",
+                    why=f"'{self.dialect.name}' declares such buffers inside the kernel",
                     hint="compact it to what one iteration of the loops around it uses",
                 )  # fmt: skip
             return True
@@ -271,7 +301,8 @@ class _Kernel:
         if ex.free_vars(s.extent).keys() - known or ex.has(s.extent, Load):
             raise CodegenError(
                 f"the extent of loop '{s.var.name}' is not known before kernel '{self.program.name}' starts",
-                where=f"for {s.var.name} in {s.extent} {s.kind}", hint="its extent may depend on the kernel's dims only",
+                where=f"for {s.var.name} in {s.extent} {s.kind}",
+                hint="its extent may depend on the kernel's dims only",
             )  # fmt: skip
         before = self.grid.get(s.kind)
         self.grid[s.kind] = s.extent if before is None or before == s.extent else ex.maximum(before, s.extent)
@@ -309,7 +340,9 @@ class _Kernel:
             self._open(s)
             self._nests(s.body)
         else:
-            stored = dict.fromkeys(x.buffer.name for x in lp.walk_stmts(s) if isinstance(x, (lp.Store, lp.AtomicUpdate)))
+            stored = dict.fromkeys(
+                x.buffer.name for x in lp.walk_stmts(s) if isinstance(x, (lp.Store, lp.AtomicUpdate))
+            )
             if stored:
                 self.line(f"// {', '.join(stored)}")
             self.stmt(s)
@@ -363,7 +396,9 @@ class _Kernel:
         if b.dtype.kind == "complex":
             f.definitions.complex(b.dtype)
         elements = max(1, int(byte_size(b).value) // b.dtype.scalar.bytes)  # type: ignore[attr-defined]
-        text = self.dialect.scopes[b.scope].format(type=f.language.memory_type(b.dtype), name=name, size=elements, align=b.align)
+        text = self.dialect.scopes[b.scope].format(
+            type=f.language.memory_type(b.dtype), name=name, size=elements, align=b.align
+        )
         if b.scope in self.dialect.shared_scopes:
             self.top.append(text)
         else:
@@ -409,7 +444,9 @@ class _Kernel:
             self.stmt(s.body)
 
     def emit_If(self, s: lp.If) -> None:
-        if isinstance(s.cond, lp.IntrinsicCall) and s.cond.name == WHOLE_WARP:  # all threads of a warp come here together
+        if (
+            isinstance(s.cond, lp.IntrinsicCall) and s.cond.name == WHOLE_WARP
+        ):  # all threads of a warp come here together
             self.stmt(s.then)
             return
         self._begin(s.cond)
@@ -444,7 +481,10 @@ class _Kernel:
         argument, _ = extension.argument(call)
         self._begin(*extension.operands(call))
         text = extension.statement(
-            call, self.arguments[argument], lambda x: f"&{f.element(x.buffer, x.indices)}", lambda e: f.value(e).at(LOOSE)
+            call,
+            self.arguments[argument],
+            lambda x: f"&{f.element(x.buffer, x.indices)}",
+            lambda e: f.value(e).at(LOOSE),
         )
         self._flush()
         return text
@@ -503,7 +543,8 @@ class _Kernel:
         self.line(self.dialect.lanes.format(type=self.formulas.language.type(d), name=name, size=d.lanes))
 
     def _moved(self, value: Expr) -> Expr:
-        """`value` with whole vectors that the language moves at once in arrays of their own, if they are loaded in any case."""
+        """`value` with whole vectors that the language moves at once in arrays of their own, if they are loaded in any
+        case."""
         if not self.dialect.vectors or isinstance(value, Load):
             return value
         kept: dict[Expr, Expr] = {}
@@ -550,7 +591,11 @@ class _Kernel:
 
     def _moves(self, e: Expr) -> bool:
         """Whether a formula is a load, of all lanes or none, that the language does at once."""
-        return isinstance(e, Load) and (e.predicate is None or isinstance(e.predicate, ex.Broadcast)) and self._whole(e.buffer, e.indices)
+        return (
+            isinstance(e, Load)
+            and (e.predicate is None or isinstance(e.predicate, ex.Broadcast))
+            and self._whole(e.buffer, e.indices)
+        )
 
     def _copy_from(self, value: Load, name: str) -> None:
         self._copy(value.dtype, (f"&{name}[0]", "local"), self._vector_address(value.buffer, value.indices))
@@ -572,7 +617,11 @@ class _Kernel:
         self._flush()
         self.line(
             self.dialect.vector_copy.format(
-                type=self.dialect.vectors[str(d)], to=to[0], to_space=spaces.get(to[1], ""), source=source[0], source_space=spaces.get(source[1], "")
+                type=self.dialect.vectors[str(d)],
+                to=to[0],
+                to_space=spaces.get(to[1], ""),
+                source=source[0],
+                source_space=spaces.get(source[1], ""),
             )
         )
 
@@ -651,8 +700,14 @@ class _Kernel:
             space = self.dialect.spaces.get(s.buffer.scope, "")
             self.line(template.format(buffer=f.name_of(s.buffer.name), index=index, value=text, space=space))
             return
-        at = tuple(ex.Broadcast(i, s.value.dtype.lanes) if i.dtype.lanes < s.value.dtype.lanes else i for i in s.indices)
-        value = s.value if s.value.dtype.lanes == Load(s.buffer, at).dtype.lanes else ex.Broadcast(s.value, Load(s.buffer, at).dtype.lanes)
+        at = tuple(
+            ex.Broadcast(i, s.value.dtype.lanes) if i.dtype.lanes < s.value.dtype.lanes else i for i in s.indices
+        )
+        value = (
+            s.value
+            if s.value.dtype.lanes == Load(s.buffer, at).dtype.lanes
+            else ex.Broadcast(s.value, Load(s.buffer, at).dtype.lanes)
+        )
         operation = {"add": ex.Add, "min": ex.Min, "max": ex.Max}[s.op]
         self._assign(lp.Store(s.buffer, at, operation(Load(s.buffer, at), value)))
 
@@ -680,7 +735,8 @@ def _reads(b: Buffer, indices: tuple[Expr, ...], values: list[Expr], program: Pr
 
 
 def _used(program: Program) -> set[str]:
-    """Names of buffers, dims and variables that the text needs: a Let that nothing uses is left out, and what only it uses."""
+    """Names of buffers, dims and variables that the text needs: a Let that nothing uses is left out, and what only it
+    uses."""
     lets: dict[str, set[str]] = {}
     found: set[str] = set()
     for s in lp.walk_stmts(program.body):

@@ -1,12 +1,13 @@
 """Formulas as text: everything about values, nothing about loops.
 
-Arithmetic means what `weft.expr` says it means, and nothing is left undefined: integers wrap, in unsigned words, unless their ranges show that they
-need not; indices are plain, since an index that overflows is out of bounds anyway; what C has no operator for is a helper function. What C leaves to
-the implementation (a word made signed, a negative number shifted to the right) is as every compiler of the family has it. A vector is a loop over its
-lanes, so a formula is always the text of one lane: `lane` is its number.
+Arithmetic means what `weft.expr` says it means, and nothing is left undefined: integers wrap, in unsigned words, unless
+their ranges show that they need not; indices are plain, since an index that overflows is out of bounds anyway; what C
+has no operator for is a helper function. What C leaves to the implementation (a word made signed, a negative number
+shifted to the right) is as every compiler of the family has it. A vector is a loop over its lanes, so a formula is
+always the text of one lane: `lane` is its number.
 
-A formula that a statement uses twice becomes a constant in front of it. On a side of a Select such constants may stand only where that side is chosen:
-the Select is an `if` then, else `?:`.
+A formula that a statement uses twice becomes a constant in front of it. On a side of a Select such constants may stand
+only where that side is chosen: the Select is an `if` then, else `?:`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _EXTENT = Range(0, 1 << 47)  # a buffer of more elements fits into no memory
 
 @dataclass(frozen=True)
 class Code:
-    """Text of a value. `word`: the same integer computed in an unsigned word, before it is converted back, for sums that go on."""
+    """Text of a value. `word`: the same integer computed in an unsigned word, before it is converted back, for sums
+    that go on."""
 
     text: str
     level: int = PRIMARY
@@ -100,7 +102,9 @@ class Formulas:
         try:
             return self.names[name]
         except KeyError:
-            raise CodegenError(f"'{name}' has no value here", hint="verify(program) finds uses before definitions") from None
+            raise CodegenError(
+                f"'{name}' has no value here", hint="verify(program) finds uses before definitions"
+            ) from None
 
     def range(self, e: Expr) -> Range:
         return range_of(e, self.ranges)
@@ -165,7 +169,13 @@ class Formulas:
         if not before_a and not before_b:
             return Code(f"{cond.at(OR)} ? {a.at(COMPARISON)} : {b.at(COMPARISON)}", LOOSE)
         name = self.fresh("chosen")
-        self.lines += [f"{self.language.type(d)} {name};", f"if ({cond.text}) {{", *("  " + x for x in before_a), f"  {name} = {a.text};", "} else {"]
+        self.lines += [
+            f"{self.language.type(d)} {name};",
+            f"if ({cond.text}) {{",
+            *("  " + x for x in before_a),
+            f"  {name} = {a.text};",
+            "} else {",
+        ]
         self.lines += [*("  " + x for x in before_b), f"  {name} = {b.text};", "}"]
         return Code(name)
 
@@ -205,7 +215,9 @@ class Formulas:
             return self.logic("||" if e.symbol == "+" else "&&", a, b)
         if d.is_integer:
             x, y = self.range(e.a), self.range(e.b)
-            result = multiply_ranges(x, y) if e.symbol == "*" else add_ranges(x, y if e.symbol == "+" else negate_range(y))
+            result = (
+                multiply_ranges(x, y) if e.symbol == "*" else add_ranges(x, y if e.symbol == "+" else negate_range(y))
+            )
             least, most = (-(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1) if d.kind == "int" else (0, (1 << d.bits) - 1)
             return self.integer(e.symbol, a, b, d, (index and d == dt.int64) or result.within(least, most))
         return self.floating(e.symbol, a, b, d)
@@ -262,7 +274,13 @@ class Formulas:
         if d.is_bool:
             return self.logic("&&" if e.symbol == "min" else "||", a, b)
         if d.name in self.language.soft:
-            return self.narrow(Code(f"{self.definitions.extreme(e.symbol, dt.float32)}({self.widen(a, d).text}, {self.widen(b, d).text})"), d)
+            return self.narrow(
+                Code(
+                    f"{self.definitions.extreme(e.symbol, dt.float32)}({self.widen(a, d).text},"
+                    f" {self.widen(b, d).text})"
+                ),
+                d,
+            )
         return Code(f"{self.definitions.extreme(e.symbol, d)}({a.text}, {b.text})")
 
     emit_Min = emit_Max = _emit_extreme
@@ -290,7 +308,11 @@ class Formulas:
     def _emit_bits(self, e: ex.Binary, index: bool) -> Code:
         a, b = self.value(e.a), self.value(e.b)
         if e.dtype.is_bool:
-            return Code(f"{a.at(UNARY)} != {b.at(UNARY)}", COMPARISON) if e.symbol == "^" else self.logic("&&" if e.symbol == "&" else "||", a, b)
+            return (
+                Code(f"{a.at(UNARY)} != {b.at(UNARY)}", COMPARISON)
+                if e.symbol == "^"
+                else self.logic("&&" if e.symbol == "&" else "||", a, b)
+            )
         return Code(f"{a.at(UNARY)} {e.symbol} {b.at(UNARY)}", LOOSE)
 
     emit_BitAnd = emit_BitOr = emit_BitXor = _emit_bits
@@ -309,10 +331,18 @@ class Formulas:
     # -- truth
 
     def emit_And(self, e: ex.And, index: bool) -> Code:
-        return self.logic("&&", self.value(e.a), self.value(e.b)) if e.dtype.is_bool else self._emit_bits(ex.BitAnd(e.a, e.b), index)
+        return (
+            self.logic("&&", self.value(e.a), self.value(e.b))
+            if e.dtype.is_bool
+            else self._emit_bits(ex.BitAnd(e.a, e.b), index)
+        )
 
     def emit_Or(self, e: ex.Or, index: bool) -> Code:
-        return self.logic("||", self.value(e.a), self.value(e.b)) if e.dtype.is_bool else self._emit_bits(ex.BitOr(e.a, e.b), index)
+        return (
+            self.logic("||", self.value(e.a), self.value(e.b))
+            if e.dtype.is_bool
+            else self._emit_bits(ex.BitOr(e.a, e.b), index)
+        )
 
     def emit_Not(self, e: ex.Not, index: bool) -> Code:
         return Code("!" + self.value(e.a).at(PRIMARY), UNARY)
@@ -357,12 +387,18 @@ class Formulas:
             z = a.at(PRIMARY)
             if to.kind == "complex":
                 part, other = part_of(of), part_of(to)
-                return Code(f"{self.definitions.complex(to)}({self.cast(Code(z + '.re'), part, other).text}, {self.cast(Code(z + '.im'), part, other).text})")
+                return Code(
+                    f"{self.definitions.complex(to)}({self.cast(Code(z + '.re'), part, other).text},"
+                    f" {self.cast(Code(z + '.im'), part, other).text})"
+                )
             if to.is_bool:
                 return Code(f"{z}.re != 0 || {z}.im != 0", OR)
             return self.cast(Code(z + ".re"), part_of(of), to)
         if to.kind == "complex":
-            return Code(f"{self.definitions.complex(to)}({self.cast(a, of, part_of(to)).text}, {self.language.literal(0.0, part_of(to))})")
+            return Code(
+                f"{self.definitions.complex(to)}({self.cast(a, of, part_of(to)).text},"
+                f" {self.language.literal(0.0, part_of(to))})"
+            )
         if of.name in self.language.soft:
             return self.cast(self.widen(a, of), dt.float32, to)
         if to.name in self.language.soft:
@@ -374,9 +410,14 @@ class Formulas:
         if of.is_float and to.is_integer:
             if to.bits < 8:
                 byte = replace(to, name=f"{to.kind}8", bits=8)
-                least, most = (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
+                least, most = (
+                    (-(1 << (to.bits - 1)), (1 << (to.bits - 1)) - 1) if to.kind == "int" else (0, (1 << to.bits) - 1)
+                )
                 inner = f"{self.definitions.to_integer(byte, of)}({a.text})"
-                return Code(f"{self.definitions.extreme('max', byte)}({least}, {self.definitions.extreme('min', byte)}({most}, {inner}))")
+                return Code(
+                    f"{self.definitions.extreme('max', byte)}({least}, {self.definitions.extreme('min', byte)}({most},"
+                    f" {inner}))"
+                )
             return Code(f"{self.definitions.to_integer(to, of)}({a.text})")
         if to.is_integer and to.bits < 8:
             return self.narrowed(a, to)
@@ -387,7 +428,11 @@ class Formulas:
         if of == to:
             return a
         if all(d.is_integer or d.name in self.language.soft for d in (of, to)):
-            return self.narrowed(a, to) if to.is_integer and to.bits < 8 else Code(f"({self.language.type(to)}){a.at(UNARY)}", UNARY)
+            return (
+                self.narrowed(a, to)
+                if to.is_integer and to.bits < 8
+                else Code(f"({self.language.type(to)}){a.at(UNARY)}", UNARY)
+            )
         return Code(f"{self.definitions.bits(to, of)}({a.text})")
 
     # -- functions
@@ -445,7 +490,9 @@ class Formulas:
         if e.predicate is None:
             return self._load(e)
         zero = ex.Const(0, e.dtype.scalar)
-        return self.guarded(self.value(e.predicate), lambda: self._load(e), lambda: self.literal(zero.value, zero.dtype), e.dtype)
+        return self.guarded(
+            self.value(e.predicate), lambda: self._load(e), lambda: self.literal(zero.value, zero.dtype), e.dtype
+        )
 
     def _load(self, e: Load) -> Code:
         text, d = self.element(e.buffer, e.indices), e.buffer.dtype
@@ -486,7 +533,8 @@ def parts(e: Expr) -> list[tuple[Expr, bool]]:
 
 
 def _repeated(roots: Sequence[Expr]) -> tuple[set[Expr], set[Expr]]:
-    """What `roots` use more than once and is long to write; and what depends on memory. Each formula is visited once, however often it is used."""
+    """What `roots` use more than once and is long to write; and what depends on memory. Each formula is visited once,
+    however often it is used."""
     uses: dict[Expr, int] = {}
     order: list[Expr] = []
 

@@ -12,11 +12,16 @@ from weft.dtypes import DType
 from weft_c_family.dialect import Dialect
 
 KEYWORDS = frozenset({
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float", "for", "goto", "if",
-    "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
-    "unsigned", "void", "volatile", "while", "bool", "true", "false", "alignas", "alignof", "asm", "catch", "class", "constexpr", "decltype",
-    "delete", "explicit", "export", "final", "friend", "mutable", "namespace", "new", "noexcept", "nullptr", "operator", "override", "private",
-    "protected", "public", "static_assert", "template", "this", "thread_local", "throw", "try", "typeid", "typename", "using", "virtual", "and",
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
+    "for", "goto", "if",
+    "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof", "static", "struct",
+    "switch", "typedef", "union",
+    "unsigned", "void", "volatile", "while", "bool", "true", "false", "alignas", "alignof", "asm", "catch", "class",
+    "constexpr", "decltype",
+    "delete", "explicit", "export", "final", "friend", "mutable", "namespace", "new", "noexcept", "nullptr", "operator",
+    "override", "private",
+    "protected", "public", "static_assert", "template", "this", "thread_local", "throw", "try", "typeid", "typename",
+    "using", "virtual", "and",
     "or", "not", "xor", "bitand", "bitor", "compl", "signbit", "isnan", "isinf", "half", "NULL", "INFINITY", "NAN",
 })  # fmt: skip
 """Of C, C++ and their headers: no identifier is called so in any dialect."""
@@ -33,7 +38,8 @@ def short(d: DType) -> str:
 
 
 def identifier(name: str, reserved: frozenset[str] = frozenset()) -> str:
-    """`name` as an identifier: other characters become underscores; no keyword, and nothing that helper functions are called."""
+    """`name` as an identifier: other characters become underscores; no keyword, and nothing that helper functions are
+    called."""
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name) or "_"
     if text[0].isdigit() or text.startswith(("weft_", "__")):
         text = "x" + text
@@ -100,7 +106,11 @@ class Language:
     def _integer(self, value: int, d: DType) -> str:
         suffix = self.dialect.suffixes.get(d.name, "")
         if d.kind == "uint":
-            return str(value) if d.bits < 32 else str(value) + (suffix if value >> 32 else self.dialect.suffixes.get("uint32", ""))
+            return (
+                str(value)
+                if d.bits < 32
+                else str(value) + (suffix if value >> 32 else self.dialect.suffixes.get("uint32", ""))
+            )
         if value == -(1 << 63):
             return f"(-{(1 << 63) - 1}{suffix} - 1)"
         if value == -(1 << 31):

@@ -1,8 +1,8 @@
 """Values and operations on values, in LLVM IR text: everything about arithmetic and nothing about loops or buffers.
 
-What LLVM would lower to a call of a C library is spelt out here: no process has those symbols when our loader maps an image.
-fp16 without arithmetic in hardware, bfloat16, fp8 and fp4 ("soft" types) are carried as integers of their storage width and
-computed in fp32, rounded after every operation, which is what numpy does.
+What LLVM would lower to a call of a C library is spelt out here: no process has those symbols when our loader maps an
+image. fp16 without arithmetic in hardware, bfloat16, fp8 and fp4 ("soft" types) are carried as integers of their
+storage width and computed in fp32, rounded after every operation, which is what numpy does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Value:
 
 @dataclass
 class Function:
-    """Text of a function under construction. Stack slots go to the front of the entry block, where LLVM promotes them."""
+    """Text of a function under construction. Stack slots go to the front of the entry block, where LLVM promotes
+    them."""
 
     header: str
     slots: list[str] = field(default_factory=list)
@@ -57,7 +58,11 @@ class Arithmetic:
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
-        self.soft = frozenset(d.name for d in dt.all_dtypes() if d.is_float and d.bits < 32 and not (d.name == "float16" and "half" in isa.has))
+        self.soft = frozenset(
+            d.name
+            for d in dt.all_dtypes()
+            if d.is_float and d.bits < 32 and not (d.name == "float16" and "half" in isa.has)
+        )
         self.x86 = isa.arch in ("x86_64", "i386", "i686")
 
     # -- text -----------------------------------------------------------------------------------------------------
@@ -93,7 +98,11 @@ class Arithmetic:
         return name
 
     def _gep(self, type_: str, pointer: str, index: str, inbounds: bool = True) -> str:
-        return pointer if index == "0" else self._op(f"getelementptr {'inbounds ' if inbounds else ''}{type_}, ptr {pointer}, i64 {index}")
+        return (
+            pointer
+            if index == "0"
+            else self._op(f"getelementptr {'inbounds ' if inbounds else ''}{type_}, ptr {pointer}, i64 {index}")
+        )
 
     def _align(self, align: int) -> str:
         if align not in self._align_md:
@@ -159,7 +168,11 @@ class Arithmetic:
         text = self._scalar_const(value, d.scalar)
         never_nan = d.is_float and value == value
         if d.lanes > 1:
-            text = "zeroinitializer" if text in ("0", "false", "0x0000000000000000") else f"splat ({self.scalar_type(d.scalar)} {text})"
+            text = (
+                "zeroinitializer"
+                if text in ("0", "false", "0x0000000000000000")
+                else f"splat ({self.scalar_type(d.scalar)} {text})"
+            )
         return Value(text, d, never_nan=never_nan)
 
     def _scalar_const(self, value: Any, d: DType) -> str:
@@ -195,7 +208,9 @@ class Arithmetic:
             return Value(text, d, v.impure, v.never_nan)
         t = self.value_type(d)
         one = self._op(f"insertelement {t} poison, {self.scalar_type(v.dtype)} {v.text}, i64 0")
-        return self.op(f"shufflevector {t} {one}, {t} poison, <{lanes} x i32> zeroinitializer", d, v, never_nan=v.never_nan)
+        return self.op(
+            f"shufflevector {t} {one}, {t} poison, <{lanes} x i32> zeroinitializer", d, v, never_nan=v.never_nan
+        )
 
     def element(self, v: Value, lane: int) -> Value:
         d = v.dtype.scalar
@@ -241,7 +256,14 @@ class Arithmetic:
         if c.text in ("true", "false"):
             return a if c.text == "true" else b
         t = self.value_type(a.dtype)
-        return self.op(f"select {self.value_type(c.dtype)} {c.text}, {t} {a.text}, {t} {b.text}", a.dtype, c, a, b, never_nan=a.never_nan and b.never_nan)
+        return self.op(
+            f"select {self.value_type(c.dtype)} {c.text}, {t} {a.text}, {t} {b.text}",
+            a.dtype,
+            c,
+            a,
+            b,
+            never_nan=a.never_nan and b.never_nan,
+        )
 
     def compare(self, symbol: str, a: Value, b: Value) -> Value:
         """One of < <= == != ; false with NaN but for !=."""
@@ -253,7 +275,9 @@ class Arithmetic:
             if symbol in ("<", "<="):  # lexicographic, as numpy orders
                 less, same = self.compare("<", ar, br), self.compare("==", ar, br)
                 return self.logic("or", less, self.logic("and", same, self.compare(symbol, ai, bi)))
-            return self.logic("and" if symbol == "==" else "or", self.compare(symbol, ar, br), self.compare(symbol, ai, bi))
+            return self.logic(
+                "and" if symbol == "==" else "or", self.compare(symbol, ar, br), self.compare(symbol, ai, bi)
+            )
         t = self.value_type(a.dtype)
         if a.dtype.is_float:
             return self.op(f"fcmp {_FLOAT_PREDICATES[symbol]} {t} {a.text}, {b.text}", d, a, b)
@@ -280,7 +304,17 @@ class Arithmetic:
         if d.kind == "complex":
             return self._complex(symbol, a, b)
         if d.is_bool:
-            op = {"+": "or", "*": "and", "min": "and", "max": "or", "and": "and", "or": "or", "&": "and", "|": "or", "^": "xor"}.get(symbol)
+            op = {
+                "+": "or",
+                "*": "and",
+                "min": "and",
+                "max": "or",
+                "and": "and",
+                "or": "or",
+                "&": "and",
+                "|": "or",
+                "^": "xor",
+            }.get(symbol)
             if op is None:
                 raise CodegenError(f"'{symbol}' of bools has no meaning", hint="cast to an integer first")
             return self.logic(op, a, b)
@@ -320,7 +354,8 @@ class Arithmetic:
         raise CodegenError(f"'{symbol}' of {d} has no meaning")
 
     def _extreme(self, symbol: str, a: Value, b: Value) -> Value:
-        """NaN if either is. x86's own instruction gives its second operand then, so one that is never NaN goes first."""
+        """NaN if either is. x86's own instruction gives its second operand then, so one that is never NaN goes
+        first."""
         d, t = a.dtype, self.value_type(a.dtype)
         impure = a.impure or b.impure
         if not self.x86:
@@ -348,13 +383,15 @@ class Arithmetic:
         shifted = self.op(f"{op} {t} {a.text}, {amount.text}", d, a, b)
         return shifted if arithmetic else self.select(inside, shifted, self.zero(d))
 
-    def divide(self, symbol: str, a: Value, b: Value, nonnegative: bool = False, safe: bool = False, by: int | None = None) -> Value:
+    def divide(
+        self, symbol: str, a: Value, b: Value, nonnegative: bool = False, safe: bool = False, by: int | None = None
+    ) -> Value:
         """Integer division or remainder.
 
         Args:
             nonnegative: neither operand is negative (so that rounding down and towards zero agree).
-            safe: the divisor is neither 0 nor -1. Else a divisor that would trap is replaced: both sides of a select are computed.
-            by: the divisor's value, if it is a constant.
+            safe: the divisor is neither 0 nor -1. Else a divisor that would trap is replaced: both sides of a select
+            are computed. by: the divisor's value, if it is a constant.
         """
         d, t = a.dtype, self.value_type(a.dtype)
         remainder = symbol in ("%", "truncmod")
@@ -390,7 +427,12 @@ class Arithmetic:
             away = self.logic("and", opposite, self.compare("!=", rest, self.zero(d)))
         if remainder:
             return self.select(away, self.op(f"add {t} {rest.text}, {b.text}", d, rest, b), rest)
-        return self.op(f"add {t} {quotient.text}, {self._op(f'sext {self.value_type(away.dtype)} {away.text} to {t}')}", d, quotient, away)
+        return self.op(
+            f"add {t} {quotient.text}, {self._op(f'sext {self.value_type(away.dtype)} {away.text} to {t}')}",
+            d,
+            quotient,
+            away,
+        )
 
     def float_remainder(self, a: Value, b: Value) -> Value:
         """fmod, exact. A long division on the bits: LLVM's frem would call the C library."""
@@ -433,7 +475,9 @@ class Arithmetic:
                 scale = f("+", p, f("*", q, ratio))
                 re1, im1 = f("+", ar, f("*", ai, ratio)), f("-", ai, f("*", ar, ratio))
                 re2, im2 = f("+", f("*", ar, ratio), ai), f("-", f("*", ai, ratio), ar)
-                return self.join(f("/", self.select(larger, re1, re2), scale), f("/", self.select(larger, im1, im2), scale), d)
+                return self.join(
+                    f("/", self.select(larger, re1, re2), scale), f("/", self.select(larger, im1, im2), scale), d
+                )
         raise CodegenError(f"'{symbol}' of {d} has no meaning")
 
     # -- functions ------------------------------------------------------------------------------------------------
@@ -454,13 +498,19 @@ class Arithmetic:
             case "isnan":
                 return self.op(f"fcmp uno {t} {a.text}, {a.text}", flag, a) if d.is_float else self.const(False, flag)
             case "isinf":
-                return self.compare("==", self.function("abs", a), self.const(float("inf"), d)) if d.is_float else self.const(False, flag)
+                return (
+                    self.compare("==", self.function("abs", a), self.const(float("inf"), d))
+                    if d.is_float
+                    else self.const(False, flag)
+                )
             case "popcount":
                 return Value(self.intrinsic(t, f"llvm.ctpop.{self.llvm_suffix(d)}", (t, a.text)), d, a.impure)
             case "abs" if d.is_integer:
                 if d.kind == "uint":
                     return a
-                return Value(self.intrinsic(t, f"llvm.abs.{self.llvm_suffix(d)}", (t, a.text), ("i1", "false")), d, a.impure)
+                return Value(
+                    self.intrinsic(t, f"llvm.abs.{self.llvm_suffix(d)}", (t, a.text), ("i1", "false")), d, a.impure
+                )
             case "abs" if d.is_bool:
                 return a
             case "floor" | "ceil" | "trunc" | "round" if d.is_integer or d.is_bool:
@@ -474,10 +524,16 @@ class Arithmetic:
         llvm_name = {"round": "roundeven", "abs": "fabs"}.get(name, name)
         operands = [(t, x.text) for x in args]
         never = name in ("abs", "floor", "ceil", "trunc", "round") and a.never_nan
-        return Value(self.intrinsic(t, f"llvm.{llvm_name}.{self.llvm_suffix(d)}", *operands), d, any(x.impure for x in args), never)
+        return Value(
+            self.intrinsic(t, f"llvm.{llvm_name}.{self.llvm_suffix(d)}", *operands),
+            d,
+            any(x.impure for x in args),
+            never,
+        )
 
     def _round_by_parts(self, name: str, a: Value) -> Value:
-        """Rounding to an integer on CPUs without the instruction: adding 2^(mantissa) rounds, as hardware rounds to even."""
+        """Rounding to an integer on CPUs without the instruction: adding 2^(mantissa) rounds, as hardware rounds to
+        even."""
         d, t = a.dtype, self.value_type(a.dtype)
         limit = self.const(float(1 << (23 if d.bits == 32 else 52)), d)
         size = self.function("abs", a)
@@ -493,7 +549,9 @@ class Arithmetic:
                 signed = self.function("copysign", rounded, a)
                 wrong = self.compare("<", a, signed) if name == "floor" else self.compare("<", signed, a)
                 fix = self.select(wrong, one, zero)
-                moved = self.op(f"{'fsub' if name == 'floor' else 'fadd'} {t} {signed.text}, {fix.text}", d, signed, fix)
+                moved = self.op(
+                    f"{'fsub' if name == 'floor' else 'fadd'} {t} {signed.text}, {fix.text}", d, signed, fix
+                )
                 rounded = self.function("abs", moved)
         result = self.function("copysign", rounded, a)
         return self.select(self.compare("<", size, limit), result, a)
@@ -503,8 +561,11 @@ class Arithmetic:
         if d.bits == 32:
             wide = dt.float64.with_lanes(d.lanes)
             wa, wb, wc = (self.cast(x, wide) for x in (a, b, c))
-            return self.cast(self._odd_sum(self.op(f"fmul {self.value_type(wide)} {wa.text}, {wb.text}", wide, wa, wb), wc), d)
-        # fp64 without the instruction: exact product in two parts (Dekker), one rounding almost always; two in rare ties.
+            return self.cast(
+                self._odd_sum(self.op(f"fmul {self.value_type(wide)} {wa.text}, {wb.text}", wide, wa, wb), wc), d
+            )
+        # fp64 without the instruction: exact product in two parts (Dekker), one rounding almost always; two in rare
+        # ties.
         t = self.value_type(d)
 
         def o(name: str, x: Value, y: Value) -> Value:
@@ -517,7 +578,11 @@ class Arithmetic:
 
         (ah, al), (bh, bl) = split(a), split(b)
         p = o("fmul", a, b)
-        low = o("fadd", o("fadd", o("fadd", o("fsub", o("fmul", ah, bh), p), o("fmul", ah, bl)), o("fmul", al, bh)), o("fmul", al, bl))
+        low = o(
+            "fadd",
+            o("fadd", o("fadd", o("fsub", o("fmul", ah, bh), p), o("fmul", ah, bl)), o("fmul", al, bh)),
+            o("fmul", al, bl),
+        )
         s = o("fadd", p, c)
         back = o("fsub", s, p)
         err = o("fadd", o("fsub", p, o("fsub", s, back)), o("fsub", c, back))
@@ -581,17 +646,22 @@ class Arithmetic:
         if a.is_float and to.is_float:
             if a.bits == 64 and to.bits == 16:
                 v, s = self._to_odd_float32(v), self.value_type(f32)
-            return self.op(f"{'fpext' if to.bits > a.bits else 'fptrunc'} {s} {v.text} to {t}", to, v, never_nan=v.never_nan)
+            return self.op(
+                f"{'fpext' if to.bits > a.bits else 'fptrunc'} {s} {v.text} to {t}", to, v, never_nan=v.never_nan
+            )
         if a.is_float:
             return self._to_integer(v, to)
         if to.is_float:
             return self.op(f"{'sitofp' if a.kind == 'int' else 'uitofp'} {s} {v.text} to {t}", to, v, never_nan=True)
         if to.bits == a.bits:
             return Value(v.text, to, v.impure)
-        return self.op(f"{'trunc' if to.bits < a.bits else 'sext' if a.kind == 'int' else 'zext'} {s} {v.text} to {t}", to, v)
+        return self.op(
+            f"{'trunc' if to.bits < a.bits else 'sext' if a.kind == 'int' else 'zext'} {s} {v.text} to {t}", to, v
+        )
 
     def _to_integer(self, v: Value, to: DType) -> Value:
-        """Never poison. Saturating where that is cheap; where it is not (x86, 32 bits and more), out of range gives any value."""
+        """Never poison. Saturating where that is cheap; where it is not (x86, 32 bits and more), out of range gives any
+        value."""
         s, t = self.value_type(v.dtype), self.value_type(to)
         signed = to.kind == "int"
         if self.x86 and signed and to.bits >= 32:
@@ -613,7 +683,8 @@ class Arithmetic:
         """round(v) as int32."""
         if not self.x86 or v.dtype.scalar != dt.float64:
             return self.cast(self.function("round", v), to)
-        # A sum with 1.5·2^52 rounds to an integer, halves to even, whose low bits are the sum's own; out of range it gives any value, as the conversion does.
+        # A sum with 1.5·2^52 rounds to an integer, halves to even, whose low bits are the sum's own; out of range it
+        # gives any value, as the conversion does.
         s, word = self.value_type(v.dtype), dt.int64.with_lanes(v.dtype.lanes)
         total = self.op(f"fadd {s} {v.text}, {self.const(1.5 * 2.0**52, v.dtype).text}", v.dtype, v)
         return self.cast(self.bitcast(total, word), to)
@@ -623,12 +694,15 @@ class Arithmetic:
         lanes = v.dtype.lanes
         f32, word = dt.float32.with_lanes(lanes), dt.int32.with_lanes(lanes)
         near = self.op(f"fptrunc {self.value_type(v.dtype)} {v.text} to {self.value_type(f32)}", f32, v)
-        back = self.function("abs", self.op(f"fpext {self.value_type(f32)} {near.text} to {self.value_type(v.dtype)}", v.dtype, near))
+        back = self.function(
+            "abs", self.op(f"fpext {self.value_type(f32)} {near.text} to {self.value_type(v.dtype)}", v.dtype, near)
+        )
         size = self.function("abs", v)
         bits = self.bitcast(near, word)
         t, mask = self.value_type(word), self.value_type(dt.bool_.with_lanes(lanes))
         beyond = self._op(f"zext {mask} {self.compare('<', size, back).text} to {t}")
-        sticky = self._op(f"zext {mask} {self.op(f'fcmp one {self.value_type(v.dtype)} {size.text}, {back.text}', dt.bool_.with_lanes(lanes)).text} to {t}")
+        differ = f"fcmp one {self.value_type(v.dtype)} {size.text}, {back.text}"
+        sticky = self._op(f"zext {mask} {self.op(differ, dt.bool_.with_lanes(lanes)).text} to {t}")
         low = self._op(f"sub {t} {bits.text}, {beyond}")
         return self.bitcast(self.op(f"or {t} {low}, {sticky}", word, v), f32)
 
@@ -658,21 +732,28 @@ class Arithmetic:
             return self.bitcast(i("shl", x, 16), f32)
         if d.name == "float8_e8m0fnu":
             bits = self.select(self.compare("==", x, self.zero(word)), self.const(0x00400000, word), i("shl", x, 23))
-            return self.bitcast(self.select(self.compare("==", x, self.const(255, word)), self.const(0x7FC00000, word), bits), f32)
+            return self.bitcast(
+                self.select(self.compare("==", x, self.const(255, word)), self.const(0x7FC00000, word), bits), f32
+            )
         f = dt.FLOAT_FORMATS[d.name]
         top = f.exponent + f.mantissa
         size = i("and", x, (1 << top) - 1)
         sign = i("shl", i("and", x, 1 << top), 31 - top)
         # The exponent is rebased by a multiplication, which gets subnormals right, too.
         scaled = self.op(
-            f"fmul {self.value_type(f32)} {self.bitcast(i('shl', size, 23 - f.mantissa), f32).text}, {self.const(2.0 ** (127 - f.bias), f32).text}", f32, size
+            f"fmul {self.value_type(f32)} {self.bitcast(i('shl', size, 23 - f.mantissa), f32).text},"
+            f" {self.const(2.0 ** (127 - f.bias), f32).text}",
+            f32,
+            size,
         )
         bits = self.bitcast(scaled, word)
         if f.special == "ieee":
             special = self.compare("<=", self.const(((1 << f.exponent) - 1) << f.mantissa, word), size)
             bits = self.select(special, i("or", i("shl", size, 23 - f.mantissa), 0x7F800000), bits)
         elif f.special == "fn":
-            bits = self.select(self.compare("==", size, self.const((1 << top) - 1, word)), self.const(0x7FC00000, word), bits)
+            bits = self.select(
+                self.compare("==", size, self.const((1 << top) - 1, word)), self.const(0x7FC00000, word), bits
+            )
         bits = self.logic("or", bits, sign)
         if f.special == "fnuz":
             bits = self.select(self.compare("==", x, self.const(1 << top, word)), self.const(0x7FC00000, word), bits)
@@ -710,9 +791,15 @@ class Arithmetic:
         if d.name == "float8_e8m0fnu":
             # A power of two, ties upwards, as ml_dtypes has it; what is not positive has no representation.
             rounded = i("lshr", i("add", bits, 0x400000), 23)
-            low = self.select(self.compare("<", bits, self.const(0x00600000, word)), self.zero(word), self.const(1, word))
+            low = self.select(
+                self.compare("<", bits, self.const(0x00600000, word)), self.zero(word), self.const(1, word)
+            )
             rounded = self.select(self.compare("<", bits, self.const(0x00800000, word)), low, rounded)
-            bad = self.logic("or", self.logic("or", nan, self.compare("<", self.const(0x7F7FFFFF, word), bits)), self.compare("==", bits, self.zero(word)))
+            bad = self.logic(
+                "or",
+                self.logic("or", nan, self.compare("<", self.const(0x7F7FFFFF, word), bits)),
+                self.compare("==", bits, self.zero(word)),
+            )
             return done(self.select(bad, self.const(255, word), rounded))
         f = dt.FLOAT_FORMATS[d.name]
         top = f.exponent + f.mantissa
@@ -724,7 +811,12 @@ class Arithmetic:
         # Adding a number whose last bit is the format's least one makes the hardware round a subnormal.
         magic = (127 - f.bias + cut + 1) << 23
         f32 = dt.float32.with_lanes(lanes)
-        shifted = self.op(f"fadd {self.value_type(f32)} {self.bitcast(size, f32).text}, {self.bitcast(self.const(magic, word), f32).text}", f32, size)
+        shifted = self.op(
+            f"fadd {self.value_type(f32)} {self.bitcast(size, f32).text},"
+            f" {self.bitcast(self.const(magic, word), f32).text}",
+            f32,
+            size,
+        )
         small = i("sub", self.bitcast(shifted, word), magic)
         result = self.select(self.compare("<", size, self.const((128 - f.bias) << 23, word)), small, normal)
         ones = (1 << top) - 1

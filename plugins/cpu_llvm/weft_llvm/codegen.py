@@ -29,7 +29,9 @@ class LlvmCodegen:
 
     functions = FUNCTIONS
 
-    def __init__(self, isa: Isa, workers: Workers | None = None, intrinsics: Mapping[str, Callable[..., Any]] | None = None) -> None:
+    def __init__(
+        self, isa: Isa, workers: Workers | None = None, intrinsics: Mapping[str, Callable[..., Any]] | None = None
+    ) -> None:
         self.isa = isa
         self._workers = workers
         self._intrinsics = intrinsics

@@ -10,13 +10,15 @@ import typer
 
 def probe(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write all rates to a file, for the option -machine=FILE.")
+        Path | None,
+        typer.Option("--output", "-o", help="Also write all rates to a file, for the option -machine=FILE."),
     ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Remove the stored measurement; measure nothing.")] = False,
 ) -> None:
     """Measures this processor and stores the rates, which later compilations use.
 
-    Takes some seconds. Other work on the machine lowers the rates. The target option `-machine=table` ignores the measurement.
+    Takes some seconds. Other work on the machine lowers the rates. The target option `-machine=table` ignores the
+    measurement.
     """
     from weft_llvm import measured
 

@@ -3,11 +3,12 @@
 Text because llvmlite's builder has no bfloat and costs more than it gives. The shape of what comes out:
 
     define i32 @kernel(ptr %ctx, ptr %buffers, ptr %dims)            0 is success
-    define internal void @kernel.task.K(ptr %ctx, ptr %closure, i64 %index, i64 %thread)     the body of the K-th parallel loop
+    define internal void @kernel.task.K(ptr %ctx, ptr %closure, i64 %index, i64 %thread)     the body of the K-th
+    parallel loop
 
-A formula is emitted once per place that dominates its uses (names are unique in a Program, so a formula has one value there);
-one that loads is kept for one statement only. Buffers in register scope are one stack slot per vector, which LLVM turns into
-registers. Arithmetic is in `weft_llvm.arithmetic`.
+A formula is emitted once per place that dominates its uses (names are unique in a Program, so a formula has one value
+there); one that loads is kept for one statement only. Buffers in register scope are one stack slot per vector, which
+LLVM turns into registers. Arithmetic is in `weft_llvm.arithmetic`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ if TYPE_CHECKING:
     from weft_llvm.target import Isa
 
 CLOSE = 4
-"""Elements from lane to lane up to which what lies between is loaded too: so many vectors and shuffles for one, instead of a load a lane."""
+"""Elements from lane to lane up to which what lies between is loaded too: so many vectors and shuffles for one, instead
+of a load a lane."""
 MOST_INTERLEAVED = 8
 """Stores, each to every so many elements, that become one of all of them."""
 STACK_BYTES = 16 << 10
 """Local buffers of constant size go on the stack up to this much per function; workers' stacks are small."""
 
-FUNCTIONS = frozenset({"sqrt", "floor", "ceil", "trunc", "round", "abs", "copysign", "fma", "popcount", "isnan", "isinf"})
+FUNCTIONS = frozenset(
+    {"sqrt", "floor", "ceil", "trunc", "round", "abs", "copysign", "fma", "popcount", "isnan", "isinf"}
+)
 SCOPES = ("global", "local", "register")
 _VERIFY = "verify(program) finds uses before definitions"
 
@@ -120,7 +124,11 @@ class _Storage:
             raise CodegenError(
                 f"the size of buffer '{stmt.buffer.name}' is not known before kernel '{self._program.name}' starts",
                 where=f"allocate {stmt.buffer.name}: {size} bytes",
-                why=f"it depends on '{unknown[0]}', which is no dimension of the kernel" if unknown else "it depends on a loaded value",
+                why=(
+                    f"it depends on '{unknown[0]}', which is no dimension of the kernel"
+                    if unknown
+                    else "it depends on a loaded value"
+                ),
                 hint="allocate the upper bound",
             )
         size = ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)
@@ -144,11 +152,15 @@ class Emitter(Arithmetic):
 
     Args:
         isa: what the target can do.
-        intrinsics: name → function(emitter, call) that emits an IntrinsicCall and returns its Value, or None if it has none. Whatever is called
-            "llvm.…" is that intrinsic of LLVM's, on the arguments' values: which processor has it is for `Intrinsic.requires` to say.
+        intrinsics: name → function(emitter, call) that emits an IntrinsicCall and returns its Value, or None if it has
+        none. Whatever is called
+            "llvm.…" is that intrinsic of LLVM's, on the arguments' values: which processor has it is for
+            `Intrinsic.requires` to say.
     """
 
-    def __init__(self, isa: Isa, intrinsics: Mapping[str, Callable[[Emitter, lp.IntrinsicCall], Value | None]] | None = None) -> None:
+    def __init__(
+        self, isa: Isa, intrinsics: Mapping[str, Callable[[Emitter, lp.IntrinsicCall], Value | None]] | None = None
+    ) -> None:
         super().__init__(isa)
         self.intrinsics = {"prefetch": _emit_prefetch, **(intrinsics or {})}
 
@@ -199,10 +211,15 @@ class Emitter(Arithmetic):
     # -- program --------------------------------------------------------------------------------------------------
 
     def emit(self, program: Program, checked: bool = False) -> Emitted:
-        """Raises CodegenError for what `check` lists (unless that was `checked` before), a register buffer that is not used as one, and unknown sizes."""
+        """Raises CodegenError for what `check` lists (unless that was `checked` before), a register buffer that is not
+        used as one, and unknown sizes."""
         lacks = [] if checked else self.check(program)
         if lacks:
-            raise CodegenError(f"LLVM code cannot express kernel '{program.name}'", where="\n".join(lacks), hint="run the loop passes first")
+            raise CodegenError(
+                f"LLVM code cannot express kernel '{program.name}'",
+                where="\n".join(lacks),
+                hint="run the loop passes first",
+            )
         self.program = program
         self._storage = _Storage(program)
         self._functions: list[str] = []
@@ -224,21 +241,32 @@ class Emitter(Arithmetic):
         self._annotations = self._alias_scopes()
         self._align_md = {}
         name = _quote(program.name)
-        self._fn = Function(f"define i32 @{name}(ptr %ctx, ptr noalias readonly %buffers, ptr noalias readonly %dims) #0")
+        self._fn = Function(
+            f"define i32 @{name}(ptr %ctx, ptr noalias readonly %buffers, ptr noalias readonly %dims) #0"
+        )
         for i, b in enumerate(program.params):
-            # Buffer.align is not promised to LLVM: an aligned move gains nothing and faults on a caller's array that is not.
+            # Buffer.align is not promised to LLVM: an aligned move gains nothing and faults on a caller's array that is
+            # not.
             self._buffers[b.name] = _Memory(self._load_pointer("%buffers", i, 1), b, self._annotations[b.name])
-        self._scratch_base = {i: self._load_pointer("%buffers", len(program.params) + i, 64) for i in range(len(self._storage.sizes))}
+        self._scratch_base = {
+            i: self._load_pointer("%buffers", len(program.params) + i, 64) for i in range(len(self._storage.sizes))
+        }
         self._known_dims()
         for i, d in enumerate(program.dims):
             value = self._op(f"load i64, ptr {self._gep('i64', '%dims', str(i))}, align 8")
-            self._env[d.name] = Value(value if d.dtype == dt.int64 else self._op(f"trunc i64 {value} to {self.value_type(d.dtype)}"), d.dtype)
+            self._env[d.name] = Value(
+                value if d.dtype == dt.int64 else self._op(f"trunc i64 {value} to {self.value_type(d.dtype)}"), d.dtype
+            )
         self.emit_stmt(program.body)
         self._line("ret i32 0")
         self._functions.append(self._fn.text())
-        cpu = f'"target-cpu"="{self.isa.cpu}" ' + (f'"target-features"="{self.isa.features}" ' if self.isa.features else "")
+        cpu = f'"target-cpu"="{self.isa.cpu}" ' + (
+            f'"target-features"="{self.isa.features}" ' if self.isa.features else ""
+        )
         wide = '"prefer-vector-width"="512" ' if "avx512" in self.isa.has else ""
-        common = f'nounwind "no-builtins" "no-trapping-math"="true" "frame-pointer"="none" "no-stack-arg-probe" {wide}{cpu}'
+        common = (
+            f'nounwind "no-builtins" "no-trapping-math"="true" "frame-pointer"="none" "no-stack-arg-probe" {wide}{cpu}'
+        )
         parts = [
             f'target datalayout = "{self.isa.data_layout}"',
             f'target triple = "{self.isa.triple}"',
@@ -253,7 +281,8 @@ class Emitter(Arithmetic):
         return Emitted(program.name, "\n".join(parts) + "\n", tuple(self._storage.sizes), parallel=self._tasks > 0)
 
     def _alias_scopes(self) -> dict[str, str]:
-        """Per buffer the annotation that tells LLVM which other buffers it cannot overlap: all but its declared aliases."""
+        """Per buffer the annotation that tells LLVM which other buffers it cannot overlap: all but its declared
+        aliases."""
         p = self.program
         buffers = list(dict.fromkeys([b.name for b in p.params] + [b.name for b in self._storage.memory]))
         if len(buffers) < 2:
@@ -265,7 +294,9 @@ class Emitter(Arithmetic):
         for b in buffers:
             others = [scopes[c] for c in buffers if c != b and frozenset((b, c)) not in pairs]
             own = self._md(f"!{{{scopes[b]}}}")
-            result[b] = f", !alias.scope {own}" + (f", !noalias {self._md('!{' + ', '.join(others) + '}')}" if others else "")
+            result[b] = f", !alias.scope {own}" + (
+                f", !noalias {self._md('!{' + ', '.join(others) + '}')}" if others else ""
+            )
         return result
 
     def _known_dims(self) -> None:
@@ -324,7 +355,9 @@ class Emitter(Arithmetic):
         try:
             return self._env[e.name]
         except KeyError:
-            raise CodegenError(f"variable '{e.name}' of kernel '{self.program.name}' has no value here", hint=_VERIFY) from None
+            raise CodegenError(
+                f"variable '{e.name}' of kernel '{self.program.name}' has no value here", hint=_VERIFY
+            ) from None
 
     def _emit_binary(self, e: ex.Binary) -> Value:
         return self.binary(e.symbol, self.emit_expr(e.a), self.emit_expr(e.b))
@@ -403,7 +436,9 @@ class Emitter(Arithmetic):
             n = stack.pop()
             if n in self._cache:
                 continue
-            if isinstance(n, Load) and not self._good_load(n, cond if holds else ex.not_(cond) if cond.dtype.lanes == 1 else ex.Not(cond)):
+            if isinstance(n, Load) and not self._good_load(
+                n, cond if holds else ex.not_(cond) if cond.dtype.lanes == 1 else ex.Not(cond)
+            ):
                 return True
             if isinstance(n, lp.IntrinsicCall):
                 return True
@@ -415,7 +450,10 @@ class Emitter(Arithmetic):
             return True
         if load.predicate is not None and cond in _conjuncts(load.predicate):
             return True
-        return all(isinstance(n, ex.Const) and self._range(i).within(0, int(n.value) - 1) for i, n in zip(load.indices, load.buffer.shape))
+        return all(
+            isinstance(n, ex.Const) and self._range(i).within(0, int(n.value) - 1)
+            for i, n in zip(load.indices, load.buffer.shape)
+        )
 
     def _branch(self, cond: Value, then: Callable[[], Value], orelse: Callable[[], Value], d: DType) -> Value:
         yes, no, end = self._label("then"), self._label("else"), self._label("join")
@@ -452,7 +490,9 @@ class Emitter(Arithmetic):
         try:
             return self._buffers[b.name]
         except KeyError:
-            raise CodegenError(f"buffer '{b.name}' of kernel '{self.program.name}' is not allocated here", hint=_VERIFY) from None
+            raise CodegenError(
+                f"buffer '{b.name}' of kernel '{self.program.name}' is not allocated here", hint=_VERIFY
+            ) from None
 
     def _flat(self, b: Buffer, indices: tuple[Expr, ...]) -> Expr:
         """One row-major index."""
@@ -479,7 +519,13 @@ class Emitter(Arithmetic):
 
     def _from_memory(self, text: str, d: DType) -> Value:
         if d.is_bool:
-            return Value(self._op(f"icmp ne {self.memory_type(d)} {text}, zeroinitializer" if d.lanes > 1 else f"icmp ne i8 {text}, 0"), d, True)
+            return Value(
+                self._op(
+                    f"icmp ne {self.memory_type(d)} {text}, zeroinitializer" if d.lanes > 1 else f"icmp ne i8 {text}, 0"
+                ),
+                d,
+                True,
+            )
         if d.bits < 8 and d.name not in self.soft:
             return Value(self._op(f"trunc {self.memory_type(d)} {text} to {self.value_type(d)}"), d, True)
         return Value(text, d, True)
@@ -487,7 +533,9 @@ class Emitter(Arithmetic):
     def _to_memory(self, v: Value) -> str:
         d = v.dtype
         if d.bits < 8 and d.name not in self.soft:
-            return self._op(f"{'sext' if d.kind == 'int' else 'zext'} {self.value_type(d)} {v.text} to {self.memory_type(d)}")
+            return self._op(
+                f"{'sext' if d.kind == 'int' else 'zext'} {self.value_type(d)} {v.text} to {self.memory_type(d)}"
+            )
         return v.text
 
     def _predicate(self, predicate: Expr | None, lanes: int) -> tuple[Value | None, Value | None]:
@@ -531,14 +579,18 @@ class Emitter(Arithmetic):
         index = self._flat(b, e.indices)
         whole, mask = self._predicate(e.predicate, e.dtype.lanes)
         if whole is not None:
-            return self._branch(whole, lambda: self._load_memory(where, index, e.dtype, mask), lambda: self.zero(e.dtype), e.dtype)
+            return self._branch(
+                whole, lambda: self._load_memory(where, index, e.dtype, mask), lambda: self.zero(e.dtype), e.dtype
+            )
         return self._load_memory(where, index, e.dtype, mask)
 
     def _load_memory(self, where: _Memory, index: Expr, d: DType, mask: Value | None) -> Value:
         one, element = d.scalar, self.memory_type(d.scalar)
         align = f", align {memory_bytes(d)}{where.annotations}"
         if d.lanes == 1:
-            return self._from_memory(self._op(f"load {element}, ptr {self._gep(element, where.pointer, self._index(index))}{align}"), d)
+            return self._from_memory(
+                self._op(f"load {element}, ptr {self._gep(element, where.pointer, self._index(index))}{align}"), d
+            )
         stride = index.stride if isinstance(index, ex.Ramp) else None
         t, m = self.memory_type(d), self.value_type(dt.bool_.with_lanes(d.lanes))
         if isinstance(index, ex.Ramp) and isinstance(stride, ex.Const) and stride.value == 1:
@@ -548,24 +600,40 @@ class Emitter(Arithmetic):
             zero = "zeroinitializer"
             name = f"llvm.masked.load.{_suffix(t)}.p0"
             self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
-            text = self._op(f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}, {t} {zero}){where.annotations}")
+            text = self._op(
+                f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}, {t}"
+                f" {zero}){where.annotations}"
+            )
             return self._from_memory(text, d)
         if isinstance(index, ex.Broadcast):
             if mask is None:
                 return self.splat(self._load_memory(where, index.value, one, None), d.lanes)
             # One element for all lanes, read if any of them wants it: a gather would read it once per lane.
             wanted = self._any(mask)
-            element_read = self._branch(wanted, lambda: self._load_memory(where, index.value, one, None), lambda: self.zero(one), one)
+            element_read = self._branch(
+                wanted, lambda: self._load_memory(where, index.value, one, None), lambda: self.zero(one), one
+            )
             return self.select(mask, self.splat(element_read, d.lanes), self.zero(d))
         if self._is_strided(index, d, mask is not None):
             return self._from_memory(self._load_strided(where, index, d, mask), d)
         if mask is None:
-            return self.assemble([self._from_memory(self._op(f"load {element}, ptr {p}{align}"), one) for p in self._pointers(where, index, element)])
+            return self.assemble(
+                [
+                    self._from_memory(self._op(f"load {element}, ptr {p}{align}"), one)
+                    for p in self._pointers(where, index, element)
+                ]
+            )
         pointers = f"<{d.lanes} x ptr>"
-        at = self._op(f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64> {self.cast(self.emit_expr(index), dt.int64).text}")
+        at = self._op(
+            f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64>"
+            f" {self.cast(self.emit_expr(index), dt.int64).text}"
+        )
         name = f"llvm.masked.gather.{_suffix(t)}.v{d.lanes}p0"
         self._declared.setdefault(name, f"declare {t} @{name}({pointers}, {m}, {t})")
-        text = self._op(f"call {t} @{name}({pointers} align {memory_bytes(d)} {at}, {m} {mask.text}, {t} zeroinitializer){where.annotations}")
+        text = self._op(
+            f"call {t} @{name}({pointers} align {memory_bytes(d)} {at}, {m} {mask.text}, {t}"
+            f" zeroinitializer){where.annotations}"
+        )
         return self._from_memory(text, d)
 
     def _is_strided(self, index: Expr, d: DType, masked: bool) -> TypeGuard[ex.Ramp]:
@@ -576,7 +644,8 @@ class Emitter(Arithmetic):
         return abs(int(index.stride.value)) in range(1, min(CLOSE, d.lanes - 1) + 1) and cheap
 
     def _load_strided(self, where: _Memory, index: ex.Ramp, d: DType, mask: Value | None) -> str:
-        """Lanes close to each other: vectors of all elements from the first lane's to the last one's, none beyond, and what is wanted of them."""
+        """Lanes close to each other: vectors of all elements from the first lane's to the last one's, none beyond, and
+        what is wanted of them."""
         element, t, n, stride = self.memory_type(d.scalar), self.memory_type(d), d.lanes, int(index.stride.value)  # type: ignore[attr-defined]
         align = f", align {memory_bytes(d)}{where.annotations}"
         reach = abs(stride) * (n - 1) + 1
@@ -597,14 +666,20 @@ class Emitter(Arithmetic):
                 wanted = self._op(f"shufflevector {m} {mask.text}, {m} zeroinitializer, <{n} x i32> <{picks}>")
                 name = f"llvm.masked.load.{_suffix(t)}.p0"
                 self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
-                part = self._op(f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {wanted}, {t} zeroinitializer){where.annotations}")
-            picks = ", ".join(f"i32 {n + lanes[k]}" if k in lanes else f"i32 {k}" if k in done else "i32 poison" for k in range(n))
+                part = self._op(
+                    f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {wanted}, {t}"
+                    f" zeroinitializer){where.annotations}"
+                )
+            picks = ", ".join(
+                f"i32 {n + lanes[k]}" if k in lanes else f"i32 {k}" if k in done else "i32 poison" for k in range(n)
+            )
             result = self._op(f"shufflevector {t} {result or 'poison'}, {t} {part}, <{n} x i32> <{picks}>")
             done |= lanes.keys()
         return result
 
     def _pointers(self, where: _Memory, index: Expr, element: str) -> list[str]:
-        """The address of each lane: constant distances from one base where the stride is known, or element by element."""
+        """The address of each lane: constant distances from one base where the stride is known, or element by
+        element."""
         if isinstance(index, ex.Ramp):
             base = self._gep(element, where.pointer, self._index(index.base))
             if isinstance(index.stride, ex.Const):
@@ -615,7 +690,10 @@ class Emitter(Arithmetic):
                 pointers.append(self._gep(element, pointers[-1], stride))
             return pointers
         v = self.emit_expr(index)
-        return [self._gep(element, where.pointer, self.cast(self.element(v, k), dt.int64).text) for k in range(v.dtype.lanes)]
+        return [
+            self._gep(element, where.pointer, self.cast(self.element(v, k), dt.int64).text)
+            for k in range(v.dtype.lanes)
+        ]
 
     # -- stores ---------------------------------------------------------------------------------------------------
 
@@ -629,7 +707,12 @@ class Emitter(Arithmetic):
         lanes = max([i.dtype.lanes for i in s.indices] + [s.value.dtype.lanes])
         where = self._find(b)
         predicate = s.predicate
-        if b.dtype.is_bool and isinstance(s.value, Load) and not isinstance(where, _Registers) and not isinstance(self._find(s.value.buffer), _Registers):
+        if (
+            b.dtype.is_bool
+            and isinstance(s.value, Load)
+            and not isinstance(where, _Registers)
+            and not isinstance(self._find(s.value.buffer), _Registers)
+        ):
             # A truth value that is only moved is a byte.
             source = replace(s.value.buffer, dtype=dt.uint8)
             b, s = replace(b, dtype=dt.uint8), replace(s, value=Load(source, s.value.indices, s.value.predicate))
@@ -646,7 +729,9 @@ class Emitter(Arithmetic):
         else:
             self._store_value(where, b, self._flat(b, s.indices), value, predicate)
 
-    def _store_value(self, where: _Memory | _Registers, b: Buffer, index: Expr, value: Value, predicate: Expr | None) -> None:
+    def _store_value(
+        self, where: _Memory | _Registers, b: Buffer, index: Expr, value: Value, predicate: Expr | None
+    ) -> None:
         d = value.dtype
         if isinstance(where, _Registers):
             if predicate is not None:
@@ -671,26 +756,42 @@ class Emitter(Arithmetic):
             m = self.value_type(mask.dtype)
             name = f"llvm.masked.store.{_suffix(t)}.p0"
             self._declared.setdefault(name, f"declare void @{name}({t}, ptr, {m})")
-            self._line(f"call void @{name}({t} {self._to_memory(value)}, ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}){where.annotations}")
+            self._line(
+                f"call void @{name}({t} {self._to_memory(value)}, ptr align {memory_bytes(d)} {pointer}, {m}"
+                f" {mask.text}){where.annotations}"
+            )
             return
         if mask is None:
             for k, place in enumerate(self._pointers(where, index, element)):
                 self._line(f"store {element} {self._to_memory(self.element(value, k))}, ptr {place}{align}")
             return
         m, pointers = self.value_type(mask.dtype), f"<{d.lanes} x ptr>"
-        at = self._op(f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64> {self.cast(self.emit_expr(index), dt.int64).text}")
+        at = self._op(
+            f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64>"
+            f" {self.cast(self.emit_expr(index), dt.int64).text}"
+        )
         name = f"llvm.masked.scatter.{_suffix(t)}.v{d.lanes}p0"
         self._declared.setdefault(name, f"declare void @{name}({t}, {pointers}, {m})")
-        self._line(f"call void @{name}({t} {self._to_memory(value)}, {pointers} align {memory_bytes(d)} {at}, {m} {mask.text}){where.annotations}")
+        self._line(
+            f"call void @{name}({t} {self._to_memory(value)}, {pointers} align {memory_bytes(d)} {at}, {m}"
+            f" {mask.text}){where.annotations}"
+        )
 
     # -- registers ------------------------------------------------------------------------------------------------
 
     def _interleaved(self, stmts: Sequence[Stmt]) -> list[lp.Store]:
-        """The stores at the beginning, first to last in memory, that fill each other's gaps: lanes n elements apart, n stores one element apart."""
-        if not (isinstance(stmts[0], lp.Store) and len(stmts[0].indices) == 1 and stmts[0].buffer.dtype.kind != "complex"):
+        """The stores at the beginning, first to last in memory, that fill each other's gaps: lanes n elements apart, n
+        stores one element apart."""
+        if not (
+            isinstance(stmts[0], lp.Store) and len(stmts[0].indices) == 1 and stmts[0].buffer.dtype.kind != "complex"
+        ):
             return []
         first, b = stmts[0].indices[0], stmts[0].buffer
-        if not isinstance(first, ex.Ramp) or not isinstance(first.stride, ex.Const) or isinstance(self._find(b), _Registers):
+        if (
+            not isinstance(first, ex.Ramp)
+            or not isinstance(first.stride, ex.Const)
+            or isinstance(self._find(b), _Registers)
+        ):
             return []
         n, found = int(first.stride.value), dict[int, lp.Store]()
         if not 2 <= n <= min(MOST_INTERLEAVED, len(stmts)):
@@ -708,7 +809,9 @@ class Emitter(Arithmetic):
                 return []
             found[int(apart.value)] = s
         start = min(found)
-        if sorted(found) != list(range(start, start + n)) or (stmts[0].predicate is not None and stmts[0].predicate.dtype.lanes == 1):
+        if sorted(found) != list(range(start, start + n)) or (
+            stmts[0].predicate is not None and stmts[0].predicate.dtype.lanes == 1
+        ):
             return []
         return [found[start + k] for k in range(n)]
 
@@ -737,7 +840,9 @@ class Emitter(Arithmetic):
                 picks = [k % count * lanes + k // count for k in range(count * lanes)]
                 c, lanes = self._widened(parts[-1][0], lanes, (count - 1) * lanes, of), (count - 1) * lanes
             order = ", ".join(f"i32 {q}" for q in picks)
-            return self._op(f"shufflevector {of(lanes)} {a}, {of(lanes)} {c}, <{len(picks)} x i32> <{order}>"), len(picks)
+            return self._op(f"shufflevector {of(lanes)} {a}, {of(lanes)} {c}, <{len(picks)} x i32> <{order}>"), len(
+                picks
+            )
 
         element = self.memory_type(d.scalar)
         values = [self._to_memory(self.splat(self.emit_expr(s.value), index.lanes)) for s in stores]
@@ -765,7 +870,9 @@ class Emitter(Arithmetic):
 
     def _register_lanes(self, b: Buffer, index: Expr) -> list[int]:
         """The elements that a constant index names."""
-        base, stride, lanes = (index.base, index.stride, index.lanes) if isinstance(index, ex.Ramp) else (index, lp.int64(1), 1)
+        base, stride, lanes = (
+            (index.base, index.stride, index.lanes) if isinstance(index, ex.Ramp) else (index, lp.int64(1), 1)
+        )
         if isinstance(index, ex.Broadcast):
             base, stride, lanes = index.value, lp.int64(0), index.lanes
         first, step = self._range(base), self._range(stride)
@@ -792,8 +899,10 @@ class Emitter(Arithmetic):
             )  # fmt: skip
             raise CodegenError(
                 f"buffer '{r.buffer.name}' is in registers but is not accessed by whole vectors",
-                where=f"{r.buffer.name}[{index}] in kernel '{self.program.name}'", why=why, hint="align the accesses, or put it in scope local",
-            )  # fmt: skip
+                where=f"{r.buffer.name}[{index}] in kernel '{self.program.name}'",
+                why=why,
+                hint="align the accesses, or put it in scope local",
+            )
         return slot, first, len(at)
 
     def _load_register(self, r: _Registers, e: Load) -> Value:
@@ -825,7 +934,9 @@ class Emitter(Arithmetic):
                 text = self._op(f"insertelement {t} {old}, {self.scalar_type(d.scalar)} {value.text}, i64 {first}")
             else:
                 part = self.value_type(value.dtype)
-                spread = ", ".join(f"i32 {k - first}" if first <= k < first + lanes else "i32 poison" for k in range(r.width))
+                spread = ", ".join(
+                    f"i32 {k - first}" if first <= k < first + lanes else "i32 poison" for k in range(r.width)
+                )
                 wide = self._op(f"shufflevector {part} {value.text}, {part} poison, <{r.width} x i32> <{spread}>")
                 blend = ", ".join(f"i32 {r.width + k if first <= k < first + lanes else k}" for k in range(r.width))
                 text = self._op(f"shufflevector {t} {old}, {t} {wide}, <{r.width} x i32> <{blend}>")
@@ -854,7 +965,11 @@ class Emitter(Arithmetic):
             while isinstance(inner, lp.Let):
                 name, value = inner.var.name, inner.value
                 self._forget_loads()
-                bound = self.emit_expr(value) if not isinstance(value, ex.Const) else self.const(value.value, inner.var.dtype)
+                bound = (
+                    self.emit_expr(value)
+                    if not isinstance(value, ex.Const)
+                    else self.const(value.value, inner.var.dtype)
+                )
                 # Bound once, it no longer changes with memory.
                 self._env[name] = replace(bound, impure=False)
                 outer.append((name, self._ranges.get(name)))
@@ -938,7 +1053,10 @@ class Emitter(Arithmetic):
         if self._vectors != vectors:
             # The schedule has decided how this loop is unrolled and vectorised.
             if self._loop_hints is None:
-                self._loop_hints = (self._md('!{!"llvm.loop.unroll.disable"}'), self._md('!{!"llvm.loop.vectorize.enable", i1 false}'))
+                self._loop_hints = (
+                    self._md('!{!"llvm.loop.unroll.disable"}'),
+                    self._md('!{!"llvm.loop.vectorize.enable", i1 false}'),
+                )
             hint = f", !llvm.loop {self._md('distinct !{!self, ' + ', '.join(self._loop_hints) + '}')}"
         self._line(f"br i1 {again}, label %{loop}, label %{end}{hint}")
         self._start(end)
@@ -958,7 +1076,9 @@ class Emitter(Arithmetic):
             self._buffers[b.name] = _Memory(pointer, b, self._annotations[b.name])
         else:
             length = int(byte_size(b).value)  # type: ignore[attr-defined]
-            self._buffers[b.name] = _Memory(self._slot(f"[{max(1, length)} x i8]", max(64, b.align)), b, self._annotations[b.name])
+            self._buffers[b.name] = _Memory(
+                self._slot(f"[{max(1, length)} x i8]", max(64, b.align)), b, self._annotations[b.name]
+            )
         self.emit_stmt(s.body)
         del self._buffers[b.name]
 
@@ -967,7 +1087,11 @@ class Emitter(Arithmetic):
         b = s.buffer
         size = byte_size(b)
         if not isinstance(size, ex.Const):
-            raise CodegenError(f"buffer '{b.name}' is in registers but its size is not constant", where=f"{b.name}: {size} bytes", hint="put it in scope local")
+            raise CodegenError(
+                f"buffer '{b.name}' is in registers but its size is not constant",
+                where=f"{b.name}: {size} bytes",
+                hint="put it in scope local",
+            )
         if b.dtype.kind == "complex":
             raise CodegenError(f"buffer '{b.name}' of {b.dtype} cannot be in registers", hint="put it in scope local")
         count = int(size.value) // memory_bytes(b.dtype)
@@ -979,7 +1103,9 @@ class Emitter(Arithmetic):
 
         for inner in lp.walk_stmts(s.body):
             if isinstance(inner, lp.AtomicUpdate) and inner.buffer.name == b.name:
-                raise CodegenError(f"buffer '{b.name}' is in registers but is updated atomically", hint="put it in scope local")
+                raise CodegenError(
+                    f"buffer '{b.name}' is in registers but is updated atomically", hint="put it in scope local"
+                )
             if isinstance(inner, lp.Store) and inner.buffer.name == b.name:
                 see(inner.indices)
             for e in lp.stmt_exprs(inner):
@@ -1000,7 +1126,9 @@ class Emitter(Arithmetic):
         index = self._flat(s.buffer, s.indices)
         symbol = {"add": "+", "min": "min", "max": "max"}[s.op]
         if isinstance(where, _Registers):
-            raise CodegenError(f"buffer '{s.buffer.name}' is in registers but is updated atomically", hint="put it in scope local")
+            raise CodegenError(
+                f"buffer '{s.buffer.name}' is in registers but is updated atomically", hint="put it in scope local"
+            )
         lanes = max(index.dtype.lanes, s.value.dtype.lanes)
         value, at = self.splat(self.emit_expr(s.value), lanes), self.emit_expr(index, index=True)
         for k in range(lanes):
@@ -1072,7 +1200,9 @@ class Emitter(Arithmetic):
         pool = self._op(f"load ptr, ptr {self._gep('i8', '%ctx', str(OFFSETS['parallel_for']))}, align 8")
         alone = self._op(f"icmp eq ptr {pool}, null")
         threads = self._op(f"load i64, ptr {self._gep('i8', '%ctx', str(OFFSETS['threads']))}, align 8")
-        limit = self._op(f"mul i64 {self.intrinsic('i64', 'llvm.smax.i64', ('i64', threads), ('i64', '1'))}, {TASKS_PER_THREAD}")
+        limit = self._op(
+            f"mul i64 {self.intrinsic('i64', 'llvm.smax.i64', ('i64', threads), ('i64', '1'))}, {TASKS_PER_THREAD}"
+        )
         several = self.intrinsic("i64", "llvm.smin.i64", ("i64", limit), ("i64", extent.text))
         tasks = self._op(f"select i1 {alone}, i64 1, i64 {several}")
         fields[1] = ("i64", tasks)
@@ -1100,7 +1230,8 @@ class Emitter(Arithmetic):
         self._emit_task(s, name, closure_type, variables, buffers, scratch)
 
     def _captured(self, s: lp.For) -> tuple[list[str], list[str]]:
-        """Variables and buffers of outside that the body uses, in order of first use. Sizes of scratch slices are used, too."""
+        """Variables and buffers of outside that the body uses, in order of first use. Sizes of scratch slices are used,
+        too."""
         variables: dict[str, None] = {}
         buffers: dict[str, None] = {}
 
@@ -1122,9 +1253,22 @@ class Emitter(Arithmetic):
                 see(self._storage.scratch[id(inner)].slice_bytes)
         return [v for v in variables if v in self._env and v != s.var.name], [b for b in buffers if b in self._buffers]
 
-    def _emit_task(self, s: lp.For, name: str, closure: str, variables: list[str], buffers: list[str], scratch: list[int]) -> None:
-        outer = (self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._thread, self._scratch_base)
-        self._fn = Function(f"define internal void @{name}(ptr %ctx, ptr noalias readonly %closure, i64 %index, i64 %thread) #1")
+    def _emit_task(
+        self, s: lp.For, name: str, closure: str, variables: list[str], buffers: list[str], scratch: list[int]
+    ) -> None:
+        outer = (
+            self._fn,
+            self._env,
+            self._buffers,
+            self._cache,
+            self._trail,
+            self._impure,
+            self._thread,
+            self._scratch_base,
+        )
+        self._fn = Function(
+            f"define internal void @{name}(ptr %ctx, ptr noalias readonly %closure, i64 %index, i64 %thread) #1"
+        )
         self._cache, self._trail, self._impure, self._thread = {}, [], [], "%thread"
         number = iter(range(len(variables) + len(buffers) + len(scratch) + 2))
 
@@ -1153,7 +1297,9 @@ class Emitter(Arithmetic):
         self._emit_loop(s, begin, self.cast(Value(last, dt.int64), s.var.dtype), may_be_empty=False)
         self._line("ret void")
         self._functions.append(self._fn.text())
-        self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._thread, self._scratch_base = outer
+        self._fn, self._env, self._buffers, self._cache, self._trail, self._impure, self._thread, self._scratch_base = (
+            outer
+        )
 
 
 def _conjuncts(e: Expr) -> list[Expr]:
@@ -1167,19 +1313,24 @@ def _suffix(vector: str) -> str:
 
 
 def _emit_prefetch(emitter: Emitter, call: lp.IntrinsicCall) -> Value | None:
-    """prefetch(buffer[index], locality = 3): the line of an element that will be read; 3 means into every cache, 2 from the second on."""
+    """prefetch(buffer[index], locality = 3): the line of an element that will be read; 3 means into every cache, 2 from
+    the second on."""
     load = call.args[0]
     if not isinstance(load, Load):
         raise CodegenError("prefetch takes an element of a buffer", where=str(call))
     locality = int(call.args[1].value) if len(call.args) > 1 and isinstance(call.args[1], ex.Const) else 3
-    emitter.intrinsic("void", "llvm.prefetch.p0", ("ptr", emitter.address(load)), ("i32", "0"), ("i32", str(locality)), ("i32", "1"))
+    emitter.intrinsic(
+        "void", "llvm.prefetch.p0", ("ptr", emitter.address(load)), ("i32", "0"), ("i32", str(locality)), ("i32", "1")
+    )
     return None
 
 
 def _emit_llvm(emitter: Emitter, call: lp.IntrinsicCall) -> Value | None:
     """An intrinsic of LLVM's by its whole name; a call without a value gives none."""
     result = "void" if call.dtype == dt.handle else emitter.value_type(call.dtype)
-    text = emitter.intrinsic(result, call.name, *((emitter.value_type(a.dtype), emitter.emit_expr(a).text) for a in call.args))
+    text = emitter.intrinsic(
+        result, call.name, *((emitter.value_type(a.dtype), emitter.emit_expr(a).text) for a in call.args)
+    )
     return Value(text, call.dtype, True) if text else None
 
 

@@ -1,10 +1,13 @@
-"""What LLVM knows of a processor: whether it can compile for it, how memory is laid out, what it emits, and which extensions its code may need.
+"""What LLVM knows of a processor: whether it can compile for it, how memory is laid out, what it emits, and which
+extensions its code may need.
 
-LLVM is asked in a process of its own. It prints what it does not know to standard error and goes on with something else, and ends the process on what it
-cannot do, such as 64-bit code for an i386. What was found out is kept in the cache on disk, so a processor is asked about once.
+LLVM is asked in a process of its own. It prints what it does not know to standard error and goes on with something
+else, and ends the process on what it cannot do, such as 64-bit code for an i386. What was found out is kept in the
+cache on disk, so a processor is asked about once.
 
-The extensions come from LLVM itself: it inlines a function into another only if the caller's processor has every extension of the callee's. So, for each
-extension that it lists, a function that needs this extension as well is called by one that does not; where the call is gone, the processor has it.
+The extensions come from LLVM itself: it inlines a function into another only if the caller's processor has every
+extension of the callee's. So, for each extension that it lists, a function that needs this extension as well is called
+by one that does not; where the call is gone, the processor has it.
 """
 
 from __future__ import annotations
@@ -29,18 +32,22 @@ _SECONDS = 300.0  # until a process that does not answer is given up; it takes l
 
 # Extensions that LLVM lists and that need not be asked of a machine:
 # - those that every 64-bit processor has;
-# - those whose instructions are emitted for intrinsics of their own only, which the emitter does not use, for whole functions that ask for a
-#   mode, or by operating systems, and AVX10.1, which has none of its own;
+# - those whose instructions are emitted for intrinsics of their own only, which the emitter does not use, for whole
+# functions that ask for a mode, or by operating systems, and AVX10.1, which has none of its own;
 # - no extensions, but how code is best arranged.
 # A name in none of these that the runtime cannot ask a machine for is not used: `weft_llvm.target.isa`.
 _X86_ALWAYS = {
     "64bit", "64bit-mode", "cmov", "cx8", "fxsr", "mmx", "nopl", "sse", "sse2", "x87",
 }  # fmt: skip
 _X86_UNUSED = {
-    "avx10.1", "avx10.1-512", "adx", "aes", "amx-avx512", "amx-bf16", "amx-complex", "amx-fp16", "amx-fp8", "amx-int8", "amx-movrs", "amx-tf32",
-    "amx-tile", "amx-transpose", "cldemote", "clflushopt", "clwb", "clzero", "crc32", "cx16", "enqcmd", "fsgsbase", "hreset", "invpcid", "kl", "lwp",
-    "movdir64b", "movdiri", "movrs", "mwaitx", "pclmul", "pconfig", "pku", "prefetchi", "prfchw", "ptwrite", "rdpid", "rdpru", "rdrnd", "rdseed", "rtm",
-    "sahf", "serialize", "sgx", "sha", "sha512", "shstk", "sm3", "sm4", "tsxldtrk", "uintr", "usermsr", "vaes", "vpclmulqdq", "waitpkg", "wbnoinvd",
+    "avx10.1", "avx10.1-512", "adx", "aes", "amx-avx512", "amx-bf16", "amx-complex", "amx-fp16", "amx-fp8", "amx-int8",
+    "amx-movrs", "amx-tf32",
+    "amx-tile", "amx-transpose", "cldemote", "clflushopt", "clwb", "clzero", "crc32", "cx16", "enqcmd", "fsgsbase",
+    "hreset", "invpcid", "kl", "lwp",
+    "movdir64b", "movdiri", "movrs", "mwaitx", "pclmul", "pconfig", "pku", "prefetchi", "prfchw", "ptwrite", "rdpid",
+    "rdpru", "rdrnd", "rdseed", "rtm",
+    "sahf", "serialize", "sgx", "sha", "sha512", "shstk", "sm3", "sm4", "tsxldtrk", "uintr", "usermsr", "vaes",
+    "vpclmulqdq", "waitpkg", "wbnoinvd",
     "widekl", "xsave", "xsavec", "xsaveopt", "xsaves",
 }  # fmt: skip
 _X86_TUNING = re.compile(
@@ -48,10 +55,14 @@ _X86_TUNING = re.compile(
     r"|sbb-dep-breaking|sse-unaligned-mem|vzeroupper"
 )
 _ARM_UNUSED = {
-    "aes", "CONTEXTIDREL2", "am", "amvs", "brbe", "bti", "btie", "ccdp", "ccidx", "ccpp", "chk", "clrbhb", "crc", "dit", "ecv", "el2vmsa", "el3", "ete",
-    "fgt", "fp8", "fp8dot2", "fp8dot4", "fp8fma", "fpac", "gcs", "hcx", "ite", "jsconv", "lor", "ls64", "lut", "mec", "mpam", "mpamv2", "mte", "nmi",
-    "nv", "pan", "pan-rwv", "pauth", "pauth-lr", "perfmon", "predres", "rand", "ras", "rasv2", "rme", "sb", "sel2", "sha2", "sm4", "sme", "sme-b16b16",
-    "sme-f16f16", "sme-f64f64", "sme-fa64", "sme-i16i64", "sme2", "sme2p1", "sme2p2", "spe", "spe-eef", "specres2", "specrestrict", "ssbs", "sve-aes",
+    "aes", "CONTEXTIDREL2", "am", "amvs", "brbe", "bti", "btie", "ccdp", "ccidx", "ccpp", "chk", "clrbhb", "crc", "dit",
+    "ecv", "el2vmsa", "el3", "ete",
+    "fgt", "fp8", "fp8dot2", "fp8dot4", "fp8fma", "fpac", "gcs", "hcx", "ite", "jsconv", "lor", "ls64", "lut", "mec",
+    "mpam", "mpamv2", "mte", "nmi",
+    "nv", "pan", "pan-rwv", "pauth", "pauth-lr", "perfmon", "predres", "rand", "ras", "rasv2", "rme", "sb", "sel2",
+    "sha2", "sm4", "sme", "sme-b16b16",
+    "sme-f16f16", "sme-f64f64", "sme-fa64", "sme-i16i64", "sme2", "sme2p1", "sme2p2", "spe", "spe-eef", "specres2",
+    "specrestrict", "ssbs", "sve-aes",
     "sve-sha3", "sve-sm4", "tlb-rmi", "tme", "tracev8.4", "trbe", "uaops", "vh", "wfxt", "xs",
 }  # fmt: skip
 _ARM_TUNING = {
@@ -66,9 +77,10 @@ class Description:
     Attributes:
         layout: LLVM's text of how memory is laid out.
         has: what it emits, of the names of `Isa.has` but for dot products.
-        needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked, x86-64 and AArch64.
-        elf: whether its objects are what the linker reads.
-        name, features: what LLVM is told to compile for: the processor's name and what was asked; for a processor whose model of scheduling
+        needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked,
+        x86-64 and AArch64. elf: whether its objects are what the linker reads.
+        name, features: what LLVM is told to compile for: the processor's name and what was asked; for a processor whose
+        model of scheduling
             is incomplete, on which LLVM ends the process, "generic" and all extensions of the processor.
     """
 
@@ -98,7 +110,14 @@ def describe(cpu: Cpu) -> Description:
         known = _asked(cpu)
         store.put(key, known)
     found = json.loads(known)
-    return Description(found["layout"], frozenset(found["has"]), frozenset(found["needs"]), found["elf"], found["name"], found["features"])
+    return Description(
+        found["layout"],
+        frozenset(found["has"]),
+        frozenset(found["needs"]),
+        found["elf"],
+        found["name"],
+        found["features"],
+    )
 
 
 def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
@@ -111,7 +130,15 @@ def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
     with scratch_file() as log:
         try:
             request = json.dumps({"cpu": asdict(cpu), "by_extensions": by_extensions}).encode()
-            done = subprocess.run(command(__name__), input=request, stdout=subprocess.PIPE, stderr=log, env=environment(), timeout=_SECONDS, check=False)
+            done = subprocess.run(
+                command(__name__),
+                input=request,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+                timeout=_SECONDS,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             raise TargetError(what, why=f"the process that was asked did not answer within {_SECONDS:.0f} s") from None
         except OSError as error:
@@ -120,7 +147,14 @@ def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
             return _asked(cpu, by_extensions=True)
         if done.returncode != 0:
             said = re.findall(r"LLVM ERROR: (.*)", tail(log))
-            raise TargetError(what, why=said[-1] if said else f"it ended the process that asked ({ended(done.returncode)}): {tail(log, 300)}")
+            raise TargetError(
+                what,
+                why=(
+                    said[-1]
+                    if said
+                    else f"it ended the process that asked ({ended(done.returncode)}): {tail(log, 300)}"
+                ),
+            )
     answer = json.loads(done.stdout)
     if "refused" in answer:
         raise TargetError(**answer["refused"])
@@ -205,24 +239,44 @@ def _said(cpu: Cpu) -> str:
 
 def _refuse_unknown(cpu: Cpu, processors: list[str], features: dict[str, str]) -> None:
     asked = [("processor", cpu.name, f"-mcpu={cpu.name}")] if cpu.name == "help" else []
-    asked += [("feature", f, f"-mattr={f}") for f in cpu.features.split(",") if f.lstrip("+-") in ("", "help") and cpu.features]
+    asked += [
+        ("feature", f, f"-mattr={f}")
+        for f in cpu.features.split(",")
+        if f.lstrip("+-") in ("", "help") and cpu.features
+    ]
     said = re.findall(r"'([^']*)' is not a recognized (processor|feature)", _said(cpu))
     asked += [(what, name, f"-mattr={name}" if what == "feature" else f"-mcpu={cpu.name}") for name, what in said]
     for what, name, where in asked:
         name = name.lstrip("+-")
         close = nearest(name, processors if what == "processor" else features)
-        raise TargetError(f"'{name}' is no {what} of {cpu.triple.split('-')[0]}", where=where, hint=f"did you mean '{close}'?" if close else None)
+        raise TargetError(
+            f"'{name}' is no {what} of {cpu.triple.split('-')[0]}",
+            where=where,
+            hint=f"did you mean '{close}'?" if close else None,
+        )
 
 
 def extensions(cpu: Cpu, features: dict[str, str]) -> frozenset[str]:
-    """Of LLVM's features of x86-64 or AArch64, with what each is, the extensions that code for `cpu` may contain and not every machine has."""
+    """Of LLVM's features of x86-64 or AArch64, with what each is, the extensions that code for `cpu` may contain and
+    not every machine has."""
     from weft_llvm.target import architecture
 
     arch = architecture(cpu.triple)
     if arch == "x86_64":
-        asked = [f for f in features if f not in _X86_ALWAYS and f not in _X86_UNUSED and not _X86_TUNING.fullmatch(f) and not f.endswith("bit-mode")]
+        asked = [
+            f
+            for f in features
+            if f not in _X86_ALWAYS
+            and f not in _X86_UNUSED
+            and not _X86_TUNING.fullmatch(f)
+            and not f.endswith("bit-mode")
+        ]
     elif arch == "aarch64":
-        asked = [f for f, text in features.items() if text.startswith("Enable ") and f not in _ARM_UNUSED and f not in _ARM_TUNING]
+        asked = [
+            f
+            for f, text in features.items()
+            if text.startswith("Enable ") and f not in _ARM_UNUSED and f not in _ARM_TUNING
+        ]
     else:
         return frozenset()
     return frozenset(asked) & _inlined(cpu, asked)
@@ -253,7 +307,9 @@ def examine(cpu: Cpu, by_extensions: bool) -> dict[str, Any]:
     _refuse_unknown(cpu, processors, features)
     needs = sorted(extensions(cpu, features))
     if by_extensions:
-        cpu = Cpu(cpu.triple, "generic", ",".join(filter(None, [*("+" + name for name in needs), cpu.features])), cpu.opt)
+        cpu = Cpu(
+            cpu.triple, "generic", ",".join(filter(None, [*("+" + name for name in needs), cpu.features])), cpu.opt
+        )
     image = compile_object("define i64 @f(i64 %x) {\n ret i64 %x\n}\n", cpu)
     return {
         "layout": data_layout(cpu),

@@ -1,14 +1,17 @@
 """Tensor intrinsics of CPUs: dot products of a few bytes, or of two integers of 16 bits or bfloat16, in every lane.
 
-Each computes a row of results from one short row of the left operand and a panel of the right one in which the elements of one result lie side by side:
+Each computes a row of results from one short row of the left operand and a panel of the right one in which the elements
+of one result lie side by side:
 
     c[j] = c[j] + Σ_k a[k]·b[j, k]        k in 4 for 8-bit integers, in 2 for 16 bits; j in the lanes of a register
 
-Integer sums are exact modulo 2^32: vpdpbusd does not saturate. Processors of x86 without it have vpmaddubsw, whose sums of two products of bytes
-saturate at 16 bits, so that full ranges give wrong results; vpmaddwd multiplies pairs of 16 bits exactly, and an addition follows. vdpbf16ps and
-bfdot round as their makers say, which is not exactly as two fused steps would, and vdpbf16ps takes denormals for zero. Sources: Intel
-Architecture Instruction Set Extensions Programming Reference (VPDPBUSD, VDPBF16PS) and Software Developer's Manual (PMADDWD); Arm Architecture
-Reference Manual for A-profile (SDOT, UDOT, USDOT, BFDOT). The accumulator may be in registers: it is an operand of the formula, not an address.
+Integer sums are exact modulo 2^32: vpdpbusd does not saturate. Processors of x86 without it have vpmaddubsw, whose sums
+of two products of bytes saturate at 16 bits, so that full ranges give wrong results; vpmaddwd multiplies pairs of 16
+bits exactly, and an addition follows. vdpbf16ps and bfdot round as their makers say, which is not exactly as two fused
+steps would, and vdpbf16ps takes denormals for zero. Sources: Intel Architecture Instruction Set Extensions Programming
+Reference (VPDPBUSD, VDPBF16PS) and Software Developer's Manual (PMADDWD); Arm Architecture Reference Manual for
+A-profile (SDOT, UDOT, USDOT, BFDOT). The accumulator may be in registers: it is an operand of the formula, not an
+address.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dot:
-    """One instruction: its name here, LLVM's intrinsic, dtypes of left, right and result, lanes of the result, and the features that it needs.
+    """One instruction: its name here, LLVM's intrinsic, dtypes of left, right and result, lanes of the result, and the
+    features that it needs.
 
     `adds`: it adds to what it is given; else an addition follows it.
     """
@@ -72,8 +76,14 @@ DOTS: tuple[Dot, ...] = (
 
 def dot(d: Dot) -> Intrinsic:
     """The intrinsic of an instruction; called like it."""
-    a, b, k = placeholder((d.depth,), d.left, "a"), placeholder((d.lanes, d.depth), d.right, "b"), reduce_axis(d.depth, "k")
-    c = compute((d.lanes,), lambda j: sum(cast_to(a[k], d.result) * cast_to(b[j, k], d.result), axis=k), "c", axes=("j",))
+    a, b, k = (
+        placeholder((d.depth,), d.left, "a"),
+        placeholder((d.lanes, d.depth), d.right, "b"),
+        reduce_axis(d.depth, "k"),
+    )
+    c = compute(
+        (d.lanes,), lambda j: sum(cast_to(a[k], d.result) * cast_to(b[j, k], d.result), axis=k), "c", axes=("j",)
+    )
     wide, zero = d.result.with_lanes(d.lanes), Broadcast(Const(0, d.result), d.lanes)
 
     def update(left: OperandView, right: OperandView, to: OperandView) -> Stmt:
@@ -92,7 +102,11 @@ def dot(d: Dot) -> Intrinsic:
 def _meaning(d: Dot) -> Callable[..., Any]:
     def run(held: Any, left: Any, right: Any) -> Any:
         a = left.array[left.offset : left.offset + d.depth].astype(d.result.numpy)
-        b = right.array[right.offset : right.offset + d.lanes * d.depth].astype(d.result.numpy).reshape(d.lanes, d.depth)
+        b = (
+            right.array[right.offset : right.offset + d.lanes * d.depth]
+            .astype(d.result.numpy)
+            .reshape(d.lanes, d.depth)
+        )
         total = np.array(held)
         for k in range(d.depth):
             total = total + a[k] * b[:, k]
@@ -108,7 +122,8 @@ def dots_of(machine: Machine) -> tuple[Dot, ...]:
 
 
 def intrinsics(machine: Machine) -> list[Intrinsic]:
-    """Those that schedules use: on whole registers of the machine. What else it has of shorter ones no schedule asks for."""
+    """Those that schedules use: on whole registers of the machine. What else it has of shorter ones no schedule asks
+    for."""
     return [dot(d) for d in dots_of(machine)]
 
 
@@ -131,14 +146,20 @@ def _emit(d: Dot) -> Callable[[Emitter, IntrinsicCall], Value]:
         a = emitter.op(f"bitcast <{d.lanes} x i{short}> {spread.text} to {packed}", call.dtype)
         b = emitter.op(f"load {packed}, ptr {emitter.address(right)}, align 1", call.dtype)
         if d.adds:
-            return Value(emitter.intrinsic(accumulator, d.llvm, (accumulator, total.text), (packed, a.text), (packed, b.text)), call.dtype, True)
+            return Value(
+                emitter.intrinsic(accumulator, d.llvm, (accumulator, total.text), (packed, a.text), (packed, b.text)),
+                call.dtype,
+                True,
+            )
         products = emitter.intrinsic(accumulator, d.llvm, (packed, a.text), (packed, b.text))
         return emitter.op(f"add {accumulator} {total.text}, {products}", call.dtype)
 
     return emit
 
 
-EMITTERS: Mapping[str, tuple[tuple[str, ...], Callable[[Emitter, IntrinsicCall], Value]]] = MappingProxyType({d.name: (d.requires, _emit(d)) for d in DOTS})
+EMITTERS: Mapping[str, tuple[tuple[str, ...], Callable[[Emitter, IntrinsicCall], Value]]] = MappingProxyType(
+    {d.name: (d.requires, _emit(d)) for d in DOTS}
+)
 """Instruction → the features that it needs, and what emits it."""
 
 

@@ -1,8 +1,8 @@
 """A small static linker: relocatable ELF objects (x86-64, aarch64) to one flat position-independent image.
 
-The image holds code and read-only data, is mapped read and execute at any page-aligned address, and needs no relocation when loaded: so only
-PC-relative relocations are possible, and every symbol must be defined by one of the objects. Accesses through a global offset table are rewritten
-to direct ones, since there is no such table.
+The image holds code and read-only data, is mapped read and execute at any page-aligned address, and needs no relocation
+when loaded: so only PC-relative relocations are possible, and every symbol must be defined by one of the objects.
+Accesses through a global offset table are rewritten to direct ones, since there is no such table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SKIPPED = (".eh_frame", ".note", ".llvm", ".comment", ".ARM.")
 
 @dataclass(frozen=True)
 class Image:
-    """A linked image: `entries` maps every global function and object to its offset; the base must be aligned to `alignment`."""
+    """A linked image: `entries` maps every global function and object to its offset; the base must be aligned to
+    `alignment`."""
 
     bytes: bytes
     entries: dict[str, int]
@@ -69,16 +70,23 @@ def _text(data: bytes, start: int) -> str:
 def _parse(name: str, data: bytes) -> _Object:
     try:
         if data[:6] != b"\x7fELF\x02\x01":
-            raise CodegenError(f"object '{name}' is not 64-bit little-endian ELF", hint="emit objects with an ELF target triple on every system")
+            raise CodegenError(
+                f"object '{name}' is not 64-bit little-endian ELF",
+                hint="emit objects with an ELF target triple on every system",
+            )
         kind, machine = struct.unpack_from("<HH", data, 16)
         if kind != 1 or machine not in (_EM_X86_64, _EM_AARCH64):
             raise CodegenError(
-                f"object '{name}' cannot be linked", why=f"ELF type {kind}, machine {machine}", hint="relocatable x86-64 or aarch64 objects only"
+                f"object '{name}' cannot be linked",
+                why=f"ELF type {kind}, machine {machine}",
+                hint="relocatable x86-64 or aarch64 objects only",
             )
         (start,) = struct.unpack_from("<Q", data, 40)
         size, count, names = struct.unpack_from("<HHH", data, 58)
         if count == 0:
-            (count,) = struct.unpack_from("<Q", data, start + 32)  # more than 65279 sections: the count moves to section 0
+            (count,) = struct.unpack_from(
+                "<Q", data, start + 32
+            )  # more than 65279 sections: the count moves to section 0
         if names == 0xFFFF:
             (names,) = struct.unpack_from("<I", data, start + 40)
         raw = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]
@@ -115,7 +123,8 @@ def link(objects: Mapping[str, bytes]) -> Image:
     """One image of the objects (name → ELF bytes), in the order given.
 
     Raises:
-        CodegenError: for undefined or doubly defined symbols, absolute relocations, writable data, or files that are no such objects.
+        CodegenError: for undefined or doubly defined symbols, absolute relocations, writable data, or files that are no
+        such objects.
     """
     parsed = [_parse(name, data) for name, data in objects.items()]
     if len({o.machine for o in parsed}) > 1:
@@ -140,7 +149,11 @@ def link(objects: Mapping[str, bytes]) -> Image:
             weak = symbol.binding == _STB_WEAK
             known = defined.get(symbol.name)
             if known is not None and not known[1] and not weak:
-                raise CodegenError(f"symbol '{symbol.name}' is defined twice", where=f"{known[2]}\n{obj.name}", hint="give kernels names of their own")
+                raise CodegenError(
+                    f"symbol '{symbol.name}' is defined twice",
+                    where=f"{known[2]}\n{obj.name}",
+                    hint="give kernels names of their own",
+                )
             if known is None or (known[1] and not weak):
                 defined[symbol.name] = (obj.sections[symbol.section].address + symbol.value, weak, obj.name)
 
@@ -154,13 +167,21 @@ def link(objects: Mapping[str, bytes]) -> Image:
     if undefined:
         raise CodegenError(
             "compiled code refers to symbols that nothing defines: " + ", ".join(sorted(undefined)),
-            where="\n".join(f"{name}: wanted by {', '.join(sorted(set(users)))}" for name, users in sorted(undefined.items())),
+            where="\n".join(
+                f"{name}: wanted by {', '.join(sorted(set(users)))}" for name, users in sorted(undefined.items())
+            ),
             hint="a saved model links to no library: expand the function to a formula, or add the kernel's object",
         )
     return Image(bytes(image), {name: offset for name, (offset, _, _) in defined.items()}, PAGE)
 
 
-def _relocate(obj: _Object, table: _Section, image: bytearray, defined: dict[str, tuple[int, bool, str]], undefined: dict[str, list[str]]) -> None:
+def _relocate(
+    obj: _Object,
+    table: _Section,
+    image: bytearray,
+    defined: dict[str, tuple[int, bool, str]],
+    undefined: dict[str, list[str]],
+) -> None:
     target = obj.sections[table.info]
     apply = _apply_x86 if obj.machine == _EM_X86_64 else _apply_aarch64
     for at in range(table.offset, table.offset + table.size, 24):
@@ -177,7 +198,11 @@ def _relocate(obj: _Object, table: _Section, image: bytearray, defined: dict[str
             undefined.setdefault(symbol.name, []).append(obj.name)
             continue
         elif (symbol.section >= 0xFF00 and symbol.section != 0xFFFF) or obj.sections[symbol.section].address < 0:
-            raise CodegenError(f"symbol '{shown}' is not in the image", where=where, why="it is absolute, common or in a section that is not loaded")
+            raise CodegenError(
+                f"symbol '{shown}' is not in the image",
+                where=where,
+                why="it is absolute, common or in a section that is not loaded",
+            )
         else:
             value = obj.sections[symbol.section].address + symbol.value
         apply(image, kind, target.address + offset, value, addend, where)
@@ -196,7 +221,12 @@ def _refuse(machine: str, kind: int, absolute: bool, where: str) -> CodegenError
 
 def _fit(value: int, bits: int, where: str) -> int:
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-        raise CodegenError(f"a relocation of {bits} bits overflows", where=where, why=f"distance {value}", hint="the image is too large: split the model")
+        raise CodegenError(
+            f"a relocation of {bits} bits overflows",
+            where=where,
+            why=f"distance {value}",
+            hint="the image is too large: split the model",
+        )
     return value & ((1 << bits) - 1)
 
 
@@ -219,14 +249,24 @@ def _apply_x86(image: bytearray, kind: int, place: int, value: int, addend: int,
             image[place - 2] = 0x90  # jmp *symbol@GOTPCREL(%rip) → nop; jmp symbol
             image[place - 1] = 0xE9
         else:
-            raise CodegenError("an access through a global offset table cannot be rewritten", where=where, hint="declare the symbol hidden or dso_local")
+            raise CodegenError(
+                "an access through a global offset table cannot be rewritten",
+                where=where,
+                hint="declare the symbol hidden or dso_local",
+            )
         struct.pack_into("<I", image, place, _fit(distance, 32, where))
     else:
         raise _refuse("R_X86_64", kind, kind in _X86_ABSOLUTE, where)
 
 
 _A64_LOW12 = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}  # ADD and LDST8/16/32/64/128: scale of the immediate
-_A64_BRANCH = {279: (14, 5), 280: (19, 5), 273: (19, 5), 282: (26, 0), 283: (26, 0)}  # TSTBR14, CONDBR19, LD_PREL_LO19, JUMP26, CALL26: bits, shift
+_A64_BRANCH = {
+    279: (14, 5),
+    280: (19, 5),
+    273: (19, 5),
+    282: (26, 0),
+    283: (26, 0),
+}  # TSTBR14, CONDBR19, LD_PREL_LO19, JUMP26, CALL26: bits, shift
 _A64_ABSOLUTE = {257, 258, 259, 263, 264, 265, 266, 267, 268, 269, 270, 271, 272}
 
 
@@ -243,13 +283,20 @@ def _apply_aarch64(image: bytearray, kind: int, place: int, value: int, addend: 
         struct.pack_into("<H", image, place, _fit(distance, 16, where))
         return
     (word,) = struct.unpack_from("<I", image, place)
-    if kind in (275, 276, 311, 274):  # ADR_PREL_PG_HI21(_NC), ADR_GOT_PAGE (rewritten to the symbol's own page), ADR_PREL_LO21
+    if kind in (
+        275,
+        276,
+        311,
+        274,
+    ):  # ADR_PREL_PG_HI21(_NC), ADR_GOT_PAGE (rewritten to the symbol's own page), ADR_PREL_LO21
         immediate = _fit(distance if kind == 274 else (total >> 12) - (place >> 12), 21, where)
         word = word & ~0x60FFFFE0 | (immediate & 3) << 29 | (immediate >> 2) << 5
     elif kind in _A64_LOW12:
         low, scale = total & 0xFFF, _A64_LOW12[kind]
         if low & ((1 << scale) - 1):
-            raise CodegenError("a load of a misaligned constant", where=where, why=f"offset {low:#x} of a {1 << scale}-byte access")
+            raise CodegenError(
+                "a load of a misaligned constant", where=where, why=f"offset {low:#x} of a {1 << scale}-byte access"
+            )
         word = word & ~0x003FFC00 | (low >> scale) << 10
     elif kind == 312:  # LD64_GOT_LO12_NC: ldr xd, [xn, :got_lo12:s] → add xd, xn, :lo12:s
         word = 0x91000000 | (total & 0xFFF) << 10 | word & 0x3FF

@@ -17,21 +17,35 @@ if TYPE_CHECKING:
 
 _CACHES = {
     # L1 data and L2 per core, L3 as one core sees it. Only for cross targets; the host is asked.
-    "znver1": (32, 512, 8192), "znver2": (32, 512, 16384), "znver3": (32, 512, 32768), "znver4": (32, 1024, 32768), "znver5": (48, 1024, 32768),
-    "haswell": (32, 256, 8192), "broadwell": (32, 256, 8192), "skylake": (32, 256, 8192), "skylake-avx512": (32, 1024, 16384),
-    "cascadelake": (32, 1024, 16384), "icelake-server": (48, 1280, 24576), "sapphirerapids": (48, 2048, 32768), "emeraldrapids": (48, 2048, 65536),
-    "graniterapids": (48, 2048, 65536), "cortex-a53": (32, 512, 512), "cortex-a72": (32, 1024, 1024), "cortex-a76": (64, 512, 4096),
-    "neoverse-n1": (64, 1024, 32768), "neoverse-v1": (64, 1024, 32768), "neoverse-n2": (64, 1024, 32768), "neoverse-v2": (64, 2048, 32768),
+    "znver1": (32, 512, 8192), "znver2": (32, 512, 16384), "znver3": (32, 512, 32768), "znver4": (32, 1024, 32768),
+    "znver5": (48, 1024, 32768),
+    "haswell": (32, 256, 8192), "broadwell": (32, 256, 8192), "skylake": (32, 256, 8192), "skylake-avx512": (32, 1024,
+        16384),
+    "cascadelake": (32, 1024, 16384), "icelake-server": (48, 1280, 24576), "sapphirerapids": (48, 2048, 32768),
+    "emeraldrapids": (48, 2048, 65536),
+    "graniterapids": (48, 2048, 65536), "cortex-a53": (32, 512, 512), "cortex-a72": (32, 1024, 1024), "cortex-a76": (64,
+        512, 4096),
+    "neoverse-n1": (64, 1024, 32768), "neoverse-v1": (64, 1024, 32768), "neoverse-n2": (64, 1024, 32768),
+    "neoverse-v2": (64, 2048, 32768),
     "apple-m1": (128, 12288, 8192), "apple-m2": (128, 16384, 8192),
 }  # fmt: skip
 _DEFAULT_CACHES = (32, 512, 4096)
 
 # Vector FMA instructions that one core starts per cycle, where it is not two.
-_FMA_PIPES = {"cortex-a53": 1, "cortex-a72": 1, "generic": 1, "apple-m1": 4, "apple-m2": 4, "neoverse-v1": 4, "neoverse-v2": 4}
+_FMA_PIPES = {
+    "cortex-a53": 1,
+    "cortex-a72": 1,
+    "generic": 1,
+    "apple-m1": 4,
+    "apple-m2": 4,
+    "neoverse-v1": 4,
+    "neoverse-v2": 4,
+}
 # Zen 4 splits a 512-bit FMA over two cycles of a pipe; it is as fast as two of 256 bits.
 _HALF_RATE_512 = {"znver4"}
-# Cores of Intel that have AMX start one vdpbf16ps of 512 bits in two cycles, and two fused multiply-adds in each: in float32 the same product takes half
-# the time (uops.info, Golden Cove). Processors of which LLVM knows more than they say of themselves are told by name.
+# Cores of Intel that have AMX start one vdpbf16ps of 512 bits in two cycles, and two fused multiply-adds in each: in
+# float32 the same product takes half the time (uops.info, Golden Cove). Processors of which LLVM knows more than they
+# say of themselves are told by name.
 _AMX = {"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"}
 
 
@@ -75,7 +89,11 @@ def describe(target: Target, isa: Isa) -> Machine:
         cores=options.threads or 1,
         flops_per_cycle=flops,
         features=(isa.has | {isa.arch}) - _slow_dots(isa),
-        scopes={"global": Scope("global", shared_by="all"), "local": Scope("local"), "register": Scope("register", registers * bits // 8, bits // 8)},
+        scopes={
+            "global": Scope("global", shared_by="all"),
+            "local": Scope("local"),
+            "register": Scope("register", registers * bits // 8, bits // 8),
+        },
         rates=_rates(given, flops["float32"]),
     )
 
@@ -122,7 +140,8 @@ _SYSFS = "/sys/devices/system/cpu/cpu0/cache"
 
 
 def host_caches(root: str = _SYSFS) -> tuple[int, int, int] | None:
-    """Bytes of the data caches of level 1, 2, 3 as the kernel tells them; None if it does not. A level that is absent is as large as the one before."""
+    """Bytes of the data caches of level 1, 2, 3 as the kernel tells them; None if it does not. A level that is absent
+    is as large as the one before."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     texts = {level: text for level, text in _host_fields(root, "size").items() if text.rstrip("KMG").isdigit()}
     sizes = {level: int(text.rstrip("KMG")) * units.get(text[-1:], 1) for level, text in texts.items()}

@@ -35,8 +35,8 @@ def _model() -> str | None:
 
 
 def stored() -> dict[str, float] | None:
-    """What was measured on this processor, None if nothing was, or by a version that had other rates. A process reads it
-    once: all that one compilation asks, its key among it, has one answer, whatever others measure meanwhile."""
+    """What was measured on this processor, None if nothing was, or by a version that had other rates. A process reads
+    it once: all that one compilation asks, its key among it, has one answer, whatever others measure meanwhile."""
     found = _stored(settings.CACHE_DIR.get())
     return None if found is None else dict(found)
 

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 
 LARGE = 1000
-"""Inputs, kernels, symbols and outputs of a segment beyond which its entry is compiled without optimisation: LLVM's passes take more than linear time on
-one long function, which only calls kernels."""
+"""Inputs, kernels, symbols and outputs of a segment beyond which its entry is compiled without optimisation: LLVM's
+passes take more than linear time on one long function, which only calls kernels."""
 
 
-def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]) -> dict[str, NativeCode]:
+def link_segment(
+    spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]
+) -> dict[str, NativeCode]:
     """The section "main", with the entry "run"."""
     if len(spec.inputs) + len(spec.items) + len(spec.outputs) > LARGE:
         cpu = replace(cpu, opt=0)
@@ -49,7 +51,9 @@ def _compiled(ir: str, cpu: Cpu, name: str) -> bytes:
     return default_workers().submit(ir, cpu, name).result()
 
 
-def _native(image: bytes, entries: Mapping[str, int], features: tuple[str, ...], arch: str, parallel: bool = False) -> NativeCode:
+def _native(
+    image: bytes, entries: Mapping[str, int], features: tuple[str, ...], arch: str, parallel: bool = False
+) -> NativeCode:
     from importlib.metadata import PackageNotFoundError, version
 
     try:

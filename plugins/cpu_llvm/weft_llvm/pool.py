@@ -1,29 +1,35 @@
 """The worker pool as LLVM IR, in the same ABI as kernels: no C, no Python in its threads.
 
-A job's chunks are shared out beforehand: each thread that may take part has a range of neighbours of its own, about as many as every other, which it
-takes from the front; when that is empty it takes from the back of others' ranges. So a thread mostly runs the same part of one parallel loop after
-another, and finds in its own cache what it wrote there: lines that another core wrote cost a third of the time of small kernels.
+A job's chunks are shared out beforehand: each thread that may take part has a range of neighbours of its own, about as
+many as every other, which it takes from the front; when that is empty it takes from the back of others' ranges. So a
+thread mostly runs the same part of one parallel loop after another, and finds in its own cache what it wrote there:
+lines that another core wrote cost a third of the time of small kernels.
 
-The job's word says epoch (32 bits), threads that may take part (8), chunks (12); a range's word epoch (32), end (16), begin (16). The caller
-publishes a job by storing ranges and then the word; a chunk is claimed by comparing and exchanging its range's word, which fails if it is not the one
-that was looked at or is of another epoch: a worker that slept through jobs, or is late, claims rightly or not at all, so nobody ever waits for a
-sleeping worker. The job's description may be read after a claim succeeded, because the job cannot end before the claimed chunk has.
+The job's word says epoch (32 bits), threads that may take part (8), chunks (12); a range's word epoch (32), end (16),
+begin (16). The caller publishes a job by storing ranges and then the word; a chunk is claimed by comparing and
+exchanging its range's word, which fails if it is not the one that was looked at or is of another epoch: a worker that
+slept through jobs, or is late, claims rightly or not at all, so nobody ever waits for a sleeping worker. The job's
+description may be read after a claim succeeded, because the job cannot end before the claimed chunk has.
 
-A task gets the number of the thread that runs it: 0 is the caller, and all are below the threads that the job's context allows, so scratch is wanted
-once for every thread, and stays in its cache from one task to the next.
+A task gets the number of the thread that runs it: 0 is the caller, and all are below the threads that the job's context
+allows, so scratch is wanted once for every thread, and stays in its cache from one task to the next.
 
-An idle worker spins for about 50 µs, then sleeps on the epoch. The caller waits in the same way for chunks that others still run. A second caller
-while a job runs, or a parallel loop inside a task, runs alone. Workers start when first needed, with all signals masked, and stay for ever. A state of
-zeros is a pool without workers: that is all that a child of fork() needs.
+An idle worker spins for about 50 µs, then sleeps on the epoch. The caller waits in the same way for chunks that others
+still run. A second caller while a job runs, or a parallel loop inside a task, runs alone. Workers start when first
+needed, with all signals masked, and stay for ever. A state of zeros is a pool without workers: that is all that a child
+of fork() needs.
 
-To wake a worker costs the caller several microseconds, as long as a small model takes. So while workers sleep the caller begins alone, and wakes them
-once what they would save exceeds what the waking costs: it has the time of the chunks so far, and what jobs just before could have saved. A job of few
-tasks wakes them at once, as the first tells nothing before much of the job is done.
+To wake a worker costs the caller several microseconds, as long as a small model takes. So while workers sleep the
+caller begins alone, and wakes them once what they would save exceeds what the waking costs: it has the time of the
+chunks so far, and what jobs just before could have saved. A job of few tasks wakes them at once, as the first tells
+nothing before much of the job is done.
 
-Linux likes to wake a thread on the CPU of the one that wakes it, where it would only wait for the caller to finish. So the caller publishes its
-CPU, and a worker leaves that CPU out of its affinity (within the process's own) before it sleeps, and again if it wakes up there.
+Linux likes to wake a thread on the CPU of the one that wakes it, where it would only wait for the caller to finish. So
+the caller publishes its CPU, and a worker leaves that CPU out of its affinity (within the process's own) before it
+sleeps, and again if it wakes up there.
 
-Entries of the image: `parallel_for(ctx, task, closure, tasks)`, `start(ctx, threads)` → workers, `ticks()` → the counter that spinning is measured in.
+Entries of the image: `parallel_for(ctx, task, closure, tasks)`, `start(ctx, threads)` → workers, `ticks()` → the
+counter that spinning is measured in.
 """
 
 from __future__ import annotations
@@ -39,13 +45,18 @@ _REMAINING, _WAITING = 128, 132
 _SLEEPERS = 192  # a bit for each worker that sleeps, 256 of them
 _BUSY, _WORKERS, _FULL = 256, 264, 272
 _CALLER_CPU, _IMPORTS = 328, 336
-_DEBT, _ALONE = 384, 392  # what sleeping workers could have saved lately, and when a job last did without them, in ticks
+_DEBT, _ALONE = (
+    384,
+    392,
+)  # what sleeping workers could have saved lately, and when a job last did without them, in ticks
 _ARGS = 1024  # 16 bytes for each worker: state, index
 _RANGES = 8192  # a line for each thread
 _MOST_WORKERS = 254
 _CHUNKS_PER_THREAD = 64
 _SAMPLES = 4  # chunks per thread from which on the first tells something
-_WAKE_PERCENT = 40  # of the time that an idle thread spins: what a wake costs, caller and worker together (20 µs measured on a virtual machine)
+# What a wake costs, caller and worker together (20 µs measured on a virtual machine), of the time that an idle
+# thread spins.
+_WAKE_PERCENT = 40
 _MOST_CHUNKS = 2047
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -70,12 +81,16 @@ def emit_pool(architecture: str) -> str:
         architecture: "x86_64" or "aarch64".
     """
     if architecture not in _FUTEX:
-        raise CodegenError(f"there is no worker pool for '{architecture}'", hint="x86_64 and aarch64 have one; run with -threads=1")
+        raise CodegenError(
+            f"there is no worker pool for '{architecture}'", hint="x86_64 and aarch64 have one; run with -threads=1"
+        )
     declare_pause, pause = _PAUSE[architecture]
     text = _SOURCE
     for key, value in {
-        "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": COUNTERS[architecture], "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
-        "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX, "REMAINING": _REMAINING, "WAITING": _WAITING,
+        "DECLARE_PAUSE": declare_pause, "PAUSE": pause, "COUNTER": COUNTERS[architecture],
+        "DEFAULT_TICKS": _TICKS[architecture], "FUTEX": _FUTEX[architecture],
+        "WORD": _WORD, "EPOCH": _EPOCH, "TASKS": _TASKS, "TASK": _TASK, "CLOSURE": _CLOSURE, "JOBCTX": _CTX,
+        "REMAINING": _REMAINING, "WAITING": _WAITING,
         "SLEEPERS": _SLEEPERS, "BUSY": _BUSY, "WORKERS": _WORKERS, "FULL": _FULL, "SPIN": POOL_SPIN,
         "CALLERCPU": _CALLER_CPU, "STATEIMPORTS": _IMPORTS, "ARGS": _ARGS, "RANGES": _RANGES,
         "DEBT": _DEBT, "ALONE": _ALONE, "SAMPLES": _SAMPLES, "WAKE_PERCENT": _WAKE_PERCENT,
@@ -90,7 +105,10 @@ def emit_pool(architecture: str) -> str:
 
 def _stores(base: str, value: int) -> str:
     name = base[1:]
-    return "\n".join(f"  %{name}.{i} = getelementptr i64, ptr {base}, i64 {i}\n  store i64 {value}, ptr %{name}.{i}, align 8" for i in range(16))
+    return "\n".join(
+        f"  %{name}.{i} = getelementptr i64, ptr {base}, i64 {i}\n  store i64 {value}, ptr %{name}.{i}, align 8"
+        for i in range(16)
+    )
 
 
 def _any_bit() -> str:
@@ -737,4 +755,4 @@ one:
 leave:
   ret i32 0
 }
-"""
+"""  # noqa: E501

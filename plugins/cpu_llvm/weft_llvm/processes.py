@@ -1,4 +1,5 @@
-"""Processes of this Python that run a module of this package: how they are started, how they end, and that they do not outlive who started them."""
+"""Processes of this Python that run a module of this package: how they are started, how they end, and that they do not
+outlive who started them."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def ended(code: int) -> str:
 
 
 def end_with_parent() -> None:
-    """Called first by a process that `command` started: it ends when its parent does, however that ends, also while it computes or is stopped."""
+    """Called first by a process that `command` started: it ends when its parent does, however that ends, also while it
+    computes or is stopped."""
     parent = int(sys.argv[1]) if len(sys.argv) > 1 else os.getppid()
     try:
         tied = sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0

@@ -1,8 +1,10 @@
-"""What runs the trips of a loop, as LLVM IR: `int32 repeat(ctx*, run*, const DLTensor* const* in, DLTensor* const* out, Trips*)`.
+"""What runs the trips of a loop, as LLVM IR: `int32 repeat(ctx*, run*, const DLTensor* const* in, DLTensor* const* out,
+Trips*)`.
 
-It calls a segment again and again. Between two calls it moves the data of items and results on by their steps, exchanges the data of what is carried with
-that of what the trip gave in its place, and counts; nothing is copied. It ends after so many trips, after one whose test says so, or with the code of one
-that failed, before anything has moved. `weft_runtime.abi.TRIPS` has the fields.
+It calls a segment again and again. Between two calls it moves the data of items and results on by their steps,
+exchanges the data of what is carried with that of what the trip gave in its place, and counts; nothing is copied. It
+ends after so many trips, after one whose test says so, or with the code of one that failed, before anything has moved.
+`weft_runtime.abi.TRIPS` has the fields.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from weft_runtime.abi import MOVE, SWAP, TENSOR_OFFSETS, TRIPS_OFFSETS
 def emit_repeat() -> str:
     """LLVM IR text, without target triple; the same for every architecture."""
     places = {
-        "DATA": TENSOR_OFFSETS["data"], "MOVE": MOVE.size(), "STEP": MOVE.offsets()["bytes"], "SWAP": SWAP.size(), "GIVEN": SWAP.offsets()["given"],
+        "DATA": TENSOR_OFFSETS["data"], "MOVE": MOVE.size(), "STEP": MOVE.offsets()["bytes"], "SWAP": SWAP.size(),
+        "GIVEN": SWAP.offsets()["given"],
         **{name.upper(): offset for name, offset in TRIPS_OFFSETS.items()},
     }  # fmt: skip
     text = _SOURCE

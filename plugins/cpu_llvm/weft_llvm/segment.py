@@ -1,7 +1,7 @@
 """A segment as LLVM IR: `int32 run(ctx*, const DLTensor* const* in, DLTensor* const* out)`.
 
-The function is a straight line of blocks: every value computed dominates what follows. Anything that fails branches to a block at the end that writes code
-and arguments into the context.
+The function is a straight line of blocks: every value computed dominates what follows. Anything that fails branches to
+a block at the end that writes code and arguments into the context.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def emit_segment(spec: SegmentSpec, entry: str = "run", architecture: str = "x86
 
 
 def _quote(name: str) -> str:
-    return '@"' + "".join(chr(b) if (chr(b).isalnum() and b < 128) or chr(b) in "._-$" else f"\\{b:02X}" for b in name.encode()) + '"'
+    return (
+        '@"'
+        + "".join(chr(b) if (chr(b).isalnum() and b < 128) or chr(b) in "._-$" else f"\\{b:02X}" for b in name.encode())
+        + '"'
+    )
 
 
 def _operand(value: Operand) -> str:
@@ -57,7 +61,15 @@ def _operand(value: Operand) -> str:
 
 
 def _type(value: Operand) -> str:
-    return _TYPES[value.kind] if isinstance(value, Value) else "ptr" if value is None else "i1" if isinstance(value, bool) else "i64"
+    return (
+        _TYPES[value.kind]
+        if isinstance(value, Value)
+        else "ptr"
+        if value is None
+        else "i1"
+        if isinstance(value, bool)
+        else "i64"
+    )
 
 
 class _Printer:
@@ -67,7 +79,9 @@ class _Printer:
         self.tail: list[str] = []
         self.count = 0
         self.block = "entry"
-        self.failed: list[tuple[str, str, int]] = []  # what a kernel returned, the block that it was called in, its item
+        self.failed: list[
+            tuple[str, str, int]
+        ] = []  # what a kernel returned, the block that it was called in, its item
 
     def do(self, text: str) -> None:
         self.lines.append("  " + text)
@@ -111,7 +125,9 @@ class _Printer:
             case TypeWord(result, tensor):  # little-endian, as all that there is code for
                 self.load(result, "int64", self.at(_operand(tensor), TENSOR_OFFSETS["ndim"]))
             case LoadElement(result, base, kind, index):
-                self.load(result, kind, self.at(_operand(base), index * (POINTER if kind == "pointer" else dtype(kind).bytes)))
+                self.load(
+                    result, kind, self.at(_operand(base), index * (POINTER if kind == "pointer" else dtype(kind).bytes))
+                )
             case StoreElement(base, _, index, value):
                 self.do(f"store {_type(value)} {_operand(value)}, ptr {self.at(_operand(base), 8 * index)}, align 8")
             case Advance(result, base, bytes_):
@@ -136,7 +152,9 @@ class _Printer:
             case Ticks(result):
                 if self.architecture not in COUNTERS:
                     hint = "known: " + ", ".join(COUNTERS)
-                    raise CodegenError(f"there is no clock to read on {self.architecture}", where=self.steps.name, hint=hint)
+                    raise CodegenError(
+                        f"there is no clock to read on {self.architecture}", where=self.steps.name, hint=hint
+                    )
                 self.do(f"%{result.name} = call i64 @{COUNTERS[self.architecture]}()")
 
     def compute(self, step: Compute) -> None:
@@ -169,7 +187,10 @@ class _Printer:
         self.do(f"br i1 {_operand(step.cond)}, label %{on}, label %{bad}, !prof !0")
         here, self.lines = self.lines, self.tail
         self.start(bad)
-        for offset, value in [(OFFSETS["error_code"], step.code), *((OFFSETS["error_args"] + 8 * k, a) for k, a in enumerate(step.args))]:
+        for offset, value in [
+            (OFFSETS["error_code"], step.code),
+            *((OFFSETS["error_args"] + 8 * k, a) for k, a in enumerate(step.args)),
+        ]:
             self.do(f"store i64 {_operand(value)}, ptr {self.at('%ctx', offset)}, align 8")
         self.do(f"ret i32 {step.code}")
         self.lines = here
@@ -184,8 +205,18 @@ class _Printer:
             text.append(f"declare i64 @{COUNTERS[self.architecture]}()")
         text += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "sub", "mul")]
         text += [f"define i32 {_quote(entry)}(ptr %ctx, ptr %in, ptr %out) nounwind {{", "entry:"]
-        text += [f"  %buffers = alloca [{self.steps.buffers} x ptr], align 16", f"  %dims = alloca [{self.steps.dims} x i64], align 16"]
-        text += [*self.lines, "  ret i32 0", *self.tail, *self.kernel_failed(), "}", '!0 = !{!"branch_weights", i32 2000, i32 1}']
+        text += [
+            f"  %buffers = alloca [{self.steps.buffers} x ptr], align 16",
+            f"  %dims = alloca [{self.steps.dims} x i64], align 16",
+        ]
+        text += [
+            *self.lines,
+            "  ret i32 0",
+            *self.tail,
+            *self.kernel_failed(),
+            "}",
+            '!0 = !{!"branch_weights", i32 2000, i32 1}',
+        ]
         return "\n".join(text) + "\n"
 
     def kernel_failed(self) -> list[str]:

@@ -1,12 +1,13 @@
-"""The runtime's own native code as LLVM IR: the worker pool, and memory for segments. The runtime ships it compiled, for every architecture alike.
+"""The runtime's own native code as LLVM IR: the worker pool, and memory for segments. The runtime ships it compiled,
+for every architecture alike.
 
     python -m weft_llvm.support FOLDER          writes the images and their table; FOLDER is runtime/weft_runtime/images
 
-A segment asks for memory while it runs. What answers is native code and never Python's: Python would run handlers of signals there, and an exception that
-one of them raises cannot pass through native code.
+A segment asks for memory while it runs. What answers is native code and never Python's: Python would run handlers of
+signals there, and an exception that one of them raises cannot pass through native code.
 
-Entries: those of `weft_llvm.pool`; `allocate_arena(ctx, bytes)` and `allocate_output(ctx, index, rank, dims)`, see docs/architecture.md. What they reserve
-is kept for the next call with this context, until `release_memory(ctx)`.
+Entries: those of `weft_llvm.pool`; `allocate_arena(ctx, bytes)` and `allocate_output(ctx, index, rank, dims)`, see
+docs/architecture.md. What they reserve is kept for the next call with this context, until `release_memory(ctx)`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ CPUS = {
     "x86_64": Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2),
     "aarch64": Cpu("aarch64-unknown-linux-gnu", "generic", RESERVED["aarch64"], 2),
 }
-"""What the images are compiled for: every processor of an architecture. Their code asks the system for nothing but `abi.IMPORTS`."""
+"""What the images are compiled for: every processor of an architecture. Their code asks the system for nothing but
+`abi.IMPORTS`."""
 
 _HUGE = 4 << 20  # from so many bytes on memory is on boundaries of pages, and the system is asked for huge ones
 _PAGE = 65536  # a multiple of every system's
@@ -219,14 +221,18 @@ def support_image(architecture: str) -> Image:
 
 
 def write(folder: Path) -> None:
-    """Writes an image for each architecture, and table.json: their hashes, their entries, and the version of LLVM that made them."""
+    """Writes an image for each architecture, and table.json: their hashes, their entries, and the version of LLVM that
+    made them."""
     from llvmlite.binding import llvm_version_info
 
     table = {}
     for architecture in CPUS:
         image = support_image(architecture)
         (folder / f"{architecture}.bin").write_bytes(image.bytes)
-        table[architecture] = {"sha256": hashlib.sha256(image.bytes).hexdigest(), "entries": dict(sorted(image.entries.items()))}
+        table[architecture] = {
+            "sha256": hashlib.sha256(image.bytes).hexdigest(),
+            "entries": dict(sorted(image.entries.items())),
+        }
     text = json.dumps({"llvm": ".".join(map(str, llvm_version_info)), "images": table}, indent=1)
     (folder / "table.json").write_text(text + "\n", encoding="utf-8")
 

@@ -1,7 +1,8 @@
 """The target kind "llvm": options, and what an instruction set can do.
 
-What a CPU has is asked of LLVM itself: a few one-instruction functions are compiled and the assembly is read. So a cross target
-knows exactly what its triple, -mcpu and -mattr say, without a table of processors here and without anything of the host.
+What a CPU has is asked of LLVM itself: a few one-instruction functions are compiled and the assembly is read. So a
+cross target knows exactly what its triple, -mcpu and -mattr say, without a table of processors here and without
+anything of the host.
 """
 
 from __future__ import annotations
@@ -30,25 +31,32 @@ Precision = Literal["fp32", "fp16", "bf16"]
 # What a processor needs for a precision: of Isa.has, and what its makers call it.
 CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
     "fp16": ("f16c", {"x86_64": "F16C", "aarch64": "NEON", "arm": "NEON with half precision", "riscv64": "Zvfhmin"}),
-    "bf16": ("bf16", {"x86_64": "AVX512_BF16 or AVX-NE-CONVERT", "aarch64": "BF16", "arm": "BF16", "riscv64": "Zvfbfmin"}),
+    "bf16": (
+        "bf16",
+        {"x86_64": "AVX512_BF16 or AVX-NE-CONVERT", "aarch64": "BF16", "arm": "BF16", "riscv64": "Zvfbfmin"},
+    ),
 }
 
 DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
 
 RESERVED = {"aarch64": "+reserve-x18"}
-"""By architecture, a register that some systems keep for themselves (macOS, Windows, Android): code runs on every one that has the architecture."""
+"""By architecture, a register that some systems keep for themselves (macOS, Windows, Android): code runs on every one
+that has the architecture."""
 
 EMITTER_VERSION = 1
-"""Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that a cached model is found without it."""
+"""Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that
+a cached model is found without it."""
 
 
 @dataclass(frozen=True)
 class LlvmOptions:
-    """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt: 0 … 3.
+    """-mcpu, -mattr, -mtriple as LLVM spells them; what is absent means this machine. -threads: size of the pool. -opt:
+    0 … 3.
 
-    -precision: fp16 and bf16 round the weights of contractions to it, see weft_ops.passes.reduce_precision; bf16 their activations, too, where the processor
-    has dot products of it, see weft_ops.passes.narrow_products.
-    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that is faster, which costs accuracy (docs/math.md); off never does.
+    -precision: fp16 and bf16 round the weights of contractions to it, see weft_ops.passes.reduce_precision; bf16 their
+    activations, too, where the processor has dot products of it, see weft_ops.passes.narrow_products.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that is faster, which costs accuracy
+    (docs/math.md); off never does.
     -machine: how fast the machine is (weft.rates): a JSON file of rates, "table" for what Weft assumes, or "measured"
     for what `weft probe` found here. By default it is measured for this machine, if a probe was run, else the table.
     """
@@ -72,8 +80,9 @@ class Isa:
     features: str
     data_layout: str
     has: frozenset[str]
-    """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor … in one instruction),
-    avx, avx2, avx512, neon, sve; and for dot products avx512bw, avx512vnni, avxvnni, avx512bf16, dotprod, i8mm."""
+    """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor
+    … in one instruction), avx, avx2, avx512, neon, sve; and for dot products avx512bw, avx512vnni, avxvnni, avx512bf16,
+    dotprod, i8mm."""
     needs: frozenset[str] = frozenset()
     """Extensions that its code may contain, by LLVM's names."""
     elf: bool = True
@@ -89,7 +98,8 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
     """Asks LLVM what it would emit. Extensions that no machine can be asked for are turned off.
 
     Raises:
-        TargetError: LLVM does not know the triple, the CPU or a feature, cannot compile for them, or an extension is named that no machine can be asked for.
+        TargetError: LLVM does not know the triple, the CPU or a feature, cannot compile for them, or an extension is
+        named that no machine can be asked for.
     """
     from weft_llvm import toolchain
     from weft_llvm.features import describe
@@ -107,7 +117,16 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
             )
     if unknown:  # LLVM takes them for granted with this processor
         return isa(triple, cpu, ",".join(filter(None, [features, *("-" + name for name in unknown)])), opt)
-    return Isa(triple, found.name, found.features, found.layout, found.has | (found.needs & DOT_PRODUCTS), found.needs, found.elf, opt)
+    return Isa(
+        triple,
+        found.name,
+        found.features,
+        found.layout,
+        found.has | (found.needs & DOT_PRODUCTS),
+        found.needs,
+        found.elf,
+        opt,
+    )
 
 
 class LlvmTarget(TargetKind):
@@ -116,12 +135,14 @@ class LlvmTarget(TargetKind):
     name: ClassVar[str] = "llvm"
     options: ClassVar[type] = LlvmOptions
     keywords: ClassVar[tuple[str, ...]] = (
-        "cpu", "cpus", "host", "native", "local", "x86", "x86_64", "x86-64", "x64", "amd64", "arm", "arm64", "aarch64", "intel", "amd",
+        "cpu", "cpus", "host", "native", "local", "x86", "x86_64", "x86-64", "x64", "amd64", "arm", "arm64", "aarch64",
+        "intel", "amd",
         "avx", "avx2", "avx512", "neon",
     )  # fmt: skip
 
     def resolve(self, target: Target) -> Target:
-        """Everything written out. Naming a CPU or a triple takes nothing from the host but the number of threads of a host build."""
+        """Everything written out. Naming a CPU or a triple takes nothing from the host but the number of threads of a
+        host build."""
         from weft_llvm import measured, toolchain
 
         o: LlvmOptions = target.options
@@ -179,7 +200,11 @@ class LlvmTarget(TargetKind):
 
             why = f"its objects are {object_format(isa.triple)}, and 64-bit little-endian ELF is what is linked and run"
         if why is not None:
-            raise TargetError(f"no code is made for '{isa.triple}'", why=why, hint="give a triple such as x86_64-linux-gnu or aarch64-linux-gnu")
+            raise TargetError(
+                f"no code is made for '{isa.triple}'",
+                why=why,
+                hint="give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
+            )
         return LlvmCodegen(isa, intrinsics=emitters(isa.has | {isa.arch}))
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
@@ -219,10 +244,13 @@ def refuse_precision(precision: Precision, isa: Isa, where: str) -> None:
         return
     others = [p for p, (feature, _) in CONVERSIONS.items() if feature in isa.has]
     raise TargetError(
-        f"option '-precision={precision}' needs {names.get(isa.arch, 'conversion instructions')}, which '{isa.cpu}' on {isa.arch} lacks",
+        f"option '-precision={precision}' needs {names.get(isa.arch, 'conversion instructions')}, which '{isa.cpu}' on"
+        f" {isa.arch} lacks",
         where=where,
         why=f"LLVM compiles a conversion between {precision} and fp32 for it to no instruction",
-        hint=", or ".join([*(f"take -precision={p}" for p in others), "leave the option out", "name another processor with -mcpu"]),
+        hint=", or ".join(
+            [*(f"take -precision={p}" for p in others), "leave the option out", "name another processor with -mcpu"]
+        ),
     )
 
 
@@ -232,7 +260,8 @@ def architecture(triple: str) -> str:
 
 
 def unseen_features(said: str) -> list[str]:
-    """Extensions to turn off in code for this machine: those that the runtime does not find on it, so that it runs what is compiled for it.
+    """Extensions to turn off in code for this machine: those that the runtime does not find on it, so that it runs what
+    is compiled for it.
 
     Args:
         said: this machine's features as LLVM writes them.

@@ -67,7 +67,9 @@ def target_machine(cpu: Cpu) -> llvm.TargetMachine:
         target = llvm.Target.from_triple(cpu.triple)
     except RuntimeError as error:
         raise CodegenError(f"LLVM has no code generator for '{cpu.triple}'", why=str(error)) from None
-    return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=min(cpu.opt, 3), reloc="pic", codemodel="small")
+    return target.create_target_machine(
+        cpu=cpu.name, features=cpu.features, opt=min(cpu.opt, 3), reloc="pic", codemodel="small"
+    )
 
 
 @cache
@@ -75,11 +77,13 @@ def data_layout(cpu: Cpu) -> str:
     return str(target_machine(cpu).target_data)
 
 
-def optimize(ir: str, cpu: Cpu, machine: llvm.TargetMachine | None = None, *, unroll: bool = False, vectorize: bool = False) -> llvm.ModuleRef:
+def optimize(
+    ir: str, cpu: Cpu, machine: llvm.TargetMachine | None = None, *, unroll: bool = False, vectorize: bool = False
+) -> llvm.ModuleRef:
     """Parses, verifies and optimises `ir`.
 
-    LLVM's own unrolling and vectorising are off unless asked for: a schedule has already decided, and undoing its choice has
-    cost half of a kernel's speed.
+    LLVM's own unrolling and vectorising are off unless asked for: a schedule has already decided, and undoing its
+    choice has cost half of a kernel's speed.
 
     Raises:
         CodegenError: the text is not valid LLVM IR.
@@ -211,16 +215,25 @@ class JitKernel:
     """A kernel linked into this process, for tests: call it with arrays (inputs, then outputs) and dims.
 
     Args of a call:
-        threads: 0 runs parallel loops inline (no pool); more runs every task through a stand-in pool, one after another.
+        threads: 0 runs parallel loops inline (no pool); more runs every task through a stand-in pool, one after
+        another.
     """
 
-    def __init__(self, name: str, image: bytes, scratch: Sequence[Callable[[Mapping[str, int]], int]] = (), dims: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        image: bytes,
+        scratch: Sequence[Callable[[Mapping[str, int]], int]] = (),
+        dims: Sequence[str] = (),
+    ) -> None:
         self._linked = Linked(image, [name])
         self.address = self._linked.addresses[name]
         self._function = _KERNEL(self.address)
         self._scratch, self._dims = scratch, tuple(dims)
 
-    def prepare(self, arrays: Sequence[Any], dims: Mapping[str, int] | Sequence[int] = (), threads: int = 0) -> Callable[[], int]:
+    def prepare(
+        self, arrays: Sequence[Any], dims: Mapping[str, int] | Sequence[int] = (), threads: int = 0
+    ) -> Callable[[], int]:
         """A call with everything bound, cheap enough to time."""
         import numpy as np
 

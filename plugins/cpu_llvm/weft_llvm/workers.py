@@ -1,11 +1,13 @@
-"""Compile workers: subprocesses that turn LLVM IR into objects, because every llvmlite call takes one lock per process, and LLVM may end the process.
+"""Compile workers: subprocesses that turn LLVM IR into objects, because every llvmlite call takes one lock per process,
+and LLVM may end the process.
 
     request   := length header-length header IR        header: JSON of Cpu and the kernel's name
     response  := length status payload                 status 0: an object; 1: JSON of an error
 
-Subprocesses of this very module (`python -m weft_llvm.workers`), never of the user's script. They end with the process that started them. One that
-ends by LLVM's doing, ends alone: its kernel's future gets a CodegenError, and the next job starts another. One that the system ends or stops (no memory, a
-user) is replaced, and its kernel is compiled again, once, while nothing else is.
+Subprocesses of this very module (`python -m weft_llvm.workers`), never of the user's script. They end with the process
+that started them. One that ends by LLVM's doing, ends alone: its kernel's future gets a CodegenError, and the next job
+starts another. One that the system ends or stops (no memory, a user) is replaced, and its kernel is compiled again,
+once, while nothing else is.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _Job = tuple[str, Cpu, str, "Future[bytes]"]
 TICK_SECONDS = 1.0
 """How often a worker that says nothing is looked at."""
 STOPPED_SECONDS = 10.0
-"""After which a worker that somebody has stopped is given up: a shell that stops and continues a group of processes does not reach all at one time."""
+"""After which a worker that somebody has stopped is given up: a shell that stops and continues a group of processes
+does not reach all at one time."""
 SILENT_SECONDS = 1800.0
 """After which a worker that runs and does not answer is given up. The largest kernels take seconds."""
 _MORE_MEMORY = "give the process more memory, or end others, and compile again"
@@ -104,7 +107,11 @@ class Workers:
                 except RuntimeError as error:  # the system has no more; those that run take the job
                     if not self._threads:
                         self._waiting -= 1
-                        raise CodegenError(f"no thread could be started for a compile worker of kernel '{name}'", why=str(error), hint=_MORE_THREADS) from None
+                        raise CodegenError(
+                            f"no thread could be started for a compile worker of kernel '{name}'",
+                            why=str(error),
+                            hint=_MORE_THREADS,
+                        ) from None
                 else:
                     self._threads.append(thread)
                     self._waiting -= 1  # the new thread waits for one
@@ -180,7 +187,11 @@ class Workers:
                         raise CodegenError(f"kernel '{name}' was not compiled: the workers were closed") from None
                 if lost.why is None and -code not in _OUTSIDE and not _NO_MEMORY.search(worker.said()):
                     hint = "this is a bug of LLVM or of the emitter; please report it"
-                    raise CodegenError(f"the compile worker died on kernel '{name}' ({ended(code)})", where=worker.said() or None, hint=hint) from None
+                    raise CodegenError(
+                        f"the compile worker died on kernel '{name}' ({ended(code)})",
+                        where=worker.said() or None,
+                        hint=hint,
+                    ) from None
                 if again:
                     raise _given_up(name, code, lost.why) from None
                 worker = None
@@ -211,11 +222,20 @@ def _given_up(name: str, code: int, why: str | None) -> CodegenError:
         hint = "continue what was stopped, or see what keeps the machine busy, and compile again"
         return CodegenError(f"kernel '{name}' was not compiled: two compile workers did not answer", why=why, hint=hint)
     if -code not in _OUTSIDE:
-        return CodegenError(f"a compile worker had no memory left for kernel '{name}', also with no other worker at work", hint=_MORE_MEMORY)
+        return CodegenError(
+            f"a compile worker had no memory left for kernel '{name}', also with no other worker at work",
+            hint=_MORE_MEMORY,
+        )
     if -code == signal.SIGKILL:
-        why = "the system kills the largest process when memory runs out, and it did so twice, the second time with no other worker at work"
+        why = (
+            "the system kills the largest process when memory runs out, and it did so twice, the second time with no"
+            " other worker at work"
+        )
         return CodegenError(f"a compile worker was killed (signal 9) on kernel '{name}'", why=why, hint=_MORE_MEMORY)
-    return CodegenError(f"two compile workers were ended from outside ({ended(code)}) on kernel '{name}'", hint="see what ends them, and compile again")
+    return CodegenError(
+        f"two compile workers were ended from outside ({ended(code)}) on kernel '{name}'",
+        hint="see what ends them, and compile again",
+    )
 
 
 class _Turns:
@@ -261,7 +281,9 @@ class _Worker:
 
     def __init__(self, words: list[str]) -> None:
         self._log: IO[bytes] = scratch_file()
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment(), bufsize=0)
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment(), bufsize=0
+        )
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
@@ -289,7 +311,9 @@ class _Worker:
         """
         header = json.dumps({"cpu": asdict(cpu), "name": name}).encode()
         body = ir.encode()
-        answer = self._exchange(_LENGTH.pack(len(header) + len(body) + _SHORT.size) + _SHORT.pack(len(header)) + header + body)
+        answer = self._exchange(
+            _LENGTH.pack(len(header) + len(body) + _SHORT.size) + _SHORT.pack(len(header)) + header + body
+        )
         if answer[:1] == b"\0":
             return bytes(answer[1:])
         fields = json.loads(answer[1:])
@@ -327,7 +351,9 @@ class _Worker:
                 if events or not self._is_stopped():
                     stopped = now
                 elif now - stopped > STOPPED_SECONDS:
-                    raise _Lost(f"the process was stopped (SIGSTOP, SIGTSTP) and not continued within {STOPPED_SECONDS:g} s")
+                    raise _Lost(
+                        f"the process was stopped (SIGSTOP, SIGTSTP) and not continued within {STOPPED_SECONDS:g} s"
+                    )
                 if now - since > SILENT_SECONDS:
                     raise _Lost(f"it took more than {SILENT_SECONDS:g} s")
         return answer[_LENGTH.size :]
@@ -367,7 +393,10 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         try:
             answer = b"\0" + compile_object(message[_SHORT.size + length :].decode(), Cpu(**header["cpu"]))
         except CodegenError as error:
-            answer = b"\1" + json.dumps({"what": error.what, "where": error.where, "why": error.why, "hint": error.hint}).encode()
+            answer = (
+                b"\1"
+                + json.dumps({"what": error.what, "where": error.where, "why": error.why, "hint": error.hint}).encode()
+            )
         except Exception as error:  # noqa: BLE001 - told to the parent, who raises it
             fields = {"what": "LLVM failed", "where": None, "why": f"{type(error).__name__}: {error}", "hint": None}
             answer = b"\1" + json.dumps(fields).encode()
@@ -379,7 +408,8 @@ def main() -> None:
     end_with_parent()
     # Ctrl-C goes to the whole group; the parent decides what ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The parent prepares the next kernels meanwhile, and nothing is compiled sooner than that: it goes first where processors are few.
+    # The parent prepares the next kernels meanwhile, and nothing is compiled sooner than that: it goes first where
+    # processors are few.
     with suppress(OSError, AttributeError):
         os.nice(5)
     # Whatever prints to standard output must not get between the answers.

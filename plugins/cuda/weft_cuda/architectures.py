@@ -1,6 +1,7 @@
 """NVIDIA's compute capabilities as data: what one multiprocessor of each has.
 
-Source: CUDA Programming Guide, "Compute Capabilities" (technical specifications per compute capability; throughput of native arithmetic instructions).
+Source: CUDA Programming Guide, "Compute Capabilities" (technical specifications per compute capability; throughput of
+native arithmetic instructions).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a kernel may declare with a constant size; more must be asked for at the launch."""
 
 BARRIER = 128
-"""Bytes of it that a kernel which copies boxes of tensors takes for what it awaits them at, with what is lost to alignment."""
+"""Bytes of it that a kernel which copies boxes of tensors takes for what it awaits them at, with what is lost to
+alignment."""
 
 GROUP_RESERVED = 1 << 10
 """Bytes of it that the system takes for each group, from compute capability 8.0 on."""
@@ -58,7 +60,8 @@ _TURING = frozenset({"shuffle", "fp64", "int64"})
 _AMPERE = _TURING | {"mma", "cp.async"}
 _ADA = _AMPERE | {"mma.fp8"}
 _HOPPER = _ADA | {"cluster"}
-# Later GPUs copy boxes, too; some drivers make sporadic illegal accesses there, for tensors with gaps in small allocations (release notes of 595.71).
+# Later GPUs copy boxes, too; some drivers make sporadic illegal accesses there, for tensors with gaps in small
+# allocations (release notes of 595.71).
 _K = 1 << 10
 
 ARCHITECTURES: tuple[Architecture, ...] = (

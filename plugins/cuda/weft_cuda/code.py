@@ -27,5 +27,9 @@ def unpack_code(code: bytes, kernel: str) -> tuple[bytes, int]:
         return code, 0
     shared = _HEAD.unpack_from(code)[1] if len(code) >= _HEAD.size else 0
     if not 0 < shared < MOST:
-        raise ExecutionError(f"the code of kernel '{kernel}' is damaged", why=f"it wants {shared} bytes of shared memory", hint="compile the model again")
+        raise ExecutionError(
+            f"the code of kernel '{kernel}' is damaged",
+            why=f"it wants {shared} bytes of shared memory",
+            hint="compile the model again",
+        )
     return code[_HEAD.size :], shared

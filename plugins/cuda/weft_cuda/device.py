@@ -1,7 +1,7 @@
 """The device "cuda": one NVIDIA GPU through the driver. Runtime: nothing of the compiler is imported.
 
-Everything is started on one stream of the primary context, which torch and cupy use too, and in its order. What a plan launches again and again becomes
-a graph of the driver, which starts in one call.
+Everything is started on one stream of the primary context, which torch and cupy use too, and in its order. What a plan
+launches again and again becomes a graph of the driver, which starts in one call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _CUDA, _MANAGED = 2, 13
 
 @dataclass(frozen=True)
 class Module:
-    """A code section in the driver: its kernels, and by code and symbol each launch's function, and the bytes of shared memory that it is launched with."""
+    """A code section in the driver: its kernels, and by code and symbol each launch's function, and the bytes of shared
+    memory that it is launched with."""
 
     kernels: Mapping[str, Kernel]
     functions: Mapping[tuple[bytes, str], tuple[Any, int]]
@@ -113,7 +114,9 @@ class CudaDevice(Device):
     def free(self) -> int:
         with self._current():
             free, _ = self._driver("cuMemGetInfo")
-        return max(0, int(free) - self._small)  # small pieces count, though the driver may have room for them in a page that it has taken already
+        return max(
+            0, int(free) - self._small
+        )  # small pieces count, though the driver may have room for them in a page that it has taken already
 
     def allocate(self, size: int) -> Memory:
         with self._current():
@@ -158,7 +161,9 @@ class CudaDevice(Device):
         if not data.nbytes:
             return
         with self._current():
-            self._driver("cuMemcpyDtoHAsync", data.ctypes.data, source.memory.handle + source.offset, data.nbytes, self.stream)
+            self._driver(
+                "cuMemcpyDtoHAsync", data.ctypes.data, source.memory.handle + source.offset, data.nbytes, self.stream
+            )
             self._driver("cuStreamSynchronize", self.stream)
 
     def borrow(self, value: Any, name: str) -> Borrowed | None:
@@ -167,9 +172,16 @@ class CudaDevice(Device):
             return None
         found = foreign_tensor(value, name, stream=int(self.stream))
         if not found.is_row_major:
-            raise InputError(f"'{name}' does not lie row by row", why=f"its strides are {list(found.strides or ())} bytes", hint="make it contiguous")
+            raise InputError(
+                f"'{name}' does not lie row by row",
+                why=f"its strides are {list(found.strides or ())} bytes",
+                hint="make it contiguous",
+            )
         if found.address % ALIGNED:
-            raise InputError(f"'{name}' does not begin at a multiple of {ALIGNED} bytes", hint="copy it: it is a piece of a larger tensor")
+            raise InputError(
+                f"'{name}' does not begin at a multiple of {ALIGNED} bytes",
+                hint="copy it: it is a piece of a larger tensor",
+            )
         memory = self._foreign.get(found.address)
         if memory is None:
             while len(self._foreign) >= _FOREIGN:
@@ -202,7 +214,11 @@ class CudaDevice(Device):
         try:
             return self._driver("cuModuleLoadData", code)
         except DriverError as error:
-            if error.code not in ("CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_IMAGE", "CUDA_ERROR_INVALID_SOURCE"):
+            if error.code not in (
+                "CUDA_ERROR_NO_BINARY_FOR_GPU",
+                "CUDA_ERROR_INVALID_IMAGE",
+                "CUDA_ERROR_INVALID_SOURCE",
+            ):
                 raise
             raise ExecutionError(
                 f"the code of kernel '{kernel}' does not run on {self.title}",
@@ -214,7 +230,8 @@ class CudaDevice(Device):
         """Lets a function have more shared memory than one has by itself."""
         if shared > self.most_shared:
             raise ExecutionError(
-                f"kernel '{kernel}' does not fit {self.title}", why=f"its groups want {shared} bytes of shared memory, {self.most_shared} are allowed",
+                f"kernel '{kernel}' does not fit {self.title}",
+                why=f"its groups want {shared} bytes of shared memory, {self.most_shared} are allowed",
                 hint=f"compile the model for it: cuda -arch={native(self.capability)}",
             )  # fmt: skip
         attribute = self._driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -237,8 +254,20 @@ class CudaDevice(Device):
             if grid is not None:
                 places = [buffers[b].memory.handle + buffers[b].offset for b in launch.buffers]
                 function, shared = module.functions[launch.code, launch.symbol]
-                tensors = [self._tensor(x, places[x.buffer], buffers[launch.buffers[x.buffer]], kernel) for x in launch.tensors]
-                calls.append(_Call(kernel, function, grid, launch.group, shared, [*places, *(int(dims[d]) for d in launch.dims)], tensors))
+                tensors = [
+                    self._tensor(x, places[x.buffer], buffers[launch.buffers[x.buffer]], kernel) for x in launch.tensors
+                ]
+                calls.append(
+                    _Call(
+                        kernel,
+                        function,
+                        grid,
+                        launch.group,
+                        shared,
+                        [*places, *(int(dims[d]) for d in launch.dims)],
+                        tensors,
+                    )
+                )
         return calls
 
     def _tensor(self, tensor: Tensor, address: int, place: Slice, kernel: str) -> Encoded:
@@ -256,7 +285,16 @@ class CudaDevice(Device):
         for call in calls:
             with blamed(self.name, f"kernel '{call.kernel}'"):
                 begin = self._mark() if self._recording else None
-                self._driver("cuLaunchKernel", call.function, *call.grid, *call.group, call.shared, self.stream, call.arguments, 0)
+                self._driver(
+                    "cuLaunchKernel",
+                    call.function,
+                    *call.grid,
+                    *call.group,
+                    call.shared,
+                    self.stream,
+                    call.arguments,
+                    0,
+                )
                 if begin is not None:
                     self._records.append((call.kernel, begin, self._mark()))
 
@@ -304,7 +342,8 @@ class CudaDevice(Device):
 
 
 class _Prepared:
-    """Launches that are the same every time. The first time they start one by one; the second time says that they are worth a graph."""
+    """Launches that are the same every time. The first time they start one by one; the second time says that they are
+    worth a graph."""
 
     def __init__(self, device: CudaDevice, module: Module, calls: Sequence[_Call]) -> None:
         self._device, self._module, self._calls = device, module, calls

@@ -13,7 +13,9 @@ from typing import Any
 from weft.errors import ExecutionError
 from weft.machine import Grid
 
-HERE = "the driver comes with the system, not from PyPI; `cuda -arch=sm_90` compiles without one, for a GPU somewhere else"
+HERE = (
+    "the driver comes with the system, not from PyPI; `cuda -arch=sm_90` compiles without one, for a GPU somewhere else"
+)
 
 _ADVICE = {
     "CUDA_ERROR_OUT_OF_MEMORY": "run smaller inputs, or end what else uses the GPU",
@@ -28,8 +30,10 @@ _ADVICE = {
     "CUDA_ERROR_DEVICE_UNAVAILABLE": "another process has it for itself: see nvidia-smi's compute mode",
 }
 _LOST = frozenset({
-    "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_ASSERT", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_MISALIGNED_ADDRESS",
-    "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_ASSERT", "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_LAUNCH_TIMEOUT",
 })  # fmt: skip
 """After these the driver does nothing more in this process."""
 
@@ -71,15 +75,21 @@ class Driver:
 
     def attribute(self, device: Any, name: str) -> int:
         """A number of a GPU: `name` without CU_DEVICE_ATTRIBUTE_."""
-        return int(self("cuDeviceGetAttribute", getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
+        return int(
+            self("cuDeviceGetAttribute", getattr(self.api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
+        )
 
     def capability(self, device: Any) -> int:
         """10·major + minor."""
-        return 10 * self.attribute(device, "COMPUTE_CAPABILITY_MAJOR") + self.attribute(device, "COMPUTE_CAPABILITY_MINOR")
+        return 10 * self.attribute(device, "COMPUTE_CAPABILITY_MAJOR") + self.attribute(
+            device, "COMPUTE_CAPABILITY_MINOR"
+        )
 
     def grid(self, device: Any) -> Grid:
         """What a GPU allows of launches."""
-        threads, groups = (tuple(self.attribute(device, f"MAX_{of}_DIM_{axis}") for axis in "XYZ") for of in ("BLOCK", "GRID"))
+        threads, groups = (
+            tuple(self.attribute(device, f"MAX_{of}_DIM_{axis}") for axis in "XYZ") for of in ("BLOCK", "GRID")
+        )
         return Grid(
             threads=self.attribute(device, "MAX_THREADS_PER_BLOCK"),
             threads_per_axis=threads,  # type: ignore[arg-type]

@@ -1,19 +1,23 @@
-"""Tensor cores as tensor intrinsics: products of small matrices that a warp holds together, and copies that bring these to and from shared memory.
+"""Tensor cores as tensor intrinsics: products of small matrices that a warp holds together, and copies that bring these
+to and from shared memory.
 
     C[i, j] += Σ_k A[i, k]·B[k, j]        i and j in 16, k in 8, 16 or 32
 
-A, B and C are fragments: 32 threads hold them by the layouts of mma.sync, which only the functions of `weft_tiles.h` know. Factors come by ldmatrix, where it
-has elements of their size. Source: NVIDIA, "Parallel Thread Execution ISA", "Matrix multiply-accumulate operation using mma instruction". Products of float16
-and bfloat16 are exact in float32; the hardware adds them in an order of its own and may cut bits below the greatest's last, so that sums are about as near as
-float32's. TF32 keeps 10 bits after the point of the factors of a float32 product, rounded to nearest by mma.sync's loads, cut by wgmma, which reads memory
-itself: a target has it only where it is asked for (-tf32).
+A, B and C are fragments: 32 threads hold them by the layouts of mma.sync, which only the functions of `weft_tiles.h`
+know. Factors come by ldmatrix, where it has elements of their size. Source: NVIDIA, "Parallel Thread Execution ISA",
+"Matrix multiply-accumulate operation using mma instruction". Products of float16 and bfloat16 are exact in float32; the
+hardware adds them in an order of its own and may cut bits below the greatest's last, so that sums are about as near as
+float32's. TF32 keeps 10 bits after the point of the factors of a float32 product, rounded to nearest by mma.sync's
+loads, cut by wgmma, which reads memory itself: a target has it only where it is asked for (-tf32).
 
-On sm_90a four warps take 64 rows and 64 or 128 columns together (wgmma), whose factors stay in shared memory, in core matrices of 8 rows of 16 bytes:
+On sm_90a four warps take 64 rows and 64 or 128 columns together (wgmma), whose factors stay in shared memory, in core
+matrices of 8 rows of 16 bytes:
 
     C[i, i', j, j'] += Σ A·B        i', j', k' in 8 (k' in 4 or 16 where elements have 4 bytes or one)
 
-with A as A[k, i, i', k'], where lines go along the sum, or of 16 bits as A[i, k, k', i'], where they go along rows; B alike, with j for i. Source: the same,
-"Asynchronous warpgroup level matrix instructions", "Shared memory matrix layout" without swizzling.
+with A as A[k, i, i', k'], where lines go along the sum, or of 16 bits as A[i, k, k', i'], where they go along rows; B
+alike, with j for i. Source: the same, "Asynchronous warpgroup level matrix instructions", "Shared memory matrix layout"
+without swizzling.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ SIDE = 16
 
 @dataclass(frozen=True)
 class Mma:
-    """One instruction: `word` is its name here, `requires` the features that it needs, `bits` the significant ones that it takes of its factors; None: all."""
+    """One instruction: `word` is its name here, `requires` the features that it needs, `bits` the significant ones that
+    it takes of its factors; None: all."""
 
     word: str
     factor: DType
@@ -59,7 +64,11 @@ MMAS: tuple[Mma, ...] = (
 
 def product(m: Mma) -> Intrinsic:
     """A sum of products in fragments."""
-    a, b, k = placeholder((SIDE, m.depth), m.factor, "a"), placeholder((m.depth, SIDE), m.factor, "b"), reduce_axis(m.depth, "k")
+    a, b, k = (
+        placeholder((SIDE, m.depth), m.factor, "a"),
+        placeholder((m.depth, SIDE), m.factor, "b"),
+        reduce_axis(m.depth, "k"),
+    )
 
     def element(i: object, j: object) -> object:
         x, y = a[i, k], b[k, j]
@@ -67,15 +76,33 @@ def product(m: Mma) -> Intrinsic:
 
     meaning = compute((SIDE, SIDE), element, "c")
     operands = (Operand("a", A, bits=m.bits), Operand("b", B, bits=m.bits), Operand("c", C))
-    return Intrinsic(f"mma_{m.word}", meaning, operands, Call(f"mma_{m.word}_first"), Call(f"fill_{m.word}"), Call(f"mma_{m.word}"), m.requires)
+    return Intrinsic(
+        f"mma_{m.word}",
+        meaning,
+        operands,
+        Call(f"mma_{m.word}_first"),
+        Call(f"fill_{m.word}"),
+        Call(f"mma_{m.word}"),
+        m.requires,
+    )
 
 
-def copy(name: str, shape: tuple[int, int], d: DType, source: str, to: str, requires: tuple[str, ...], bits: int | None = None) -> Intrinsic:
+def copy(
+    name: str,
+    shape: tuple[int, int],
+    d: DType,
+    source: str,
+    to: str,
+    requires: tuple[str, ...],
+    bits: int | None = None,
+) -> Intrinsic:
     """A matrix between a fragment and rows of shared memory that begin at multiples of 16 bytes."""
     x = placeholder(shape, d, "x")
     y = compute(shape, lambda i, j: x[i, j], "y")
     rows = {SHARED: (None, 1)}
-    operands = tuple(Operand(n, s, 16 if s == SHARED else 1, rows.get(s), bits=bits) for n, s in (("x", source), ("y", to)))
+    operands = tuple(
+        Operand(n, s, 16 if s == SHARED else 1, rows.get(s), bits=bits) for n, s in (("x", source), ("y", to))
+    )
     return Intrinsic(name, y, operands, Call(name), requires=requires)
 
 
@@ -125,10 +152,23 @@ def wide_product(m: Mma, columns: int, left: str, right: str) -> Intrinsic:
 
     meaning = compute((GROUP_ROWS // CORE_MATRIX, CORE_MATRIX, columns // CORE_MATRIX, CORE_MATRIX), element, "c")
     strides = (None, CORE_MATRIX * line, line, 1)
-    operands = (Operand("a", SHARED, 16, strides, bits=m.bits), Operand("b", SHARED, 16, strides, bits=m.bits), Operand("c", WIDE))
+    operands = (
+        Operand("a", SHARED, 16, strides, bits=m.bits),
+        Operand("b", SHARED, 16, strides, bits=m.bits),
+        Operand("c", WIDE),
+    )
     name = f"wgmma_{m.word}_{columns}_{left}_{right}"
     requires = ("wgmma", "arch-specific", *(r for r in m.requires if r != "mma"))
-    return Intrinsic(name, meaning, operands, Call(f"{name}_first"), Call(f"wide_fill_{m.result}_{columns}"), Call(name), requires, warps=GROUP_WARPS)
+    return Intrinsic(
+        name,
+        meaning,
+        operands,
+        Call(f"{name}_first"),
+        Call(f"wide_fill_{m.result}_{columns}"),
+        Call(name),
+        requires,
+        warps=GROUP_WARPS,
+    )
 
 
 def wide_store(d: DType, columns: int) -> Intrinsic:
@@ -165,12 +205,13 @@ def _wide_templates() -> Iterator[tuple[str, str]]:
 
 
 OF_WARPS = 0.62
-"""What the instructions of single warps reach of the rate of those of warp groups, on GPUs that have these. Source: Luo et al., "Benchmarking and Dissecting
-the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024."""
+"""What the instructions of single warps reach of the rate of those of warp groups, on GPUs that have these. Source: Luo
+et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024."""
 
 
 def rates(dense: int, features: frozenset[str]) -> dict[str, int]:
-    """Operations that a multiprocessor starts in a cycle by each product that its features allow, from those on float16."""
+    """Operations that a multiprocessor starts in a cycle by each product that its features allow, from those on
+    float16."""
     found = {}
     for i in intrinsics():
         if i.reduction is not None and features.issuperset(i.requires):
@@ -182,9 +223,16 @@ def rates(dense: int, features: frozenset[str]) -> dict[str, int]:
 TEMPLATES: dict[str, str] = {
     **dict(_wide_templates()),
     **{f"mma_{m.word}": f"weft_mma_{m.word}({{0:address}}, {{1:address}}, {{2:address}})" for m in MMAS},
-    **{f"mma_{m.word}_first": f"weft_fill({{2:address}}), weft_mma_{m.word}({{0:address}}, {{1:address}}, {{2:address}})" for m in MMAS},
+    **{
+        f"mma_{m.word}_first": (
+            f"weft_fill({{2:address}}), weft_mma_{m.word}({{0:address}}, {{1:address}}, {{2:address}})"
+        )
+        for m in MMAS
+    },
     **{f"fill_{m.word}": "weft_fill({0:address})" for m in MMAS},
-    **{f"load_{side}_{m.word}": f"weft_load_{side}({{0:address}}, {{1}}, {{2:address}})" for m in MMAS for side in "ab"},
+    **{
+        f"load_{side}_{m.word}": f"weft_load_{side}({{0:address}}, {{1}}, {{2:address}})" for m in MMAS for side in "ab"
+    },
     **{f"store_{d}": "weft_store({0:address}, {1:address}, {2})" for d in ("float32", "int32")},
 }
 """Instruction → the call of a function of `weft_tiles.h`."""

@@ -1,4 +1,5 @@
-"""NVRTC, NVIDIA's compiler as a library, through NVIDIA's own bindings: it needs neither a GPU nor a driver nor a toolkit.
+"""NVRTC, NVIDIA's compiler as a library, through NVIDIA's own bindings: it needs neither a GPU nor a driver nor a
+toolkit.
 
 The bindings release the interpreter's lock while NVRTC compiles, so threads compile side by side.
 """
@@ -17,8 +18,16 @@ from weft_cuda.code import pack_code
 from weft_cuda.dialect import CUDA
 
 HEADER = "weft_cuda.h"
-MEANING = ("--std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--fmad=true", "--device-as-default-execution-space")
-"""Denormals stay, divisions and roots round once; a multiplication and an addition may be one instruction, as on every target."""
+MEANING = (
+    "--std=c++17",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--fmad=true",
+    "--device-as-default-execution-space",
+)
+"""Denormals stay, divisions and roots round once; a multiplication and an addition may be one instruction, as on every
+target."""
 _FILE = "kernel.cu"
 _SHARED = re.compile(r"\s*__shared__ __align__\((\d+)\) (.+) (\w+)\[(\d+)\];")  # as the dialect declares it
 _BYTES = {**{name: dt.dtype(d).bytes for d, name in CUDA.types.items()}, "weft_c64": 8, "weft_c128": 16}
@@ -31,18 +40,29 @@ def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise TargetError("the target 'cuda' needs NVIDIA's bindings", why=str(error), hint="pip install cuda-bindings nvidia-cuda-nvrtc") from None
+        raise TargetError(
+            "the target 'cuda' needs NVIDIA's bindings",
+            why=str(error),
+            hint="pip install cuda-bindings nvidia-cuda-nvrtc",
+        ) from None
     try:
         nvrtc.nvrtcVersion()
     except RuntimeError as error:  # the bindings find the library at the first call
-        raise TargetError("NVRTC, which compiles CUDA C++, is not here", why=str(error).splitlines()[0], hint="pip install nvidia-cuda-nvrtc") from None
+        raise TargetError(
+            "NVRTC, which compiles CUDA C++, is not here",
+            why=str(error).splitlines()[0],
+            hint="pip install nvidia-cuda-nvrtc",
+        ) from None
     return nvrtc
 
 
 @cache
 def header() -> str:
     """What a kernel's text gets for `weft_cuda.h`: the instructions, and what is written with them."""
-    return "".join(importlib.resources.files("weft_cuda").joinpath(name).read_text(encoding="utf-8") for name in (HEADER, "weft_boxes.h", "weft_tiles.h"))
+    return "".join(
+        importlib.resources.files("weft_cuda").joinpath(name).read_text(encoding="utf-8")
+        for name in (HEADER, "weft_boxes.h", "weft_tiles.h")
+    )
 
 
 @cache
@@ -66,7 +86,8 @@ def build(source: str, arch: str, name: str, options: tuple[str, ...] = ()) -> b
 
 
 def with_dynamic_memory(source: str) -> tuple[str, int]:
-    """The text with its shared memory in one piece that is asked for at the launch, and how many bytes; as it is, and 0, if it may stand in the code."""
+    """The text with its shared memory in one piece that is asked for at the launch, and how many bytes; as it is, and
+    0, if it may stand in the code."""
     at, lines = 0, []
     for line in source.splitlines():
         found = _SHARED.fullmatch(line)
@@ -92,13 +113,20 @@ def cubin(source: str, arch: str, name: str, options: tuple[str, ...] = ()) -> b
     """
     nvrtc = _nvrtc()
     given = [o.encode() for o in (f"-arch={arch}", *MEANING, *options)]
-    program = _done(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), _FILE.encode(), 1, [header().encode()], [HEADER.encode()]))
+    program = _done(
+        nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), _FILE.encode(), 1, [header().encode()], [HEADER.encode()])
+    )
     try:
         (result,) = nvrtc.nvrtcCompileProgram(program, len(given), given)
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CodegenError(
                 f"NVRTC does not take '{name}'",
-                where="\n".join([f"nvrtc {version()} {' '.join(o.decode() for o in given)}", *(_log(nvrtc, program) or result.name).splitlines()[:_SHOWN]]),
+                where="\n".join(
+                    [
+                        f"nvrtc {version()} {' '.join(o.decode() for o in given)}",
+                        *(_log(nvrtc, program) or result.name).splitlines()[:_SHOWN],
+                    ]
+                ),
                 hint="weft inspect --stage source shows the text",
             )
         code = bytes(_done(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))

@@ -23,13 +23,17 @@ _ARCH = re.compile(r"(?:sm_|compute_)?(\d{2,3})([af]?)")
 
 @dataclass(frozen=True)
 class CudaOptions:
-    """-arch: the GPU's compute capability, as sm_90 (or 9.0); by default that of the GPU that is here. sm_90a has the tensor cores' instructions of that
-    very architecture; its code runs on no other.
+    """-arch: the GPU's compute capability, as sm_90 (or 9.0); by default that of the GPU that is here. sm_90a has the
+    tensor cores' instructions of that very architecture; its code runs on no other.
 
-    -device: which GPU runs it, the driver's number. -maxrregcount: registers of a thread at most. -lineinfo: profilers show lines of the kernels' texts.
-    -tf32: products of float32 may round their factors, or cut them (sm_90a), to the 10 bits after the point that tensor cores take.
-    -processors: multiprocessors that schedules count on; by default those of the GPU, if it is here, or else of a usual one of its architecture.
-    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
+    -device: which GPU runs it, the driver's number. -maxrregcount: registers of a thread at most. -lineinfo: profilers
+    show lines of the kernels' texts.
+    -tf32: products of float32 may round their factors, or cut them (sm_90a), to the 10 bits after the point that tensor
+    cores take.
+    -processors: multiprocessors that schedules count on; by default those of the GPU, if it is here, or else of a usual
+    one of its architecture.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy
+    (docs/math.md); off never does.
     """
 
     arch: str | None = None
@@ -78,15 +82,24 @@ class CudaTarget(TargetKind):
         if arch is None or processors is None:
             here = _here(o.device)
             if arch is None and isinstance(here, str):
-                raise TargetError("there is no GPU to compile for", where=str(target), why=here, hint=f"name an architecture: cuda -arch=sm_90; {listed}")
+                raise TargetError(
+                    "there is no GPU to compile for",
+                    where=str(target),
+                    why=here,
+                    hint=f"name an architecture: cuda -arch=sm_90; {listed}",
+                )
             if arch is None and not isinstance(here, str):
                 arch = native(here[0])
             if processors is None and not isinstance(here, str) and number(arch or "") == here[0]:
                 processors = here[1]
         assert arch is not None
         if number(arch) not in known:
-            raise TargetError(f"'{arch}' is an architecture that NVRTC {version()} does not know", where=str(target), hint=listed)
-        return replace(target, options=replace(o, arch=arch, processors=processors or architecture(number(arch)).processors))
+            raise TargetError(
+                f"'{arch}' is an architecture that NVRTC {version()} does not know", where=str(target), hint=listed
+            )
+        return replace(
+            target, options=replace(o, arch=arch, processors=processors or architecture(number(arch)).processors)
+        )
 
     def describe(self, target: Target) -> str:
         return f"cuda {target.options.arch}"
@@ -110,7 +123,12 @@ class CudaTarget(TargetKind):
             resident=a.resident,
             caches=(a.shared, a.l2, a.l2),
             flops_per_cycle={
-                "float32": 2 * a.fp32, "float64": 2 * a.fp64, "float16": narrow, "bfloat16": narrow, "int8": 2 * narrow, "uint8": 2 * narrow,
+                "float32": 2 * a.fp32,
+                "float64": 2 * a.fp64,
+                "float16": narrow,
+                "bfloat16": narrow,
+                "int8": 2 * narrow,
+                "uint8": 2 * narrow,
                 **rates(narrow, features),
             },
             features=features,
@@ -151,7 +169,19 @@ class CudaTarget(TargetKind):
 
         o: CudaOptions = self.resolve(target).options
         text = sha256(header().encode()).hexdigest()[:12]
-        return "/".join(("cuda", f"emitter{VERSION}", f"nvrtc{version()}", f"{o.arch}", f"{o.processors}", f"tf32={o.tf32}", text, *MEANING, *_options(o)))
+        return "/".join(
+            (
+                "cuda",
+                f"emitter{VERSION}",
+                f"nvrtc{version()}",
+                f"{o.arch}",
+                f"{o.processors}",
+                f"tf32={o.tf32}",
+                text,
+                *MEANING,
+                *_options(o),
+            )
+        )
 
 
 def number(arch: str) -> int:

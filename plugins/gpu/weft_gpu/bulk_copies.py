@@ -2,9 +2,10 @@
 
     copy_box(to[index], from[0, …], start…, extents…, strides…, sizes…)      a call of the loop IR: `weft.loop.grids`
 
-A tensor is `from` seen with up to five dims, the nearest first: elements `strides` apart, `extents` of them. The thread begins to copy a box of `sizes`
-elements that starts at `start`, and does not wait (`await_copies` does); at `to` it lies without gaps, the first dim fastest. What lies outside of the tensor
-is zero. The dims need not be those that the buffer has: a row of 64 elements may be 8 pieces of 8, which lie elsewhere in shared memory.
+A tensor is `from` seen with up to five dims, the nearest first: elements `strides` apart, `extents` of them. The thread
+begins to copy a box of `sizes` elements that starts at `start`, and does not wait (`await_copies` does); at `to` it
+lies without gaps, the first dim fastest. What lies outside of the tensor is zero. The dims need not be those that the
+buffer has: a row of 64 elements may be 8 pieces of 8, which lie elsewhere in shared memory.
 """
 
 from __future__ import annotations
@@ -55,13 +56,18 @@ class TensorMap:
         Source: CUDA Driver API, cuTensorMapEncodeTiled.
         """
         each = self.buffer.dtype.bytes
-        if self.buffer.dtype.lanes > 1 or (self.buffer.dtype.bits not in (8, 16, 32, 64) and not self.buffer.dtype.is_bool):
+        if self.buffer.dtype.lanes > 1 or (
+            self.buffer.dtype.bits not in (8, 16, 32, 64) and not self.buffer.dtype.is_bool
+        ):
             return f"elements of {self.buffer.dtype}"
         if not 1 <= len(self.sizes) <= MOST_DIMS:
             return f"it has {len(self.sizes)} dims, {MOST_DIMS} are allowed"
         if self.strides[0] != 1:
             return f"what lies side by side in the box lies {self.strides[0]} apart in '{self.buffer.name}'"
-        for n, most, what in (*((n, MOST_SIZE, "it") for n in self.sizes), *((n, MOST_EXTENT, f"'{self.buffer.name}'") for n in self.extents)):
+        for n, most, what in (
+            *((n, MOST_SIZE, "it") for n in self.sizes),
+            *((n, MOST_EXTENT, f"'{self.buffer.name}'") for n in self.extents),
+        ):
             if not 1 <= n <= most:
                 return f"{what} has {n} elements along a dim, {most} are allowed"
         if self.sizes[0] * each % PIECE:
@@ -87,7 +93,9 @@ class BulkCopy:
         t = self.tensor
         source = Load(t.buffer, tuple(Const(0, dt.int64) for _ in t.buffer.shape))
         numbers = [Const(n, dt.int64) for n in (*t.extents, *t.strides, *t.sizes)]
-        return Evaluate(IntrinsicCall(COPY_BOX, (self.to, source, *(cast_to(e, dt.int32) for e in self.start), *numbers)))
+        return Evaluate(
+            IntrinsicCall(COPY_BOX, (self.to, source, *(cast_to(e, dt.int32) for e in self.start), *numbers))
+        )
 
     @staticmethod
     def of(call: IntrinsicCall) -> BulkCopy:
@@ -98,7 +106,11 @@ class BulkCopy:
         numbers = [int_const(e) for e in rest[n:]]
         known = [k for k in numbers if k is not None]
         assert len(known) == 3 * n
-        return BulkCopy(to, TensorMap(source.buffer, tuple(known[:n]), tuple(known[n : 2 * n]), tuple(known[2 * n :])), tuple(rest[:n]))
+        return BulkCopy(
+            to,
+            TensorMap(source.buffer, tuple(known[:n]), tuple(known[n : 2 * n]), tuple(known[2 * n :])),
+            tuple(rest[:n]),
+        )
 
 
 @dataclass(frozen=True)

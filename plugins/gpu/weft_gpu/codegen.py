@@ -1,4 +1,5 @@
-"""Lowered Programs → kernels of one launch or several: cut, emitted in a dialect, compiled where a target has a compiler, packed."""
+"""Lowered Programs → kernels of one launch or several: cut, emitted in a dialect, compiled where a target has a
+compiler, packed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class GpuCodegen:
         machine: whose limits programs must keep; None for any.
     """
 
-    def __init__(self, dialect: Dialect, build: Callable[[str], bytes] | None = None, machine: Machine | None = None) -> None:
+    def __init__(
+        self, dialect: Dialect, build: Callable[[str], bytes] | None = None, machine: Machine | None = None
+    ) -> None:
         self.dialect, self.build, self.machine = dialect, build, machine
         self.emitter = Emitter(dialect)
         self.functions = self.emitter.functions
@@ -77,7 +80,9 @@ def _kernel(program: Program, launches: Launches, texts: list[Emitted], codes: l
     found = []
     for part, text, code in zip(launches.parts, texts, codes, strict=True):
         x, y, z = (str(substitute(n, names)) for n in part.grid)
-        tensors = tuple(_tensor(t, [b.name for b in part.program.params]) for t in text.arguments if isinstance(t, TensorMap))
+        tensors = tuple(
+            _tensor(t, [b.name for b in part.program.params]) for t in text.arguments if isinstance(t, TensorMap)
+        )
         found.append(Launch(text.symbol, code, (x, y, z), part.group, part.buffers, part.dims, tensors))
     return KernelCode(program.name, Kernel(program.name, tuple(found)).to_bytes(), launches.scratch)
 

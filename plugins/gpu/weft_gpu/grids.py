@@ -1,9 +1,9 @@
 """The shape of programs for grids of groups of threads, as docs/architecture.md has it under "Grids".
 
-    program := (Allocate of scope global | Let | If | launch)*
-    launch  := blockIdx loops around a group, or a group alone
-    group   := serial loops, conditions, Lets, Allocates and phases
-    phase   := nested threadIdx loops, with serial code inside
+program := (Allocate of scope global | Let | If | launch)*
+launch  := blockIdx loops around a group, or a group alone
+group   := serial loops, conditions, Lets, Allocates and phases
+phase   := nested threadIdx loops, with serial code inside
 """
 
 from __future__ import annotations
@@ -79,7 +79,12 @@ def phase_of(program: Program, loop: For) -> Phase:
     found: dict[str, For] = {}
 
     def refuse(at: Stmt, why: str, hint: str) -> LoopError:
-        return LoopError(f"grids: the loops over threads of program '{program.name}' are no nest", where=excerpt(program, at=at), why=why, hint=hint)
+        return LoopError(
+            f"grids: the loops over threads of program '{program.name}' are no nest",
+            where=excerpt(program, at=at),
+            why=why,
+            hint=hint,
+        )
 
     def strip(s: Stmt) -> Stmt:
         if not has_threads(s):
@@ -87,9 +92,17 @@ def phase_of(program: Program, loop: For) -> Phase:
         match s:
             case For() if s.kind in THREAD_AXES:
                 if s.kind in found:
-                    raise refuse(s, f"{s.kind} is taken by loop '{found[s.kind].var.name}' around it", "fuse the two, or choose another axis")
+                    raise refuse(
+                        s,
+                        f"{s.kind} is taken by loop '{found[s.kind].var.name}' around it",
+                        "fuse the two, or choose another axis",
+                    )
                 if (int_const(s.extent) or 0) < 1:
-                    raise refuse(s, f"the extent {s.extent} of loop '{s.var.name}' is no constant", "split it by a number of threads")
+                    raise refuse(
+                        s,
+                        f"the extent {s.extent} of loop '{s.var.name}' is no constant",
+                        "split it by a number of threads",
+                    )
                 found[s.kind] = s
                 return strip(s.body)
             case Let():
@@ -114,12 +127,14 @@ def phases(program: Program, group: Stmt) -> list[Phase]:
 
 
 def widest(found: list[Phase]) -> Phase | None:
-    """The phase that gives a group its shape: the one of most threads, of those the one of most axes, of those the first; None if there is none."""
+    """The phase that gives a group its shape: the one of most threads, of those the one of most axes, of those the
+    first; None if there is none."""
     return max(found, key=lambda p: (p.threads, sum(n > 1 for n in p.shape)), default=None)
 
 
 def launches(program: Program) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
-    """Every launch, in order, with the Lets, Ifs and Allocates around it, outermost first. Of an If around it only the side that it is on is left."""
+    """Every launch, in order, with the Lets, Ifs and Allocates around it, outermost first. Of an If around it only the
+    side that it is on is left."""
 
     def visit(stmt: Stmt, around: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
         if not has_blocks(stmt) or (isinstance(stmt, For) and stmt.kind in BLOCK_AXES):
@@ -154,8 +169,10 @@ def map_groups(program: Program, change: Callable[[Stmt], Stmt]) -> Program:
         match stmt:
             case Seq() if inside:
                 raise LoopError(
-                    f"grids: a group of program '{program.name}' is not all that its block loops hold", where=excerpt(program, at=stmt),
-                    why="loops over groups stand beside other statements in a loop over groups", hint="bind loops to blocks that hold everything of a launch",
+                    f"grids: a group of program '{program.name}' is not all that its block loops hold",
+                    where=excerpt(program, at=stmt),
+                    why="loops over groups stand beside other statements in a loop over groups",
+                    hint="bind loops to blocks that hold everything of a launch",
                 )  # fmt: skip
             case Seq():
                 return seq(*(visit(part, False) for part in _runs(stmt)))
@@ -184,12 +201,14 @@ def _runs(stmt: Seq) -> list[Stmt]:
 def _inside_a_loop(program: Program, stmt: Stmt) -> LoopError:
     return LoopError(
         f"grids: program '{program.name}' has loops over groups in another loop", where=excerpt(program, at=stmt),
-        why="a launch is a whole grid: the host would have to launch it again and again", hint="bind the outermost loops to blocks",
+        why="a launch is a whole grid: the host would have to launch it again and again",
+        hint="bind the outermost loops to blocks",
     )  # fmt: skip
 
 
 def written_in(stmt: Stmt) -> set[str]:
-    """Names of the buffers that a statement may write: an intrinsic may write through any address that it is given, a copy where it goes to."""
+    """Names of the buffers that a statement may write: an intrinsic may write through any address that it is given, a
+    copy where it goes to."""
     written: set[str] = set()
     for s in walk_stmts(stmt):
         if isinstance(s, (Store, AtomicUpdate)):

@@ -2,10 +2,13 @@
 
     section := (bytes of the kernel: uint64, kernel)*            entries: a kernel's name → where it begins
     kernel  := "WGRD", version: uint32, bytes of the table: uint32, table (JSON), the launches' code one after another
-    table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]         or, of launches that copy boxes,
-               [symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code, [[buffer, bytes, [extent, …], [stride, …], [size, …]], …]]
+    table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]         or, of launches that
+    copy boxes,
+               [symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code, [[buffer, bytes, [extent, …],
+               [stride, …], [size, …]], …]]
 
-The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft_runtime.formulas` reads them. This module is runtime: it imports no compiler.
+The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft_runtime.formulas` reads them. This module
+is runtime: it imports no compiler.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ _SIZE = struct.Struct("<Q")
 
 
 MOST_DIMS, MOST_EXTENT, MOST_STRIDE, MOST_SIZE, MOST_BOX, PIECE = 5, 1 << 31, 1 << 40, 256, 1 << 18, 16
-"""Of a tensor of which boxes are copied: dims, elements and bytes along one; elements of a box along one, bytes of all of it; what bytes are multiples of."""
+"""Of a tensor of which boxes are copied: dims, elements and bytes along one; elements of a box along one, bytes of all
+of it; what bytes are multiples of."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,18 @@ class Kernel:
 
     def to_bytes(self) -> bytes:
         """As a section holds it; the name is the section's to keep."""
-        table = [[x.symbol, x.grid, x.group, x.buffers, x.dims, len(x.code), *([[*map(astuple, x.tensors)]] if x.tensors else [])] for x in self.launches]
+        table = [
+            [
+                x.symbol,
+                x.grid,
+                x.group,
+                x.buffers,
+                x.dims,
+                len(x.code),
+                *([[*map(astuple, x.tensors)]] if x.tensors else []),
+            ]
+            for x in self.launches
+        ]
         text = json.dumps(table, separators=(",", ":")).encode()
         return b"".join([_HEAD.pack(MAGIC, VERSION, len(text)), text, *(x.code for x in self.launches)])
 
@@ -114,7 +129,11 @@ class Kernel:
             _damaged(name, f"it begins with {bytes(data[:4])!r}, not with {MAGIC!r}")
         _, version, size = _HEAD.unpack_from(data)
         if version != VERSION:
-            raise ExecutionError(f"the code of kernel '{name}' is of version {version}", why=f"this device runs version {VERSION}", hint="compile it again")
+            raise ExecutionError(
+                f"the code of kernel '{name}' is of version {version}",
+                why=f"this device runs version {VERSION}",
+                hint="compile it again",
+            )
         at = _HEAD.size + size
         if at > len(data):
             _damaged(name, f"its table has {size} bytes, {len(data) - _HEAD.size} are left")
@@ -145,7 +164,8 @@ def unpack(image: bytes, entries: Mapping[str, int], tensors: bool = False) -> d
     """The kernels of a section, by name. `tensors`: the device copies boxes of tensors.
 
     Raises:
-        ExecutionError: the section is not what `pack` makes, or has tensors for a device that knows none; names the kernel.
+        ExecutionError: the section is not what `pack` makes, or has tensors for a device that knows none; names the
+        kernel.
     """
     found = {}
     for name, at in entries.items():
@@ -164,7 +184,15 @@ def unpack(image: bytes, entries: Mapping[str, int], tensors: bool = False) -> d
 def _launch(row: Any, data: bytes, at: int, name: str) -> tuple[Launch, int]:
     """A row of the table with its code, which begins at `at`, and how long that is."""
     match row:
-        case [str(symbol), [str(), str(), str()] as grid, [_, _, _] as group, list(buffers), list(dims), size, *more] if len(more) < 2:
+        case [
+            str(symbol),
+            [str(), str(), str()] as grid,
+            [_, _, _] as group,
+            list(buffers),
+            list(dims),
+            size,
+            *more,
+        ] if len(more) < 2:
             pass
         case _:
             _damaged(name, f"a launch is {str(row)[:80]}")
@@ -177,7 +205,11 @@ def _launch(row: Any, data: bytes, at: int, name: str) -> tuple[Launch, int]:
             _damaged(name, f"the {what} of '{symbol}' are {str(numbers)[:80]}")
     if not _is_int(size) or not 0 <= size <= len(data) - at:
         _damaged(name, f"the code of '{symbol}' has {str(size)[:40]} bytes, {len(data) - at} are left")
-    tensors = tuple(_tensor(x, len(buffers), symbol, name) for x in _items(more[0], f"the tensors of '{symbol}'", name)) if more else ()
+    tensors = (
+        tuple(_tensor(x, len(buffers), symbol, name) for x in _items(more[0], f"the tensors of '{symbol}'", name))
+        if more
+        else ()
+    )
     if more and not tensors:
         _damaged(name, f"'{symbol}' has an empty list of tensors")
     launch = Launch(symbol, data[at : at + size], _three(grid), _three(group), tuple(buffers), tuple(dims), tensors)
@@ -190,7 +222,9 @@ def _launch(row: Any, data: bytes, at: int, name: str) -> tuple[Launch, int]:
 
 def _tensor(row: Any, buffers: int, symbol: str, name: str) -> Tensor:
     match row:
-        case [buffer, each, [_, *_] as extents, list(strides), list(sizes)] if len(extents) == len(sizes) == len(strides) + 1 <= MOST_DIMS:
+        case [buffer, each, [_, *_] as extents, list(strides), list(sizes)] if (
+            len(extents) == len(sizes) == len(strides) + 1 <= MOST_DIMS
+        ):
             pass
         case _:
             _damaged(name, f"a tensor of '{symbol}' is {str(row)[:80]}")

@@ -23,10 +23,14 @@ class InLanguage(Rule):
         self.rule, self.emitter = rule, Emitter(dialect)
         self._asks = "intrinsics" in signature(rule.offer).parameters
 
-    def offer(self, program: Program, machine: Machine, intrinsics: Mapping[str, Intrinsic] | None = None) -> Offer | Decline:
+    def offer(
+        self, program: Program, machine: Machine, intrinsics: Mapping[str, Intrinsic] | None = None
+    ) -> Offer | Decline:
         lacks = [line for line in self.emitter.check(program) if line.startswith(("dtype ", "atomic "))]
         if lacks:
-            return Decline("language", f"{self.emitter.dialect.name} has no {', '.join(x.removeprefix('dtype ') for x in lacks)}")
+            return Decline(
+                "language", f"{self.emitter.dialect.name} has no {', '.join(x.removeprefix('dtype ') for x in lacks)}"
+            )
         more = {"intrinsics": intrinsics} if self._asks else {}
         return self.rule.offer(program, machine, **more)
 

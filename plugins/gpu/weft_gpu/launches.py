@@ -1,4 +1,5 @@
-"""A lowered Program cut into launches of grids: for each a Program of its own, its grid, and what it takes of the kernel's buffers and dims."""
+"""A lowered Program cut into launches of grids: for each a Program of its own, its grid, and what it takes of the
+kernel's buffers and dims."""
 
 from __future__ import annotations
 
@@ -42,10 +43,11 @@ class Part:
     """One launch of a kernel.
 
     Args:
-        program: what the launch does, complete in itself, with indices of 32 bits where they suffice: its inputs are the buffers that it only reads, scratch
+        program: what the launch does, complete in itself, with indices of 32 bits where they suffice: its inputs are
+        the buffers that it only reads, scratch
             included.
-        grid: groups along x, y and z, formulas over the kernel's dims; 0 where conditions on them keep the launch from doing anything.
-        group: threads of a group along x, y and z.
+        grid: groups along x, y and z, formulas over the kernel's dims; 0 where conditions on them keep the launch from
+        doing anything. group: threads of a group along x, y and z.
         buffers: which of the kernel's buffers (inputs, outputs, scratch) the program's are, inputs before outputs.
         dims: which of the kernel's dims the program's are.
     """
@@ -66,20 +68,28 @@ class Launches:
 
 
 def cut(program: Program) -> Launches:
-    """The launches of a lowered Program, in order. A launch without loops over groups is one group, one without loops over threads one thread.
+    """The launches of a lowered Program, in order. A launch without loops over groups is one group, one without loops
+    over threads one thread.
 
     Raises:
         LoopError: loops over groups stand in a loop of another kind.
-        CodegenError: a size is not known before the kernel starts, groups or threads would each need a global buffer of their own, or threads are
+        CodegenError: a size is not known before the kernel starts, groups or threads would each need a global buffer of
+        their own, or threads are
             not joined to one nest for each group.
     """
     map_groups(program, lambda group: _joined(program, group))
     scratch = _scratch(program)
-    bare = program.with_body(transform_stmts(program.body, lambda s: s.body if isinstance(s, Allocate) and s.buffer.name in scratch else None))
+    bare = program.with_body(
+        transform_stmts(
+            program.body, lambda s: s.body if isinstance(s, Allocate) and s.buffer.name in scratch else None
+        )
+    )
     buffers = {b.name: b for b in (*program.params, *(b for b, _ in scratch.values()))}
     sizes = tuple(ex.mul(ex.floordiv(ex.add(size, 63), 64), 64) for _, size in scratch.values())
     stmts = [(s, around) for s, around in launches(bare) if not is_empty(s)]
-    parts = [_part(program, s, around, buffers, f"_{k}" if len(stmts) > 1 else "") for k, (s, around) in enumerate(stmts)]
+    parts = [
+        _part(program, s, around, buffers, f"_{k}" if len(stmts) > 1 else "") for k, (s, around) in enumerate(stmts)
+    ]
     return Launches(tuple(p for p in parts if p is not None), sizes)
 
 
@@ -108,7 +118,9 @@ def _joined(program: Program, group: Stmt) -> Stmt:
     return group
 
 
-def _part(program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mapping[str, Buffer], suffix: str) -> Part | None:
+def _part(
+    program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mapping[str, Buffer], suffix: str
+) -> Part | None:
     lets: dict[str, Expr] = {}
     runs: list[Expr] = []  # conditions that are known before the launch
     for s in around:
@@ -130,13 +142,25 @@ def _part(program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mappi
             n = int_const(simplify(ex.substitute(s.extent, lets)))
             if n is None:
                 hint = "split it by a number of threads"
-                raise _unknown(program, s, f"the extent of loop '{s.var.name}' over threads is no constant", f"it is {s.extent}", hint)
+                raise _unknown(
+                    program,
+                    s,
+                    f"the extent of loop '{s.var.name}' over threads is no constant",
+                    f"it is {s.extent}",
+                    hint,
+                )
             group[s.kind] = max(group.get(s.kind, 0), n)
             return None
         extent = simplify(ex.substitute(s.extent, lets), known)
         if not _known(extent, program):
             why = f"it is {s.extent}, which is no formula of the kernel's dims alone"
-            raise _unknown(program, s, f"the extent of loop '{s.var.name}' is not known before kernel '{program.name}' starts", why, "launch the upper bound")
+            raise _unknown(
+                program,
+                s,
+                f"the extent of loop '{s.var.name}' is not known before kernel '{program.name}' starts",
+                why,
+                "launch the upper bound",
+            )
         before = grid.get(s.kind)
         grid[s.kind] = extent if before is None or before == extent else ex.maximum(before, extent)
         return replace(s, extent=extent)
@@ -153,13 +177,25 @@ def _part(program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mappi
     touched, written = _touched(body)
     if not written & buffers.keys():
         return None
-    asked = {n.buffer.name for s in around if isinstance(s, (Let, If)) for e in stmt_exprs(s) for n in ex.walk(e) if isinstance(n, Load)}
+    asked = {
+        n.buffer.name
+        for s in around
+        if isinstance(s, (Let, If))
+        for e in stmt_exprs(s)
+        for n in ex.walk(e)
+        if isinstance(n, Load)
+    }
     if asked & touched and asked & _touched(program.body)[1]:
         name = sorted(asked & _touched(program.body)[1])[0]
         why = f"'{name}' is read around launches and written by one"
-        raise _unknown(program, around[0], f"launches of kernel '{program.name}' depend on data", why, "read it inside the launch")
+        raise _unknown(
+            program, around[0], f"launches of kernel '{program.name}' depend on data", why, "read it inside the launch"
+        )
     # What a launch only reads is its input, also where another launch has written it.
-    order = [k for k, b in enumerate(buffers) if b in touched and b not in written], [k for k, b in enumerate(buffers) if b in written]
+    order = (
+        [k for k, b in enumerate(buffers) if b in touched and b not in written],
+        [k for k, b in enumerate(buffers) if b in written],
+    )
     names = list(buffers)
     params = tuple(tuple(buffers[names[k]] for k in ks) for ks in order)
     used = _variables(body) | {v for b in (*params[0], *params[1]) for d in b.shape for v in ex.free_vars(d)}
@@ -170,7 +206,9 @@ def _part(program: Program, stmt: Stmt, around: tuple[Stmt, ...], buffers: Mappi
         for o, i in program.aliases
         if program.outputs[o].name in places[1] and program.inputs[i].name in places[0]
     )
-    one = narrow_indices(Program(program.name + suffix, params[0], params[1], tuple(program.dims[k] for k in dims), body, aliases))
+    one = narrow_indices(
+        Program(program.name + suffix, params[0], params[1], tuple(program.dims[k] for k in dims), body, aliases)
+    )
     extents = [grid.get(axis, int64(1)) for axis in BLOCK_AXES]
     if runs:
         extents[0] = ex.select(ex.all_of(runs), extents[0], int64(0))
@@ -192,8 +230,10 @@ def _scratch(program: Program) -> dict[str, tuple[Buffer, Expr]]:
             b = s.buffer
             if around is not None:
                 raise _unknown(
-                    program, s, f"buffer '{b.name}' of scope global is allocated in loop '{around.var.name}', {around.kind}",
-                    "each iteration would need its own", "allocate it outside with the loop among its dimensions, or in scope shared or register",
+                    program, s,
+                    f"buffer '{b.name}' of scope global is allocated in loop '{around.var.name}', {around.kind}",
+                    "each iteration would need its own",
+                    "allocate it outside with the loop among its dimensions, or in scope shared or register",
                 )  # fmt: skip
             size: Expr = int64(b.dtype.scalar.bytes)
             for d in b.shape:
@@ -221,10 +261,10 @@ def _variables(stmt: Stmt) -> set[str]:
 def _touched(stmt: Stmt) -> tuple[set[str], set[str]]:
     """Buffers that are touched, and those that may be written."""
     written = written_in(stmt)
-    return {n.buffer.name for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in ex.walk(e) if isinstance(n, Load)} | written, written
+    return {
+        n.buffer.name for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in ex.walk(e) if isinstance(n, Load)
+    } | written, written
 
 
 def _unknown(program: Program, s: Stmt, what: str, why: str, hint: str) -> CodegenError:
     return CodegenError(what, where=excerpt(program, at=s), why=why, hint=hint)
-
-

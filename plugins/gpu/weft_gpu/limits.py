@@ -19,18 +19,21 @@ from weft_gpu.passes.private_buffers import private_buffers
 
 
 def exceeds_grid(program: Program, machine: Machine) -> str | None:
-    """What a scheduled Program wants beyond the grids that the machine launches, as the end of a sentence; None if there is nothing, or it runs no grids.
+    """What a scheduled Program wants beyond the grids that the machine launches, as the end of a sentence; None if
+    there is nothing, or it runs no grids.
 
-    Counts the threads of a group, its extents, extents of grids that are constant, and what a group allocates in scope `shared` all together. Registers are
-    not counted: a code generator spills them. Values are handed over within a warp, where threads do that. What `join_threads` refuses is wanted beyond any
-    grid.
+    Counts the threads of a group, its extents, extents of grids that are constant, and what a group allocates in scope
+    `shared` all together. Registers are not counted: a code generator spills them. Values are handed over within a
+    warp, where threads do that. What `join_threads` refuses is wanted beyond any grid.
     """
     if machine.grid is None:
         return None
     try:
         if has_threads(program.body):
             program = join_threads(private_buffers(simplify_program(lower_blocks(start_empty_reductions(program)))))
-        found = dict.fromkeys(wrong for launch, around in launches(program) for wrong in _launch(launch, around, machine))
+        found = dict.fromkeys(
+            wrong for launch, around in launches(program) for wrong in _launch(launch, around, machine)
+        )
     except LoopError as error:
         return f"cannot be launched as grids: {error.what}" + (f", {error.why}" if error.why else "")
     return "; ".join(found) or None

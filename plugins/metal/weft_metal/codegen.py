@@ -12,7 +12,8 @@ from weft_metal.families import DIMS
 
 
 def by_table(dialect: Dialect, buffers: int) -> Dialect:
-    """The language of a kernel with more buffers than Metal binds: it gets a table of their addresses (an argument buffer)."""
+    """The language of a kernel with more buffers than Metal binds: it gets a table of their addresses (an argument
+    buffer)."""
     return replace(
         dialect,
         header=(*dialect.header, f"struct weft_table {{ device uchar *at[{buffers}]; }};"),

@@ -1,4 +1,5 @@
-"""The device "metal": the GPU that macOS prefers, one queue that works in order, and texts that the system compiles and keeps.
+"""The device "metal": the GPU that macOS prefers, one queue that works in order, and texts that the system compiles and
+keeps.
 
 It runs saved models too, and imports nothing of the compiler.
 """
@@ -91,14 +92,22 @@ class MetalDevice(Device):
 
     def reserve(self, size: int) -> Memory:
         if self._largest < size <= self.free:
-            why = f"{size} bytes are wanted, a buffer of {self.gpu.name()} has at most {self._largest}; {self.free} of {self.capacity} are free"
-            raise ExecutionError(f"device '{self.name}' has no piece of memory so large", why=why, hint="run smaller inputs")
+            why = (
+                f"{size} bytes are wanted, a buffer of {self.gpu.name()} has at most {self._largest}; {self.free} of"
+                f" {self.capacity} are free"
+            )
+            raise ExecutionError(
+                f"device '{self.name}' has no piece of memory so large", why=why, hint="run smaller inputs"
+            )
         return super().reserve(size)
 
     def allocate(self, size: int) -> Memory:
         buffer = self.gpu.newBufferWithLength_options_(max(16, size), _SHARED)
         if buffer is None:
-            raise ExecutionError(f"device '{self.name}' has too little memory", why=f"{size} bytes are wanted, {self.free} of {self.capacity} were free")
+            raise ExecutionError(
+                f"device '{self.name}' has too little memory",
+                why=f"{size} bytes are wanted, {self.free} of {self.capacity} were free",
+            )
         memory = Memory(size, _Piece(buffer))
         self._used += size
         weakref.finalize(memory, self._give_back, size)
@@ -117,7 +126,9 @@ class MetalDevice(Device):
         pages = (ctypes.c_char * length).from_address(first)
         buffer = self.gpu.newBufferWithBytesNoCopy_length_options_deallocator_(pages, length, _SHARED, None)
         if buffer is None:
-            raise ExecutionError(f"device '{self.name}' does not take memory of the host", why=f"{length} bytes from {first:#x} on")
+            raise ExecutionError(
+                f"device '{self.name}' does not take memory of the host", why=f"{length} bytes from {first:#x} on"
+            )
         memory = Memory(data.nbytes, _Piece(buffer, address - first))
         memory.host = data  # type: ignore[attr-defined]  # lives as long
         return memory
@@ -153,7 +164,9 @@ class MetalDevice(Device):
         try:
             text = code.decode()
         except UnicodeDecodeError as error:
-            raise ExecutionError(f"kernel '{kernel}' for device '{self.name}' is no text", why=str(error), hint="compile the model again") from None
+            raise ExecutionError(
+                f"kernel '{kernel}' for device '{self.name}' is no text", why=str(error), hint="compile the model again"
+            ) from None
         options = self.metal.MTLCompileOptions.alloc().init()
         if hasattr(options, "setMathMode_"):  # macOS 15
             options.setMathMode_(_SAFE)
@@ -168,7 +181,12 @@ class MetalDevice(Device):
         state, refusal = self.gpu.newComputePipelineStateWithFunction_error_(function, None)
         if state is None:
             why = f"{self.gpu.name()}: {_said(refusal)}"
-            raise ExecutionError(f"kernel '{kernel}' cannot run on device '{self.name}'", where=symbol, why=why, hint="compile it for this GPU: -family=…")
+            raise ExecutionError(
+                f"kernel '{kernel}' cannot run on device '{self.name}'",
+                where=symbol,
+                why=why,
+                hint="compile it for this GPU: -family=…",
+            )
         return state
 
     def _check(self, ready: _Ready, kernel: str) -> None:
@@ -177,7 +195,8 @@ class MetalDevice(Device):
         if x * y * z > most:
             raise ExecutionError(
                 f"kernel '{kernel}' cannot run on device '{self.name}'", where=ready.launch.symbol,
-                why=f"{x * y * z} threads are wanted in a group, with as many registers {most} are allowed", hint="compile it for this GPU: -family=…",
+                why=f"{x * y * z} threads are wanted in a group, with as many registers {most} are allowed",
+                hint="compile it for this GPU: -family=…",
             )  # fmt: skip
 
     def _refused(self, kernel: str, text: str, said: str) -> ExecutionError:
@@ -202,7 +221,10 @@ class MetalDevice(Device):
         if groups is None:
             return False
         encoder.setComputePipelineState_(ready.state)
-        places = [(buffers[b].memory.handle.buffer, buffers[b].memory.handle.offset + buffers[b].offset) for b in launch.buffers]
+        places = [
+            (buffers[b].memory.handle.buffer, buffers[b].memory.handle.offset + buffers[b].offset)
+            for b in launch.buffers
+        ]
         if len(places) <= DIMS:
             for k, (buffer, offset) in enumerate(places):
                 encoder.setBuffer_offset_atIndex_(buffer, offset, k)
@@ -213,7 +235,9 @@ class MetalDevice(Device):
             encoder.setBytes_length_atIndex_(table, len(table), 0)
         sizes = np.array([dims[d] for d in launch.dims] or [0], np.int64).tobytes()
         encoder.setBytes_length_atIndex_(sizes, len(sizes), DIMS)
-        encoder.dispatchThreadgroups_threadsPerThreadgroup_(self.metal.MTLSize(*groups), self.metal.MTLSize(*launch.group))
+        encoder.dispatchThreadgroups_threadsPerThreadgroup_(
+            self.metal.MTLSize(*groups), self.metal.MTLSize(*launch.group)
+        )
         return True
 
     def _start(self, module: Any, launches: Sequence[Started]) -> None:
@@ -264,7 +288,10 @@ class MetalDevice(Device):
 
     def recorded(self) -> list[tuple[str, float, float]]:
         self.synchronize()
-        found = [(kernel, float(commands.GPUStartTime()), float(commands.GPUEndTime())) for kernel, commands in self._noted or ()]
+        found = [
+            (kernel, float(commands.GPUStartTime()), float(commands.GPUEndTime()))
+            for kernel, commands in self._noted or ()
+        ]
         self._noted = None if self._noted is None else []
         return found
 

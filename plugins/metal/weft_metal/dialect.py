@@ -1,7 +1,9 @@
-"""Metal Shading Language as a table: version 3.0 and later, as its specification has it ("Metal Shading Language Specification", Apple).
+"""Metal Shading Language as a table: version 3.0 and later, as its specification has it ("Metal Shading Language
+Specification", Apple).
 
-Dims come in one table, at the last entry of Metal's 31: what is left is for buffers. Functions are those that the specification bounds by 4 units in the last
-place without fast math (its table of accuracies), and what has no formula without float64; the others are expanded into formulas.
+Dims come in one table, at the last entry of Metal's 31: what is left is for buffers. Functions are those that the
+specification bounds by 4 units in the last place without fast math (its table of accuracies), and what has no formula
+without float64; the others are expanded into formulas.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from weft_metal.families import DIMS
 from weft_metal.intrinsics import HEADER, SCOPES, TEMPLATES
 
 _TYPES = {
-    "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
+    "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
+    "uint16": "ushort", "uint32": "uint",
     "uint64": "ulong", "float16": "half", "float32": "float",
 }  # fmt: skip
 _ARITY = {"copysign": 2, "fmod": 2, "pow": 2, "fma": 3}
 _OWN = (
-    "sqrt", "floor", "ceil", "trunc", "copysign", "fma", "fmod", "exp", "exp2", "log", "log2", "sin", "cos", "asin", "acos", "sinh", "cosh", "asinh", "acosh",
+    "sqrt", "floor", "ceil", "trunc", "copysign", "fma", "fmod", "exp", "exp2", "log", "log2", "sin", "cos", "asin",
+    "acos", "sinh", "cosh", "asinh", "acosh",
     "tan", "pow",
 )  # fmt: skip
 _WORDS = """
@@ -29,7 +33,7 @@ _WORDS = """
     popcount reverse_bits rhadd rotate subsat cross distance dot length normalize reflect all any isfinite isnormal isordered isunordered not select frexp
     ldexp modf nextafter powr rsqrt sincos sinpi cospi tanpi divide fmax fmin fdim fract rint round ilogb exp10 log10 degrees radians simd_sum simd_shuffle
     simd_max simd_min atan atan2 tanh quad_sum simdgroup_matrix bfloat M_PI_F MAXFLOAT HUGE_VALF
-"""
+"""  # noqa: E501
 
 
 def _calls(names: tuple[str, ...]) -> dict[str, str]:
@@ -37,22 +41,27 @@ def _calls(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _exchanged(value: str) -> str:
-    """An update of a float by exchanging its bits until nobody was quicker: Metal adds floats in one step, but not in every memory, and has no minimum."""
+    """An update of a float by exchanging its bits until nobody was quicker: Metal adds floats in one step, but not in
+    every memory, and has no minimum."""
     return (
-        "{{ {space} atomic_uint *const weft_at = ({space} atomic_uint *)&{buffer}[{index}]; "
-        "uint weft_seen = atomic_load_explicit(weft_at, memory_order_relaxed); "
-        f"while (!atomic_compare_exchange_weak_explicit(weft_at, &weft_seen, as_type<uint>({value.format(old='as_type<float>(weft_seen)')}), "
-        "memory_order_relaxed, memory_order_relaxed)) {{}} }}"
+        "{{ {space} atomic_uint *const weft_at = ({space} atomic_uint *)&{buffer}[{index}]; uint weft_seen ="
+        " atomic_load_explicit(weft_at, memory_order_relaxed); while (!atomic_compare_exchange_weak_explicit(weft_at,"
+        f" &weft_seen, as_type<uint>({value.format(old='as_type<float>(weft_seen)')}), memory_order_relaxed,"
+        " memory_order_relaxed)) {{}} }}"
     )
 
 
 def _atomics() -> dict[str, str]:
     found = {}
-    for operation, value in (("add", "{old} + {{value}}"), ("min", "{old} < {{value}} || {old} != {old} ? {old} : {{value}}"),
+    for operation, value in (("add", "{old} + {{value}}"), ("min",
+    "{old} < {{value}} || {old} != {old} ? {old} : {{value}}"),
                              ("max", "{old} > {{value}} || {old} != {old} ? {old} : {{value}}")):  # fmt: skip
         found[f"{operation} float32"] = _exchanged(value)
         for d, t in (("int32", "int"), ("uint32", "uint")):
-            found[f"{operation} {d}"] = f"atomic_fetch_{operation}_explicit(({{space}} atomic_{t} *)&{{buffer}}[{{index}}], {{value}}, memory_order_relaxed);"
+            found[f"{operation} {d}"] = (
+                f"atomic_fetch_{operation}_explicit(({{space}} atomic_{t} *)&{{buffer}}[{{index}}], {{value}},"
+                " memory_order_relaxed);"
+            )
     return found
 
 
@@ -60,7 +69,8 @@ def _vectors() -> dict[str, str]:
     """Of 4, 8 and 16 bytes: the language's own up to four elements, words beyond."""
     words = {8: "uint2", 16: "uint4"}
     found = {}
-    for d, size in (*((d, 1) for d in ("int8", "uint8", "bool")), *((d, 2) for d in ("int16", "uint16", "float16", "bfloat16")),
+    for d, size in (*((d, 1) for d in ("int8", "uint8", "bool")), *((d, 2) for d in ("int16", "uint16", "float16",
+    "bfloat16")),
                     *((d, 4) for d in ("int32", "uint32", "float32")), ("int64", 8), ("uint64", 8)):  # fmt: skip
         t = {"bool": "uchar", "bfloat16": "ushort"}.get(d) or _TYPES[d]
         for lanes in (2, 4, 8, 16):
@@ -71,7 +81,8 @@ def _vectors() -> dict[str, str]:
 
 @cache
 def dialect(bfloat: bool = True, matrices: bool = True) -> Dialect:
-    """The language of a family of GPUs that converts bfloat16 itself, or does not (arithmetic is in float32 either way), and has matrices of SIMD groups."""
+    """The language of a family of GPUs that converts bfloat16 itself, or does not (arithmetic is in float32 either
+    way), and has matrices of SIMD groups."""
     return Dialect(
         name="metal",
         header=("#include <metal_stdlib>", "using namespace metal;", *(HEADER if matrices else ())),
@@ -88,11 +99,13 @@ def dialect(bfloat: bool = True, matrices: bool = True) -> Dialect:
             "shared": "alignas({align}) threadgroup {type} {name}[{size}];", **(SCOPES if matrices else {}),
         },
         shared_scopes=frozenset({"shared"}),
-        indices={f"{kind}.{axis}": f"{name}.{axis}" for kind, name in (("blockIdx", "weft_group"), ("threadIdx", "weft_thread")) for axis in "xyz"},
+        indices={f"{kind}.{axis}": f"{name}.{axis}" for kind, name in (("blockIdx", "weft_group"), ("threadIdx",
+            "weft_thread")) for axis in "xyz"},
         barrier="threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);",
         atomics=_atomics(),
         functions=_calls(_OWN) | {"round": "rint({0})", "abs": "fabs({0})"},
-        intrinsics={"shuffle_xor": "simd_shuffle_xor({0}, ushort({1}))", "whole_warp": "true", **(TEMPLATES if matrices else {})},
+        intrinsics={"shuffle_xor": "simd_shuffle_xor({0}, ushort({1}))", "whole_warp": "true",
+            **(TEMPLATES if matrices else {})},
         suffixes={"int64": "L", "uint64": "UL", "uint32": "U", "float32": "f", "float16": "h"},
         bitcast="as_type<{to}>({value})",
         widen={"bfloat16": "float(as_type<bfloat>({0}))"} if bfloat else {},

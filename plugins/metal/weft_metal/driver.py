@@ -20,13 +20,17 @@ def metal() -> Any:
     """
     if sys.platform != "darwin":
         raise ExecutionError(
-            "Metal is not here", why=f"it is a part of macOS, and this is {sys.platform}", hint="compiled models run on a Mac: save and copy them"
+            "Metal is not here",
+            why=f"it is a part of macOS, and this is {sys.platform}",
+            hint="compiled models run on a Mac: save and copy them",
         )
     try:
         import Metal
     except ImportError as error:
         raise ExecutionError(
-            "Metal cannot be used here", why=f"pyobjc's Metal cannot be imported: {error}", hint="pip install pyobjc-framework-Metal"
+            "Metal cannot be used here",
+            why=f"pyobjc's Metal cannot be imported: {error}",
+            hint="pip install pyobjc-framework-Metal",
         ) from None
     return Metal
 
@@ -44,10 +48,14 @@ def gpu() -> Any:
     """
     found = _gpu(metal())
     if found is None:
-        raise ExecutionError("there is no GPU that Metal knows", hint="a virtual machine or a remote session may have none")
+        raise ExecutionError(
+            "there is no GPU that Metal knows", hint="a virtual machine or a remote session may have none"
+        )
     if not found.supportsFamily_(METAL3):
         raise ExecutionError(
-            "the GPU is too old", why=f"{found.name()} does not know Metal 3", hint="Macs of 2017 and later do; texts are for macOS 14 and later"
+            "the GPU is too old",
+            why=f"{found.name()} does not know Metal 3",
+            hint="Macs of 2017 and later do; texts are for macOS 14 and later",
         )
     return found
 

@@ -1,6 +1,7 @@
 """Families of Apple's GPUs as data: what one core of each has, and which of Metal's features.
 
-Sources: Apple, "Metal Feature Set Tables"; cores' own numbers (multiply-adds, registers, caches) from the measurements of Ph. Turner, "metal-benchmarks".
+Sources: Apple, "Metal Feature Set Tables"; cores' own numbers (multiply-adds, registers, caches) from the measurements
+of Ph. Turner, "metal-benchmarks".
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from weft.errors import TargetError
 from weft.machine import Grid, Transfer
 
 DIMS = 30
-"""The last entry of the table of buffers that a kernel has: it holds the dims of the launch, as int64. Those before are for its buffers."""
+"""The last entry of the table of buffers that a kernel has: it holds the dims of the launch, as int64. Those before are
+for its buffers."""
 SIMD = 32
 """Threads of a SIMD group."""
 

@@ -1,8 +1,10 @@
-"""Matrices of SIMD groups as tensor intrinsics: products of 8 × 8 that 32 threads hold together, and copies that bring them from and to threadgroup memory.
+"""Matrices of SIMD groups as tensor intrinsics: products of 8 × 8 that 32 threads hold together, and copies that bring
+them from and to threadgroup memory.
 
     C[i, j] += Σ_k A[i, k]·B[k, j]        i, j and k in 8; A and B of float32, float16 or bfloat16, C of float32
 
-Source: "Metal Shading Language Specification", Apple, "SIMD-group matrix functions". Products of float32 are float32's own.
+Source: "Metal Shading Language Specification", Apple, "SIMD-group matrix functions". Products of float32 are float32's
+own.
 """
 
 from __future__ import annotations

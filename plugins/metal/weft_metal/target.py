@@ -21,10 +21,12 @@ DEVICE = "metal"
 
 @dataclass(frozen=True)
 class MetalOptions:
-    """-family: apple7 (M1), apple8 (M2), apple9 (M3, M4), or mac2, which any Mac's GPU is; by default that of the GPU that is here, or else apple7.
+    """-family: apple7 (M1), apple8 (M2), apple9 (M3, M4), or mac2, which any Mac's GPU is; by default that of the GPU
+    that is here, or else apple7.
 
     -cores: cores that schedules count on; by default those of the family's common chip.
-    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy
+    (docs/math.md); off never does.
     """
 
     family: str | None = None
@@ -78,7 +80,9 @@ class MetalTarget(TargetKind):
             resident=f.resident,
             caches=(f.l1, f.l2, f.l2),
             # Matrices of SIMD groups are multiplied by the units that multiply numbers.
-            flops_per_cycle=dict.fromkeys(("float32", "float16", "bfloat16", *(f"simdgroup_{w}" for w in WORDS.values())), 2 * f.fp32),
+            flops_per_cycle=dict.fromkeys(
+                ("float32", "float16", "bfloat16", *(f"simdgroup_{w}" for w in WORDS.values())), 2 * f.fp32
+            ),
             features=f.features,
             clock_hz=f.megahertz * 1e6,
             transfer=f.transfer,
@@ -94,7 +98,9 @@ class MetalTarget(TargetKind):
         from weft_metal.dialect import dialect
 
         machine = self.machine(target)
-        return MetalCodegen(dialect("bfloat" in machine.features, "simdgroup_matrix" in machine.features), machine=machine)
+        return MetalCodegen(
+            dialect("bfloat" in machine.features, "simdgroup_matrix" in machine.features), machine=machine
+        )
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from importlib.metadata import version

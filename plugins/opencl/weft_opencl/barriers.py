@@ -1,14 +1,29 @@
 """Loops around barriers as PoCL takes them: one that has another loop before its first barrier begins with a barrier.
 
-Without, PoCL 3.1 finds no end of what work items do between two barriers and ends the process ("ParallelRegion::Create: Assertion `exit != NULL' failed").
-A barrier more orders no less. Where a loop ends with one, that is moved: in turn after turn it stands between the same two things.
+Without, PoCL 3.1 finds no end of what work items do between two barriers and ends the process ("ParallelRegion::Create:
+Assertion `exit != NULL' failed"). A barrier more orders no less. Where a loop ends with one, that is moved: in turn
+after turn it stands between the same two things.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.loop.nodes import Allocate, Evaluate, For, IntrinsicCall, Let, Program, Seq, Stmt, While, seq, stmt_children, transform_stmts, walk_stmts
+from weft.loop.nodes import (
+    Allocate,
+    Evaluate,
+    For,
+    IntrinsicCall,
+    Let,
+    Program,
+    Seq,
+    Stmt,
+    While,
+    seq,
+    stmt_children,
+    transform_stmts,
+    walk_stmts,
+)
 
 _BARRIER = Evaluate(IntrinsicCall("barrier", ()))
 
@@ -30,7 +45,9 @@ def _begun(s: Stmt) -> Stmt | None:
     if not any(x == _BARRIER for x in walk_stmts(s.body)) or not _loops_first(s.body):
         return None
     rest = _without_last(s.body)
-    return replace(s, body=seq(_BARRIER, s.body)) if rest is None else seq(replace(s, body=seq(_BARRIER, rest)), _BARRIER)
+    return (
+        replace(s, body=seq(_BARRIER, s.body)) if rest is None else seq(replace(s, body=seq(_BARRIER, rest)), _BARRIER)
+    )
 
 
 def _loops_first(s: Stmt) -> bool | None:

@@ -1,4 +1,5 @@
-"""The device "opencl": one device of a driver, its context, one queue that works in order, and programs that are kept on disk as the driver compiled them.
+"""The device "opencl": one device of a driver, its context, one queue that works in order, and programs that are kept
+on disk as the driver compiled them.
 
 It runs saved models too, and imports nothing of the compiler.
 """
@@ -33,12 +34,14 @@ from weft_runtime.threads import available_threads
 _COMPILERS = 8
 """Threads that wait for the driver's compiler, at most."""
 _TEXTS = 16
-"""Launches whose texts make one program, at most: a driver's compiler takes longer to begin than to compile one of them."""
+"""Launches whose texts make one program, at most: a driver's compiler takes longer to begin than to compile one of
+them."""
 
 
 @dataclass(frozen=True)
 class _Text:
-    """What launches are compiled from: as a section has it and as text, what the function is called in it, and whose it is."""
+    """What launches are compiled from: as a section has it and as text, what the function is called in it, and whose it
+    is."""
 
     code: bytes
     source: str
@@ -93,8 +96,13 @@ class OpenclDevice(Device):
 
     def reserve(self, size: int) -> Memory:
         if self._largest < size <= self.free:
-            why = f"{size} bytes are wanted, its driver gives at most {self._largest} in one piece; {self.free} of {self.capacity} are free"
-            raise ExecutionError(f"device '{self.name}' has no piece of memory so large", why=why, hint="run smaller inputs")
+            why = (
+                f"{size} bytes are wanted, its driver gives at most {self._largest} in one piece; {self.free} of"
+                f" {self.capacity} are free"
+            )
+            raise ExecutionError(
+                f"device '{self.name}' has no piece of memory so large", why=why, hint="run smaller inputs"
+            )
         return super().reserve(size)
 
     def allocate(self, size: int) -> Memory:
@@ -108,11 +116,23 @@ class OpenclDevice(Device):
 
     def write(self, target: Slice, data: Array) -> None:
         if data.nbytes:
-            cl.enqueue_copy(self.queue, target.memory.handle, data.reshape(-1).view(np.uint8), dst_offset=target.offset, is_blocking=True)
+            cl.enqueue_copy(
+                self.queue,
+                target.memory.handle,
+                data.reshape(-1).view(np.uint8),
+                dst_offset=target.offset,
+                is_blocking=True,
+            )
 
     def read(self, source: Slice, data: Array) -> None:
         if data.nbytes:
-            cl.enqueue_copy(self.queue, data.reshape(-1).view(np.uint8), source.memory.handle, src_offset=source.offset, is_blocking=True)
+            cl.enqueue_copy(
+                self.queue,
+                data.reshape(-1).view(np.uint8),
+                source.memory.handle,
+                src_offset=source.offset,
+                is_blocking=True,
+            )
 
     # -- code
     def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, list[_Loaded]]:
@@ -128,20 +148,26 @@ class OpenclDevice(Device):
             with ThreadPoolExecutor(max(1, min(_COMPILERS, available_threads(), len(groups)))) as pool:
                 made = list(pool.map(self._programs, groups))
         programs = {text.code: program for group, those in zip(groups, made) for text, program in zip(group, those)}
-        return {name: [self._loaded(launch, programs[launch.code], name) for launch in kernel.launches] for name, kernel in kernels.items()}
+        return {
+            name: [self._loaded(launch, programs[launch.code], name) for launch in kernel.launches]
+            for name, kernel in kernels.items()
+        }
 
     def _text(self, launch: Launch, kernel: str) -> _Text:
         try:
             return _Text(launch.code, launch.code.decode(), launch.symbol, kernel)
         except UnicodeDecodeError as error:
-            raise ExecutionError(f"kernel '{kernel}' for device '{self.name}' is no text", why=str(error), hint="compile the model again") from None
+            raise ExecutionError(
+                f"kernel '{kernel}' for device '{self.name}' is no text", why=str(error), hint="compile the model again"
+            ) from None
 
     @cached_property
     def _compiler(self) -> str:
         return f"1 {self.found.title} {self.found.version} {' '.join(self.options)}"
 
     def _programs(self, texts: Sequence[_Text]) -> list[Any]:
-        """For each text the compiled program that it is in: one of all, or where the compiler does not take that, each its own."""
+        """For each text the compiled program that it is in: one of all, or where the compiler does not take that, each
+        its own."""
         if len(texts) > 1:
             with suppress(_Refused):
                 return [self._program(_joined(texts))] * len(texts)
@@ -167,11 +193,15 @@ class OpenclDevice(Device):
             except cl.Error:  # of a driver that has changed and does not say so
                 self.cache.discard(key)
         program = cl.Program(self.context, source)
-        program.get_info(cl.program_info.NUM_DEVICES)  # once it is asked anything, pyopencl leaves the keeping of binaries to us
+        program.get_info(
+            cl.program_info.NUM_DEVICES
+        )  # once it is asked anything, pyopencl leaves the keeping of binaries to us
         try:
             program.build(self.options)
         except cl.Error as error:
-            raise _Refused(program.get_build_info(self.found.device, cl.program_build_info.LOG).strip() or str(error)) from None
+            raise _Refused(
+                program.get_build_info(self.found.device, cl.program_build_info.LOG).strip() or str(error)
+            ) from None
         self.compiled += 1
         if self.cache is not None:
             binaries = program.get_info(cl.program_info.BINARIES)
@@ -187,7 +217,8 @@ class OpenclDevice(Device):
         if at is not None and 1 <= int(at[1]) <= len(lines):
             where = f"line {at[1]}: {lines[int(at[1]) - 1].strip()}"
         return ExecutionError(
-            f"the driver's compiler refuses kernel '{kernel}' for device '{self.name}'", where=where, why=said.strip() or None,
+            f"the driver's compiler refuses kernel '{kernel}' for device '{self.name}'", where=where,
+            why=said.strip() or None,
             hint=f"the driver is {self.found.version}; `weft inspect --stage source` shows the whole text",
         )  # fmt: skip
 
@@ -195,13 +226,20 @@ class OpenclDevice(Device):
         try:
             found = cl.Kernel(program, launch.symbol)
         except cl.Error:
-            raise ExecutionError(f"the program of kernel '{kernel}' has no '{launch.symbol}'", hint="compile the model again") from None
+            raise ExecutionError(
+                f"the program of kernel '{kernel}' has no '{launch.symbol}'", hint="compile the model again"
+            ) from None
         wanted, given = found.num_args, 2 * len(launch.buffers) + len(launch.dims)
         if wanted not in (given, _by_table(launch)):
-            raise ExecutionError(f"'{launch.symbol}' of kernel '{kernel}' takes {wanted} arguments, its launch has {given}", hint="compile the model again")
+            raise ExecutionError(
+                f"'{launch.symbol}' of kernel '{kernel}' takes {wanted} arguments, its launch has {given}",
+                hint="compile the model again",
+            )
         return _Loaded(launch, program, found)
 
-    def _run(self, loaded: _Loaded, own: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> Callable[[], Any] | None:
+    def _run(
+        self, loaded: _Loaded, own: Any, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]
+    ) -> Callable[[], Any] | None:
         """What enqueues a launch, whose arguments `own`, a kernel of the driver, keeps; None if it has no groups."""
         launch = loaded.launch
         missing = [f"buffer {b} of {len(buffers)}" for b in launch.buffers if b >= len(buffers)] + [
@@ -217,7 +255,9 @@ class OpenclDevice(Device):
         if own.num_args == _by_table(launch):
             table = Table.of(self.context, [buffers[b] for b in launch.buffers], self.reserve)
             own.set_args(*sizes, *table.arguments)
-            return lambda: table.enqueue(self.queue, lambda: cl.enqueue_nd_range_kernel(self.queue, own, size, launch.group))
+            return lambda: table.enqueue(
+                self.queue, lambda: cl.enqueue_nd_range_kernel(self.queue, own, size, launch.group)
+            )
         arguments: list[Any] = []
         for b in launch.buffers:
             arguments += [buffers[b].memory.handle, np.uint64(buffers[b].offset)]
@@ -233,7 +273,10 @@ class OpenclDevice(Device):
         ready = []
         for each in launches:
             with blamed(self.name, f"kernel '{each.kernel}'"):
-                found = (self._run(x, cl.Kernel(x.program, x.launch.symbol), each.kernel, each.buffers, each.dims) for x in module[each.kernel])
+                found = (
+                    self._run(x, cl.Kernel(x.program, x.launch.symbol), each.kernel, each.buffers, each.dims)
+                    for x in module[each.kernel]
+                )
                 ready.append((each.kernel, [enqueue for enqueue in found if enqueue is not None]))
 
         def start() -> None:
@@ -272,7 +315,8 @@ class OpenclDevice(Device):
 
 
 def _by_table(launch: Launch) -> int:
-    """How many arguments a kernel has that takes its buffers by a table: an odd number more than dims. One that takes each buffer has an even number more."""
+    """How many arguments a kernel has that takes its buffers by a table: an odd number more than dims. One that takes
+    each buffer has an even number more."""
     return len(launch.dims) + BASES + 1
 
 
@@ -287,6 +331,7 @@ def _together(texts: Sequence[_Text]) -> list[list[_Text]]:
 
 
 def _joined(texts: Sequence[_Text]) -> str:
-    """One text of several: of what stands between blank lines, what they share stands once, before any of them wants it."""
+    """One text of several: of what stands between blank lines, what they share stands once, before any of them wants
+    it."""
     pieces = dict.fromkeys(piece for text in texts for piece in text.source.rstrip("\n").split("\n\n"))
     return "\n\n".join(pieces) + "\n"

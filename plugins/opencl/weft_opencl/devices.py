@@ -14,8 +14,9 @@ from weft.errors import ExecutionError, WeftError
 from weft.machine import Grid, Transfer
 
 INSTALL = (
-    "install the OpenCL driver of your device; for this machine's processor `apt-get install pocl-opencl-icd`, or without root `apt-get download` and "
-    "`dpkg -x` it and libpocl2, and let OCL_ICD_VENDORS name the folder of its .icd file"
+    "install the OpenCL driver of your device; for this machine's processor `apt-get install pocl-opencl-icd`, or"
+    " without root `apt-get download` and `dpkg -x` it and libpocl2, and let OCL_ICD_VENDORS name the folder of its"
+    " .icd file"
 )
 BASES = 8
 """Buffers that a kernel takes which gets the others by a table of places in them; see `table`."""
@@ -64,7 +65,9 @@ def found() -> tuple[Found, ...]:
     try:
         import pyopencl as cl
     except ImportError as error:
-        raise ExecutionError("OpenCL cannot be used here", why=f"pyopencl cannot be imported: {error}", hint="pip install pyopencl") from None
+        raise ExecutionError(
+            "OpenCL cannot be used here", why=f"pyopencl cannot be imported: {error}", hint="pip install pyopencl"
+        ) from None
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:  # the loader says so where no driver is registered
@@ -75,7 +78,9 @@ def found() -> tuple[Found, ...]:
             those = platform.get_devices()
         except cl.Error:  # a driver without its device
             continue
-        name = _words(platform.name) + (f" #{number + 1}" if [p.name for p in platforms].count(platform.name) > 1 else "")
+        name = _words(platform.name) + (
+            f" #{number + 1}" if [p.name for p in platforms].count(platform.name) > 1 else ""
+        )
         names = [_words(d.name) for d in those]
         for k, d in enumerate(those):
             alike = names[:k].count(names[k])
@@ -95,12 +100,17 @@ def _said(error: Exception) -> str:
 
 
 def choose(
-    device: str | None, platform: str | None, devices: Sequence[Found] | None = None, error: Callable[..., WeftError] = ExecutionError, where: str | None = None
+    device: str | None,
+    platform: str | None,
+    devices: Sequence[Found] | None = None,
+    error: Callable[..., WeftError] = ExecutionError,
+    where: str | None = None,
 ) -> Found:
     """The device that a user means.
 
     Args:
-        device, platform: a number in the order of `found`, a name, or a part of one, however written; None: the first there is.
+        device, platform: a number in the order of `found`, a name, or a part of one, however written; None: the first
+        there is.
 
     Raises:
         WeftError: of type `error`: there is no such device, or there are several.
@@ -112,17 +122,35 @@ def choose(
         names = list(dict.fromkeys(f.platform for f in every))
         wanted = _named(platform, names)
         if not wanted:
-            raise error(f"no OpenCL platform is called '{platform}'", where=where, hint="platforms: " + "; ".join(f"{k}: {n}" for k, n in enumerate(names)))
+            raise error(
+                f"no OpenCL platform is called '{platform}'",
+                where=where,
+                hint="platforms: " + "; ".join(f"{k}: {n}" for k, n in enumerate(names)),
+            )
         if len(wanted) > 1:
-            raise error(f"several OpenCL platforms match '{platform}'", where=where, why="; ".join(wanted), hint="give the whole name, or a number")
+            raise error(
+                f"several OpenCL platforms match '{platform}'",
+                where=where,
+                why="; ".join(wanted),
+                hint="give the whole name, or a number",
+            )
         left = tuple(f for f in every if f.platform == wanted[0])
     if device is None:
         return left[0]
-    matching = [left[int(device)]] if device.isdigit() and int(device) < len(left) else [f for f in left if f.name in _named(device, [f.name for f in left])]
+    matching = (
+        [left[int(device)]]
+        if device.isdigit() and int(device) < len(left)
+        else [f for f in left if f.name in _named(device, [f.name for f in left])]
+    )
     if not matching:
         raise error(f"no OpenCL device is called '{device}'", where=where, hint="devices: " + known)
     if len(matching) > 1:
-        raise error(f"several OpenCL devices match '{device}'", where=where, why=known, hint="give -platform as well, the whole name, or a number")
+        raise error(
+            f"several OpenCL devices match '{device}'",
+            where=where,
+            why=known,
+            hint="give -platform as well, the whole name, or a number",
+        )
     return matching[0]
 
 
@@ -144,7 +172,9 @@ def titled(title: str) -> Found:
         if f.title == title:
             return f
     raise ExecutionError(
-        f"no OpenCL device '{title}' is here", why="devices: " + ", ".join(f.title for f in every), hint="compile the model again for one of these"
+        f"no OpenCL device '{title}' is here",
+        why="devices: " + ", ".join(f.title for f in every),
+        hint="compile the model again for one of these",
     )
 
 
@@ -168,14 +198,16 @@ def has_int64_atomics(device: Any) -> bool:
 
 
 def keeps_programs(device: Any) -> bool:
-    """Whether the driver keeps what it has compiled from source. Asking it for binaries may cost as much again: PoCL compiles them for groups of any size."""
+    """Whether the driver keeps what it has compiled from source. Asking it for binaries may cost as much again: PoCL
+    compiles them for groups of any size."""
     from pyopencl.characterize import has_src_build_cache
 
     return bool(has_src_build_cache(device))
 
 
 def build_options(device: Any) -> tuple[str, ...]:
-    """What programs are compiled with: division and square root as IEEE 754 has them, where the device can; nothing that makes arithmetic inexact."""
+    """What programs are compiled with: division and square root as IEEE 754 has them, where the device can; nothing
+    that makes arithmetic inexact."""
     import pyopencl as cl
 
     correct = device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
@@ -193,7 +225,8 @@ def grid(device: Any) -> Grid:
         warp = int(device.wavefront_width_amd)
     threads = int(device.max_work_group_size)
     return Grid(
-        threads=threads, threads_per_axis=(x, y, z), groups_per_axis=(2**31 - 1, across, across), warp=warp, registers=registers,
+        threads=threads, threads_per_axis=(x, y, z), groups_per_axis=(2**31 - 1, across, across), warp=warp,
+        registers=registers,
         resident=max(threads, 1024),
     )  # fmt: skip
 

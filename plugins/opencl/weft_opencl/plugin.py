@@ -63,7 +63,12 @@ def _kind(title: str) -> DeviceKind:
     """Of one device; "" is the first there is."""
     from weft_runtime.device import DeviceKind
 
-    return DeviceKind(f"opencl:{title}" if title else "opencl", partial(_missing, title), partial(_open, title), named=None if title else _kind)
+    return DeviceKind(
+        f"opencl:{title}" if title else "opencl",
+        partial(_missing, title),
+        partial(_open, title),
+        named=None if title else _kind,
+    )
 
 
 def _missing(title: str) -> str | None:

@@ -1,7 +1,8 @@
-"""Launches with more buffers than a device takes arguments: their kernels get `BASES` of them, and a table of where each buffer begins in which.
+"""Launches with more buffers than a device takes arguments: their kernels get `BASES` of them, and a table of where
+each buffer begins in which.
 
-A plan's values are parts of few memories, so that mostly the bases are those. Where there are more, what does not find a place is copied into one more,
-and back when the kernel is done. The text is that of `dialect.by_table`.
+A plan's values are parts of few memories, so that mostly the bases are those. Where there are more, what does not find
+a place is copied into one more, and back when the kernel is done. The text is that of `dialect.by_table`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Table:
             bases[BASES - 1 :] = [reserve(total)]
         bases += bases[:1] * (BASES - len(bases))
         rows = [places[id(x.memory)] for x in buffers]
-        numbers = np.array([base for base, _ in rows] + [shift + x.offset for (_, shift), x in zip(rows, buffers)], np.uint64)
+        numbers = np.array(
+            [base for base, _ in rows] + [shift + x.offset for (_, shift), x in zip(rows, buffers)], np.uint64
+        )
         table = cl.Buffer(context, cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR, hostbuf=numbers)
         return Table(tuple(bases), table, tuple(copies))
 

@@ -23,9 +23,11 @@ DEVICE = "opencl"
 
 @dataclass(frozen=True)
 class OpenclOptions:
-    """-device, -platform: a number, a name or a part of one, as `weft targets` and errors list them; by default the first GPU, else the first device.
+    """-device, -platform: a number, a name or a part of one, as `weft targets` and errors list them; by default the
+    first GPU, else the first device.
 
-    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy (docs/math.md); off never does.
+    -winograd: auto computes 3×3 convolutions by Winograd's algorithm where that should be faster, which costs accuracy
+    (docs/math.md); off never does.
     """
 
     device: str | None = None
@@ -69,7 +71,9 @@ class OpenclTarget(TargetKind):
             resident=limits.resident,
             caches=(16 << 10, cache, cache),
             cache_line=int(device.global_mem_cacheline_size) or 64,
-            flops_per_cycle={"float32": 128},  # of two multiply-adds of 32 lanes: what a small unit has, and no driver tells
+            flops_per_cycle={
+                "float32": 128
+            },  # of two multiply-adds of 32 lanes: what a small unit has, and no driver tells
             features=features(device),
             transfer=SHARED_MEMORY if device.host_unified_memory else OWN_MEMORY,
         )
@@ -90,7 +94,9 @@ class OpenclTarget(TargetKind):
     def codegen(self, target: Target) -> Codegen:
         from weft_opencl.codegen import OpenclCodegen
 
-        return OpenclCodegen(self.dialect(target), int(self._device(target).device.max_parameter_size), self.machine(target))
+        return OpenclCodegen(
+            self.dialect(target), int(self._device(target).device.max_parameter_size), self.machine(target)
+        )
 
     def image(self, target: Target, kernels: Mapping[str, KernelCode]) -> NativeCode:
         from weft_gpu.image import pack

@@ -26,7 +26,9 @@ def image_decoder(given: Any, *, pixels: str) -> Array:
     try:
         from PIL import Image
     except ImportError:
-        raise ExecutionError("pictures are decoded by Pillow, which is not installed", hint="pip install pillow") from None
+        raise ExecutionError(
+            "pictures are decoded by Pillow, which is not installed", hint="pip install pillow"
+        ) from None
     data = np.asarray(given)
     if data.dtype != np.uint8 or data.ndim != 1:
         raise ExecutionError(f"ImageDecoder takes uint8[n], got {data.dtype}{list(data.shape)}")
@@ -37,14 +39,19 @@ def image_decoder(given: Any, *, pixels: str) -> Array:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data.tobytes()), formats=FORMATS) as picture:
                 if picture.width * picture.height > MOST_PIXELS:
-                    raise ExecutionError(f"a picture of {picture.width} × {picture.height} pixels is refused", why=f"at most {MOST_PIXELS} are decoded")
+                    raise ExecutionError(
+                        f"a picture of {picture.width} × {picture.height} pixels is refused",
+                        why=f"at most {MOST_PIXELS} are decoded",
+                    )
                 decoded = np.asarray(picture.convert("L" if pixels == "Grayscale" else "RGB"))
     except ExecutionError:
         raise
     except Exception as error:  # decoders of many formats, on bytes of anybody
         if from_signal(error):
             raise
-        raise ExecutionError("the bytes are no picture that can be decoded", why=f"{type(error).__name__}: {error}"[:300]) from None
+        raise ExecutionError(
+            "the bytes are no picture that can be decoded", why=f"{type(error).__name__}: {error}"[:300]
+        ) from None
     if pixels == "Grayscale":
         return np.ascontiguousarray(decoded[:, :, None])
     return np.ascontiguousarray(decoded[:, :, ::-1] if pixels == "BGR" else decoded)

@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 from weft_runtime.errors import ExecutionError, WeftError, nearest
 
 Attribute: TypeAlias = "bool | int | float | str | tuple[int, ...] | tuple[str, ...]"
-KINDS: dict[str, str] = {"bool": "true or false", "int": "an integer", "str": "text", "ints": "a list of integers", "strs": "a list of texts"}
+KINDS: dict[str, str] = {
+    "bool": "true or false",
+    "int": "an integer",
+    "str": "text",
+    "ints": "a list of integers",
+    "strs": "a list of texts",
+}
 
 
 @dataclass(frozen=True)
@@ -25,9 +31,13 @@ class HostFunction:
     attributes: Mapping[str, str]
 
     def trouble(self, given: Mapping[str, Any]) -> str | None:
-        """What is wrong with attributes, which may come from anybody; None if they are of the names and kinds that the function has."""
+        """What is wrong with attributes, which may come from anybody; None if they are of the names and kinds that the
+        function has."""
         if set(given) != set(self.attributes):
-            return f"{self.name} takes the attributes {', '.join(sorted(self.attributes)) or 'none'}, got {', '.join(sorted(map(str, given))) or 'none'}"
+            return (
+                f"{self.name} takes the attributes {', '.join(sorted(self.attributes)) or 'none'}, got"
+                f" {', '.join(sorted(map(str, given))) or 'none'}"
+            )
         wrong = next((n for n, kind in self.attributes.items() if not _is(given[n], kind)), None)
         return None if wrong is None else f"{self.name} takes {KINDS[self.attributes[wrong]]} as '{wrong}'"
 
@@ -43,7 +53,8 @@ _FUNCTIONS: dict[str, HostFunction] = {}
 
 
 def host_function(name: str, **attributes: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Puts a function in the table: of the inputs by position and of `attributes` (name=kind) by name; it gives one value, or a tuple of several."""
+    """Puts a function in the table: of the inputs by position and of `attributes` (name=kind) by name; it gives one
+    value, or a tuple of several."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def results(*values: Any, **given: Any) -> tuple[Any, ...]:
@@ -84,5 +95,14 @@ def call(name: str, attributes: Mapping[str, Any], values: Sequence[Any]) -> tup
         return function.function(*values, **attributes)
     except WeftError:
         raise
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, MemoryError, OSError, RecursionError) as error:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        MemoryError,
+        OSError,
+        RecursionError,
+    ) as error:
         raise ExecutionError(f"{name} failed", why=f"{type(error).__name__}: {error}"[:500]) from None

@@ -28,7 +28,9 @@ def tensor(value: Any, what: str) -> Array:
 def _shown(value: Any) -> str:
     if value is None:
         return "an optional that holds nothing"
-    return f"a tensor {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return (
+        f"a tensor {value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    )
 
 
 def _one(value: Any, what: str) -> int:
@@ -124,7 +126,11 @@ def sequence_erase(given: Any, position: Any = None) -> Any:
     elements = sequence(given, "SequenceErase")
     if not elements:
         raise ExecutionError("SequenceErase: the sequence is empty")
-    at = len(elements) - 1 if position is None else _position(position, len(elements), len(elements) - 1, "SequenceErase")
+    at = (
+        len(elements) - 1
+        if position is None
+        else _position(position, len(elements), len(elements) - 1, "SequenceErase")
+    )
     return elements[:at] + elements[at + 1 :]
 
 

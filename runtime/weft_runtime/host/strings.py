@@ -72,7 +72,8 @@ def string_equal(a: Any, b: Any) -> Array:
 
 @host_function("StringSplit", delimiter="str", maxsplit="int")
 def string_split(given: Any, *, delimiter: str, maxsplit: int) -> tuple[Array, Array]:
-    """The parts of every string, with empty strings behind the fewer ones, and their numbers. No delimiter: white space; -1: any number of splits."""
+    """The parts of every string, with empty strings behind the fewer ones, and their numbers. No delimiter: white
+    space; -1: any number of splits."""
     x = strings(given, "StringSplit")
     parts = [s.split(delimiter or None, maxsplit) for s in x.reshape(-1).tolist()]
     most = max(map(len, parts), default=0)
@@ -98,7 +99,10 @@ def _pattern(pattern: str) -> Callable[[str], bool]:
     try:
         import re2
     except ImportError:
-        raise ExecutionError("RegexFullMatch: regular expressions are matched by RE2, which is not installed", hint="pip install google-re2") from None
+        raise ExecutionError(
+            "RegexFullMatch: regular expressions are matched by RE2, which is not installed",
+            hint="pip install google-re2",
+        ) from None
     options = re2.Options()
     options.log_errors = False
     try:
@@ -140,7 +144,15 @@ def string_take(index: Any, *tables: Any) -> Array:
     return _array([flat[k] for k in at.reshape(-1).tolist()], at.shape)
 
 
-_SPECIAL = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "+infinity": math.inf, "-infinity": -math.inf}
+_SPECIAL = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-infinity": -math.inf,
+}
 
 
 @host_function("StringToNumber", dtype="str")

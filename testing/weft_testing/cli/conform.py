@@ -19,13 +19,24 @@ def conform(
     context: typer.Context,
     target: Annotated[str, typer.Option("--target", "-t", help="The target to test: kind and options.")],
     level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2 [default: all ten].")] = "",
-    keyword: Annotated[str, typer.Option("-k", help="Only checks whose names match an expression of names, and, or, not.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="One sample, always the same, of every operator and dtype.")] = False,
+    keyword: Annotated[
+        str, typer.Option("-k", help="Only checks whose names match an expression of names, and, or, not.")
+    ] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One sample, always the same, of every operator and dtype.")
+    ] = False,
     budget: Annotated[
-        int | None, typer.Option("--budget", metavar="N", help="Largest number of multiply-adds of a generated case [default: 2^20].")
+        int | None,
+        typer.Option(
+            "--budget", metavar="N", help="Largest number of multiply-adds of a generated case [default: 2^20]."
+        ),
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option("--baseline", help="The --json file of an earlier run: what passed then and is declined or skipped now fails.")
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="The --json file of an earlier run: what passed then and is declined or skipped now fails.",
+        ),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all results.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="File for a page with all results.")] = None,
@@ -40,7 +51,16 @@ def conform(
     before = _baseline(baseline) if baseline is not None else None
     traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:
-        report = run(target, levels=_levels(level), keyword=keyword, quick=quick, on_result=progress.hear, baseline=before, traceback=traceback, budget=budget)
+        report = run(
+            target,
+            levels=_levels(level),
+            keyword=keyword,
+            quick=quick,
+            on_result=progress.hear,
+            baseline=before,
+            traceback=traceback,
+            budget=budget,
+        )
     if json_file is not None:
         write(json_file, json.dumps(report.as_data(), indent=1) + "\n")
     if html_file is not None:
@@ -58,7 +78,9 @@ def _baseline(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"the baseline '{path}' cannot be read", why=str(error), hint="give a file that --json has written") from None
+        raise InputError(
+            f"the baseline '{path}' cannot be read", why=str(error), hint="give a file that --json has written"
+        ) from None
 
 
 def _levels(text: str) -> list[int]:

@@ -16,7 +16,8 @@ from weft.cli.terminal import say
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
 
-# Rounding of 20 layers in float32 stays under 1e-5 of the largest score whatever the order of summation; a wrong tap or weight changes it by far more.
+# Rounding of 20 layers in float32 stays under 1e-5 of the largest score whatever the order of summation; a wrong tap or
+# weight changes it by far more.
 LARGEST_ERROR = 1e-4
 LEAST_RUNS, SECONDS = 5, 2.0
 
@@ -77,7 +78,13 @@ def demo(
         ("waiting for machine code", shown(spent["codegen"])),
         ("planning and linking", shown(spent["plan_memory"] + spent["assemble"] + spent["link"])),
         ("compiled in", shown(compiled)),
-        ("latency", f"{shown(statistics.median(runs))} (median of {len(runs)} runs, {max(1, executable.threads)} thread{'s' * (executable.threads > 1)})"),
+        (
+            "latency",
+            (
+                f"{shown(statistics.median(runs))} (median of {len(runs)} runs, {max(1, executable.threads)}"
+                f" thread{'s' * (executable.threads > 1)})"
+            ),
+        ),
         ("arena", bytes_shown(arena_bytes(executable.manifest.arena, executable.threads))),
         ("weights", bytes_shown(sum(math.prod(c.shape) * _itemsize(c.dtype) for c in executable.manifest.constants))),
         ("largest error", f"{error:.1e} of the largest score (limit {LARGEST_ERROR:.0e})"),

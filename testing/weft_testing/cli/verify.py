@@ -1,4 +1,5 @@
-"""`weft verify`: a model on a target and beside it; where results differ, the node, graph pass or kernel stage that departs first."""
+"""`weft verify`: a model on a target and beside it; where results differ, the node, graph pass or kernel stage that
+departs first."""
 
 from __future__ import annotations
 
@@ -24,13 +25,33 @@ def verify(
     model: Model,
     target: TargetOption = None,
     against: Annotated[
-        str, typer.Option("--against", metavar="WHAT", help="What to compare with: reference (the operators' definitions), an engine, or another target.")
+        str,
+        typer.Option(
+            "--against",
+            metavar="WHAT",
+            help="What to compare with: reference (the operators' definitions), an engine, or another target.",
+        ),
     ] = REFERENCE,
-    inputs: Annotated[list[str] | None, typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="File of an input; inputs without one are random.")] = None,
-    rtol: Annotated[float | None, typer.Option("--rtol", min=0.0, help="Largest relative error [default: by the operators' tolerances].")] = None,
-    atol: Annotated[float | None, typer.Option("--atol", min=0.0, help="Largest absolute error, added to the relative one.")] = None,
-    every_node: Annotated[bool, typer.Option("--every-node", help="Compare every node, pass and kernel, even if the outputs agree.")] = False,
-    patience: Annotated[float, typer.Option("--patience", min=0.0, metavar="SECONDS", help="Longest time to interpret the program of one kernel.")] = 60.0,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="File of an input; inputs without one are random."),
+    ] = None,
+    rtol: Annotated[
+        float | None,
+        typer.Option("--rtol", min=0.0, help="Largest relative error [default: by the operators' tolerances]."),
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option("--atol", min=0.0, help="Largest absolute error, added to the relative one.")
+    ] = None,
+    every_node: Annotated[
+        bool, typer.Option("--every-node", help="Compare every node, pass and kernel, even if the outputs agree.")
+    ] = False,
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience", min=0.0, metavar="SECONDS", help="Longest time to interpret the program of one kernel."
+        ),
+    ] = 60.0,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="File for all findings.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
@@ -38,8 +59,8 @@ def verify(
 ) -> None:
     """Compares a model's outputs with a reference, and finds the cause of a difference.
 
-    If outputs differ, names the cause: the frontend, a graph pass, a node, or a stage of its kernel. Each is checked with the inputs that it received,
-    so an error is reported where it begins. Exits with 1 on a mismatch.
+    If outputs differ, names the cause: the frontend, a graph pass, a node, or a stage of its kernel. Each is checked
+    with the inputs that it received, so an error is reported where it begins. Exits with 1 on a mismatch.
     """
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive, open_executable
@@ -52,7 +73,10 @@ def verify(
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
     require_writable([("--json", json_file)], [*files_of(model, frontend), *files.values()])
     if is_archive(model):
-        raise InputError(f"{model} is compiled already, nothing says what it should compute", hint="give the model that it was compiled from")
+        raise InputError(
+            f"{model} is compiled already, nothing says what it should compute",
+            hint="give the model that it was compiled from",
+        )
     text = target or "llvm"
     resolved = resolve_targets(text)
     other = _other(model, text, against, frontend)
@@ -61,7 +85,16 @@ def verify(
     with Progress(f"verifying {model}") as progress:
         progress.show("loading")
         graph = load(model, frontend=frontend)
-        verifier = Verifier(graph, Compiled(text, resolved, executable), other, arrays, Bound(rtol, atol), patience, every_node, progress.show)
+        verifier = Verifier(
+            graph,
+            Compiled(text, resolved, executable),
+            other,
+            arrays,
+            Bound(rtol, atol),
+            patience,
+            every_node,
+            progress.show,
+        )
         found = verifier.run()
     if json_file is not None:
         write(json_file, json.dumps(found.as_data(), indent=1) + "\n")
@@ -91,7 +124,11 @@ def _other(model: str, target: str, against: str, frontend: str | None) -> Compi
         kind = engines[against]
         if kind.available() is None:
             raise InputError(f"the engine '{against}' is not installed", hint=f"pip install {against}")
-        return Engine(against, open_engine(kind, model, available_threads()), kind.values(model) if kind.values is not None else None)
+        return Engine(
+            against,
+            open_engine(kind, model, available_threads()),
+            kind.values(model) if kind.values is not None else None,
+        )
     try:
         resolved = resolve_targets(against)
     except TargetError as error:
@@ -116,7 +153,19 @@ def print_verification(found: Verification) -> None:
         d = o.difference
         place = "" if d.at is None else f"[{', '.join(map(str, d.at))}]"
         shown = f"{d.got} / {d.want}" if d.got or d.want else "equal"
-        rows.append((o.name, o.type, _number(d.ulp), _number(d.relative), _number(d.absolute), _number(d.allowed), f"{d.wrong} of {d.elements}", place, shown))
+        rows.append(
+            (
+                o.name,
+                o.type,
+                _number(d.ulp),
+                _number(d.relative),
+                _number(d.absolute),
+                _number(d.allowed),
+                f"{d.wrong} of {d.elements}",
+                place,
+                shown,
+            )
+        )
     columns = ["output", "type", "ulp", "relative", "absolute", "allowed", "wrong", "worst", "got / expected"]
     print_table(f"{found.model}: '{found.target}' against {_quoted(found.against)}", columns, rows, right=range(2, 7))
     for blame in found.blames:

@@ -24,14 +24,16 @@ from weft_testing import models
 Array: TypeAlias = np.ndarray[Any, Any]
 
 GRAPH_ULPS = 256.0
-"""Error of a small graph's float32 results: sums of up to a hundred terms one after another, each rounded as it likes."""
+"""Error of a small graph's float32 results: sums of up to a hundred terms one after another, each rounded as it
+likes."""
 MODEL_ULPS = 4096.0
 """Of a whole model's: tens of layers. 5e-4 of the greatest result."""
 
 
 @dataclass(frozen=True)
 class GraphCase:
-    """A graph, the shapes of its inputs for each run, and the largest error in units in the last place of the greatest element."""
+    """A graph, the shapes of its inputs for each run, and the largest error in units in the last place of the greatest
+    element."""
 
     build: Callable[[], Graph]
     shapes: Sequence[Mapping[str, tuple[int, ...]]]
@@ -46,7 +48,9 @@ class GraphCase:
         """For each run; at the end the first shapes again, with other values."""
         rng = np.random.default_rng(7)
         runs = (*self.shapes, self.shapes[0])
-        return [{name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for shapes in runs]
+        return [
+            {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for shapes in runs
+        ]
 
 
 class _Draft:
@@ -61,7 +65,10 @@ class _Draft:
         return self.builder.input(name, tensor_type("float32", dims))
 
     def constant(self, *shape: int) -> Value:
-        return self.builder.constant(self.rng.standard_normal(shape).astype(np.float32), f"c{len(self.builder.graph.nodes)}_{self.rng.integers(1 << 30)}")
+        return self.builder.constant(
+            self.rng.standard_normal(shape).astype(np.float32),
+            f"c{len(self.builder.graph.nodes)}_{self.rng.integers(1 << 30)}",
+        )
 
     def __call__(self, op: Any, *values: Value) -> Any:
         return self.builder.add(op, *values)
@@ -83,7 +90,11 @@ def convolution(channels: int, groups: int = 1, stride: int = 1) -> Graph:
     """Convolution, batch normalisation, ReLU, a residual, and pooling."""
     d = _Draft("convolution")
     x = d.input(1, channels, 7, 6)
-    y = d(Conv(strides=(stride, stride), pads=(1, 1, 1, 1), groups=groups), x, d.constant(channels, channels // groups, 3, 3))
+    y = d(
+        Conv(strides=(stride, stride), pads=(1, 1, 1, 1), groups=groups),
+        x,
+        d.constant(channels, channels // groups, 3, 3),
+    )
     scale, bias, mean = (d.constant(channels) for _ in range(3))
     variance = d.builder.constant(np.linspace(0.5, 2, channels, dtype=np.float32), "variance")
     y = d(Relu(), d(BatchNorm(), y, scale, bias, mean, variance))
@@ -92,7 +103,8 @@ def convolution(channels: int, groups: int = 1, stride: int = 1) -> Graph:
 
 
 def two_convolutions(channels: int) -> Graph:
-    """`channels` between them: where layouts have blocks that these do not fill, the second reads what the first left in the rest."""
+    """`channels` between them: where layouts have blocks that these do not fill, the second reads what the first left
+    in the rest."""
     d = _Draft("two_convolutions")
     x = d.input(1, 5, 6, 6)
     y = d(Relu(), d(Conv(pads=(1, 1, 1, 1)), x, d.constant(channels, 5, 3, 3)))
@@ -103,7 +115,9 @@ def attention() -> Graph:
     d = _Draft("attention")
     q, k, v = (d.input(2, 5, 8, name=n) for n in "qkv")
     scores = d(MatMul(), q, d(Transpose((0, 2, 1)), k))
-    return d.build(d(MatMul(), d(Softmax(), d(Multiply(), scores, d.builder.constant(np.float32(8**-0.5), "scale"))), v))
+    return d.build(
+        d(MatMul(), d(Softmax(), d(Multiply(), scores, d.builder.constant(np.float32(8**-0.5), "scale"))), v)
+    )
 
 
 def fork() -> Graph:
@@ -148,12 +162,24 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
 
 MODELS: Mapping[str, GraphCase] = MappingProxyType(
     {
-        "mlp": GraphCase(lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8), batch=3), [{"x": (3, 16)}], MODEL_ULPS),
-        "mlp of any batch": GraphCase(lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8)), [{"x": (3, 16)}, {"x": (1, 16)}], MODEL_ULPS),
-        "resnet18": GraphCase(lambda: models.resnet18(size=32, width=8, classes=10), [{"picture": (1, 3, 32, 32)}], MODEL_ULPS),
-        "mobilenet_v2": GraphCase(lambda: models.mobilenet_v2(size=32, width=8, classes=10, blocks=3), [{"picture": (1, 3, 32, 32)}], MODEL_ULPS),
+        "mlp": GraphCase(
+            lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8), batch=3), [{"x": (3, 16)}], MODEL_ULPS
+        ),
+        "mlp of any batch": GraphCase(
+            lambda: models.mlp(features=(16, 24, 20, 28, 12, 30, 8)), [{"x": (3, 16)}, {"x": (1, 16)}], MODEL_ULPS
+        ),
+        "resnet18": GraphCase(
+            lambda: models.resnet18(size=32, width=8, classes=10), [{"picture": (1, 3, 32, 32)}], MODEL_ULPS
+        ),
+        "mobilenet_v2": GraphCase(
+            lambda: models.mobilenet_v2(size=32, width=8, classes=10, blocks=3),
+            [{"picture": (1, 3, 32, 32)}],
+            MODEL_ULPS,
+        ),
         "transformer": GraphCase(lambda: models.transformer(features=32, steps=7), [{"x": (1, 7, 32)}], MODEL_ULPS),
-        "transformer of any length": GraphCase(lambda: models.transformer(features=32, steps="steps"), [{"x": (1, 7, 32)}, {"x": (1, 4, 32)}], MODEL_ULPS),
+        "transformer of any length": GraphCase(
+            lambda: models.transformer(features=32, steps="steps"), [{"x": (1, 7, 32)}, {"x": (1, 4, 32)}], MODEL_ULPS
+        ),
         "lstm": GraphCase(models.lstm, [{"x": (6, 2, 12)}], MODEL_ULPS),
     }
 )

@@ -36,7 +36,9 @@ def test_code_under_hash_seeds(kit: Kit) -> None:
         kit.skip("the plugin is no module that another process can import")
     found = []
     for seed in ("1", "4242"):
-        done = python("-m", "weft_testing.conform.codes", kit.text, kit.plugin.name, kit.importable, PYTHONHASHSEED=seed)
+        done = python(
+            "-m", "weft_testing.conform.codes", kit.text, kit.plugin.name, kit.importable, PYTHONHASHSEED=seed
+        )
         if done.returncode:
             kit.fail(f"compiling in a fresh process fails (PYTHONHASHSEED={seed})", done.stderr.strip()[-1000:])
         found.append(json.loads(done.stdout.splitlines()[-1]))
@@ -68,7 +70,11 @@ def test_fingerprint_follows_code(kit: Kit) -> None:
         for target in kit.variants_of(option):
             other = dataclasses.replace(kit.target, target=target, fingerprint=kit.target.kind.fingerprint(target))
             if other.fingerprint == kit.target.fingerprint and _codes(kit, other, programs) != mine:
-                kit.fail(f"another value of option '-{option}' gives other code of the same program, and the same fingerprint", "caches would confuse them")
+                kit.fail(
+                    f"another value of option '-{option}' gives other code of the same program, and the same"
+                    " fingerprint",
+                    "caches would confuse them",
+                )
 
 
 def _programs(kit: Kit) -> list[Program]:

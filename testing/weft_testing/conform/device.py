@@ -84,11 +84,17 @@ def test_memory_is_counted_and_given_back(kit: Kit) -> None:
         held = [device.reserve(PIECE) for _ in range(8)]
         taken = before - device.free
         if taken < len(held) * PIECE:
-            kit.fail(f"{len(held)} pieces of {PIECE} bytes are held, and only {taken} bytes fewer are free", "whoever asks what is free would ask too much")
+            kit.fail(
+                f"{len(held)} pieces of {PIECE} bytes are held, and only {taken} bytes fewer are free",
+                "whoever asks what is free would ask too much",
+            )
         held.clear()
         collect()
         if device.free < before:
-            kit.fail(f"{before - device.free} bytes are not given back when nobody holds them", "after some calls the device is full")
+            kit.fail(
+                f"{before - device.free} bytes are not given back when nobody holds them",
+                "after some calls the device is full",
+            )
         for _ in range(64):
             device.reserve(PIECE)
         collect()
@@ -110,10 +116,16 @@ def test_capacity_is_there(kit: Kit) -> None:
             for place, data in written:
                 device.write(place, data)
         except Exception as error:  # noqa: BLE001 - foreign code
-            kit.fail(f"{device.free} of {device.capacity} bytes are said to be free, and {size} cannot be had", f"{type(error).__name__}: {error}")
+            kit.fail(
+                f"{device.free} of {device.capacity} bytes are said to be free, and {size} cannot be had",
+                f"{type(error).__name__}: {error}",
+            )
         for place, data in written:
             if not np.array_equal(_read(device, place), data):
-                kit.fail(f"{size} bytes can be had, and what is written at {place.offset} is not kept: there is less than the device says")
+                kit.fail(
+                    f"{size} bytes can be had, and what is written at {place.offset} is not kept: there is less than"
+                    " the device says"
+                )
         if device.free > device.capacity - size:
             kit.fail(f"{size} of {device.capacity} bytes are held and {device.free} are said to be free")
 
@@ -130,9 +142,13 @@ def test_out_of_memory(kit: Kit) -> None:
         except ExecutionError as error:
             missing = [n for n in (wanted, free) if str(n) not in str(error)]
             if missing:
-                kit.fail(f"{wanted} bytes are wanted, {free} are free, and the error does not say {missing[0]}", str(error))
+                kit.fail(
+                    f"{wanted} bytes are wanted, {free} are free, and the error does not say {missing[0]}", str(error)
+                )
         except Exception as error:  # noqa: BLE001 - foreign code
-            kit.fail(f"{wanted} bytes of {free} are wanted: {type(error).__name__} instead of an ExecutionError", str(error))
+            kit.fail(
+                f"{wanted} bytes of {free} are wanted: {type(error).__name__} instead of an ExecutionError", str(error)
+            )
         else:
             kit.fail(f"{wanted} bytes are wanted, {free} are free, and nobody says that this is too much")
         memory = device.reserve(64)

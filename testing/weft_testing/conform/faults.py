@@ -40,7 +40,9 @@ def _probe(kit: Kit) -> Probe:
     sample = kit.first_taken()
     if sample is None:
         kit.skip("the target takes none of the graphs that faults are tried on, and no sample with inputs")
-    return Probe(sample.graph(), kit.compile_alone(sample.graph()).executable, sample.inputs(), max(sample.tolerance(), 1.0))
+    return Probe(
+        sample.graph(), kit.compile_alone(sample.graph()).executable, sample.inputs(), max(sample.tolerance(), 1.0)
+    )
 
 
 def _works(kit: Kit, probe: Probe, when: str) -> None:
@@ -72,8 +74,14 @@ def test_wrong_inputs(kit: Kit) -> None:
             except InputError:
                 continue
             except Exception as error:  # noqa: BLE001 - foreign code
-                kit.fail(f"an input of {wrong.dtype}{list(wrong.shape)}: {type(error).__name__} instead of an InputError", str(error))
-            kit.fail(f"an input of {wrong.dtype}{list(wrong.shape)} is taken, {inputs[name].dtype}{list(inputs[name].shape)} is declared")
+                kit.fail(
+                    f"an input of {wrong.dtype}{list(wrong.shape)}: {type(error).__name__} instead of an InputError",
+                    str(error),
+                )
+            kit.fail(
+                f"an input of {wrong.dtype}{list(wrong.shape)} is taken, {inputs[name].dtype}{list(inputs[name].shape)}"
+                " is declared"
+            )
         if watched is not None and watched.launches:
             kit.fail("a kernel was launched though an input did not fit")
         _works(kit, probe, "one with wrong inputs")
@@ -137,7 +145,10 @@ def test_launch_of_nothing(kit: Kit) -> None:
         except Exception:  # noqa: BLE001 - any error will do
             pass
         else:
-            kit.fail("a kernel that its section has not is launched, and nobody says a word", "a launch that fails must raise, there or in synchronize")
+            kit.fail(
+                "a kernel that its section has not is launched, and nobody says a word",
+                "a launch that fails must raise, there or in synchronize",
+            )
     _works(kit, probe, "a launch that failed")
 
 
@@ -163,4 +174,7 @@ def test_nothing_is_lost(kit: Kit) -> None:
         del probe, watched
         collect()
         if device.free < before:
-            kit.fail(f"{before - device.free} bytes of the device are lost with an executable that is gone" + (", after a launch that failed" if fail else ""))
+            kit.fail(
+                f"{before - device.free} bytes of the device are lost with an executable that is gone"
+                + (", after a launch that failed" if fail else "")
+            )

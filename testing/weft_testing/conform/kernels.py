@@ -23,7 +23,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def run_kernel(kit: Kit, program: Program, inputs: Sequence[Array]) -> tuple[list[Array], Counted]:
-    """A naive Program of constant sizes scheduled by the best rule of the target, compiled and run once: its results, and what did the work.
+    """A naive Program of constant sizes scheduled by the best rule of the target, compiled and run once: its results,
+    and what did the work.
 
     Raises:
         ScheduleError: no rule takes it.
@@ -71,7 +72,9 @@ def compile_for_device(kit: Kit, program: Program) -> Callable[[Sequence[Array]]
     section = target.kind.image(target.target, {code.name: code})
 
     def execute(inputs: Sequence[Array]) -> list[Array]:
-        dims = {d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)}
+        dims = {
+            d.name: n for b, a in zip(program.inputs, inputs) for d, n in zip(b.shape, a.shape) if isinstance(d, Var)
+        }
         with kit.watched() as watched:
             assert watched is not None
             device = open_device(watched.name)

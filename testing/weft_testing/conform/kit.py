@@ -88,7 +88,8 @@ class Case:
 
 @dataclass
 class Compiled:
-    """An executable, and the record of what made it; `by_cost`: where its nodes would have gone if time had mattered."""
+    """An executable, and the record of what made it; `by_cost`: where its nodes would have gone if time had
+    mattered."""
 
     executable: Executable
     kernels: Mapping[str, Kernel]
@@ -209,17 +210,24 @@ class Kit:
         return {name: found[name] for name in found if name in chosen.values()}
 
     def variants(self, case: Case) -> list[str]:
-        """Algorithms of a sample's operator beside the one that is taken by default, that can be a kernel by themselves."""
+        """Algorithms of a sample's operator beside the one that is taken by default, that can be a kernel by
+        themselves."""
         possible = [a for a in case.op.algorithms().values() if case.sample.op.applies(a.name, *case.types) is None]
         return [a.name for a in possible[1:] if a.form != "decompose"]
 
     def claim(self, case: Case, taken: bool) -> None:
-        self.claims.setdefault(case.op.operator_name, {}).setdefault(case.dtype or "none", [0, 0])[0 if taken else 1] += 1
+        self.claims.setdefault(case.op.operator_name, {}).setdefault(case.dtype or "none", [0, 0])[
+            0 if taken else 1
+        ] += 1
 
     def first_taken(self) -> Case | None:
         """A sample that this target computes, of some floats; None if there is none."""
         if self._taken is None:
-            plain = [c for c in self.cases().values() if c.inputs() and all(x.ndim and x.nbytes > 16 and x.dtype.kind == "f" for x in c.inputs().values())]
+            plain = [
+                c
+                for c in self.cases().values()
+                if c.inputs() and all(x.ndim and x.nbytes > 16 and x.dtype.kind == "f" for x in c.inputs().values())
+            ]
             known = [c for c in plain if isinstance(self._alone.get(c.name), Compiled)]
             self._taken = next((c for c in (*known, *plain) if self._takes(c)), None)
         return self._taken
@@ -270,7 +278,10 @@ class Kit:
             if p.target != self.target.target.kind:
                 code, reason = p.refused.get(self.target.target.kind, ("", ""))
                 if not code.strip() or not reason.strip():
-                    self.fail(f"{p.node.op.operator_name} is declined without a {'code' if reason.strip() else 'reason'}", str(p.node))
+                    self.fail(
+                        f"{p.node.op.operator_name} is declined without a {'code' if reason.strip() else 'reason'}",
+                        str(p.node),
+                    )
                 reasons.append(f"{p.node.op.operator_name}: {reason} [{code}]")
         return "; ".join(dict.fromkeys(reasons))
 
@@ -278,11 +289,13 @@ class Kit:
     def _kernels(mixed: MixedCompilation) -> dict[str, Kernel]:
         """Those of the target itself."""
         mine = [one for one in mixed.regions if one.target.target.kind == mixed.targets[0].target.kind]
-        return {f"{k}.{name}" if k else name: kernel for k, one in enumerate(mine) for name, kernel in one.kernels.items()}
+        return {
+            f"{k}.{name}" if k else name: kernel for k, one in enumerate(mine) for name, kernel in one.kernels.items()
+        }
 
     def compile(self, graph: Graph) -> Compiled:
-        """A graph compiled for this target, and for llvm where this one declines and llvm is installed: whatever it takes is on it,
-        small as these graphs are.
+        """A graph compiled for this target, and for llvm where this one declines and llvm is installed: whatever it
+        takes is on it, small as these graphs are.
 
         Raises:
             Declined: the target does not take all, and nothing is there for the rest.
@@ -339,7 +352,8 @@ class Kit:
 
     @contextmanager
     def watched(self) -> Iterator[Watched | None]:
-        """Plans that run meanwhile find the target's device wrapped: guarded buffers, faults on demand. None for native targets."""
+        """Plans that run meanwhile find the target's device wrapped: guarded buffers, faults on demand. None for native
+        targets."""
         if self.native:
             yield None
             return
@@ -389,9 +403,13 @@ class Kit:
                     f"the first is {list(at)}: {g[at]} instead of {w[at]}" + (f" (± {allowed:.3g})" if allowed else ""),
                 )
 
-    def check_graph(self, graph: Graph, compiled: Compiled, runs: Sequence[Mapping[str, Array]], ulps: float) -> Counted:
-        """An executable's results against the meaning of the graph, run after run on one device; then what does not depend on what ran
-        before: the first once more, and by a saved copy on a device that nobody watches or waits for. Returns what the kernels did in the last run."""
+    def check_graph(
+        self, graph: Graph, compiled: Compiled, runs: Sequence[Mapping[str, Array]], ulps: float
+    ) -> Counted:
+        """An executable's results against the meaning of the graph, run after run on one device; then what does not
+        depend on what ran before: the first once more, and by a saved copy on a device that nobody watches or waits
+        for. Returns what the kernels did in the last run.
+        """
         *_, counted = [self.count(compiled, inputs) for inputs in runs]
         with self.watched():
             results = [self._run(compiled.executable, inputs) for inputs in runs]
@@ -409,7 +427,10 @@ class Kit:
         """Raises Disagreement unless both are the same bytes."""
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
             if a.tobytes() != b.tobytes():
-                self.fail(f"{what}: result {k} is not what it was before", f"{int(np.sum(a != b))} of {a.size} elements differ")
+                self.fail(
+                    f"{what}: result {k} is not what it was before",
+                    f"{int(np.sum(a != b))} of {a.size} elements differ",
+                )
 
     # -- other processes
     @cached_property
@@ -427,7 +448,9 @@ class Kit:
         current = getattr(self.target.target.options, option)
         for value in _values(hint, current):
             try:
-                given = Target(self.target.target.kind, dataclasses.replace(self.target.target.options, **{option: value}))
+                given = Target(
+                    self.target.target.kind, dataclasses.replace(self.target.target.options, **{option: value})
+                )
                 yield self.target.kind.resolve(given)
             except (WeftError, ValueError):
                 continue

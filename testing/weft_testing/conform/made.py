@@ -1,7 +1,8 @@
-"""Cases made from what a target declares: operators around products in tiles of its intrinsics, the intrinsics' plain meanings, data that fill memories.
+"""Cases made from what a target declares: operators around products in tiles of its intrinsics, the intrinsics' plain
+meanings, data that fill memories.
 
-Sizes come from the declarations alone: a tile is what one execution of an intrinsic computes, and a case is whole (one tile), ragged (one less, one more,
-primes) or several (tiles along every axis).
+Sizes come from the declarations alone: a tile is what one execution of an intrinsic computes, and a case is whole (one
+tile), ragged (one less, one more, primes) or several (tiles along every axis).
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class Made:
 
     Attributes:
         runs: the sizes of its symbols, for each run.
-        ulps: the largest error in units in the last place of the greatest element; data are small integers, of which sums of products are exact.
-        work: multiply-adds, or elements of a result; 0 where they are within the budget by construction.
+        ulps: the largest error in units in the last place of the greatest element; data are small integers, of which
+        sums of products are exact. work: multiply-adds, or elements of a result; 0 where they are within the budget by
+        construction.
     """
 
     name: str
@@ -131,10 +133,22 @@ def tile_of(intrinsic: Intrinsic) -> Tile | None:
     left, right = ({v for r in reads for i in r.indices for v in free_vars(i)} for reads in sides)
     sizes = {"rows": 1, "columns": 1, "terms": 1, "both": 1}
     for v, n, kind in given.axes:
-        sizes["terms" if kind == "reduce" else "both" if v.name in left & right else "rows" if v.name in left else "columns"] *= n
+        sizes[
+            (
+                "terms"
+                if kind == "reduce"
+                else "both"
+                if v.name in left & right
+                else "rows"
+                if v.name in left
+                else "columns"
+            )
+        ] *= n
     if sizes["both"] > 1 or (sizes["rows"] == 1 and sizes["columns"] == 1 and sizes["terms"] == 1):
         return None  # element by element
-    return Tile(sizes["rows"], sizes["columns"], sizes["terms"], sides[0][0].dtype, sides[1][0].dtype, given.meaning.dtype)
+    return Tile(
+        sizes["rows"], sizes["columns"], sizes["terms"], sides[0][0].dtype, sides[1][0].dtype, given.meaning.dtype
+    )
 
 
 def prime_above(n: int) -> int:
@@ -146,7 +160,12 @@ def spread(tile: Sequence[int], budget: int, most: Sequence[int]) -> tuple[int, 
     """As many tiles along each axis as `most` says, or fewer where that were more than the budget; one at least."""
     times = [1] * len(tile)
     while True:
-        more = [k for k in range(len(tile)) if times[k] < most[k] and math.prod(n * (t + (j == k)) for j, (n, t) in enumerate(zip(tile, times))) <= budget]
+        more = [
+            k
+            for k in range(len(tile))
+            if times[k] < most[k]
+            and math.prod(n * (t + (j == k)) for j, (n, t) in enumerate(zip(tile, times))) <= budget
+        ]
         if not more:
             return tuple(n * t for n, t in zip(tile, times))
         times[min(more, key=lambda k: times[k] / most[k])] += 1
@@ -156,7 +175,9 @@ def grown(tile: Sequence[int], budget: int) -> Iterator[tuple[Kind, str, tuple[i
     """Kind, name and sizes of the cases of a tile; axes of one element stay so."""
     base = tuple(tile)
     found: dict[tuple[int, ...], tuple[Kind, str]] = {}
-    several, many = ([1 if n == 1 else most for n, most in zip(base, limits)] for limits in ([3, *[2] * len(base)], [8] * len(base)))
+    several, many = (
+        [1 if n == 1 else most for n, most in zip(base, limits)] for limits in ([3, *[2] * len(base)], [8] * len(base))
+    )
     candidates: list[tuple[Kind, str, tuple[int, ...]]] = [
         ("whole", "whole", base),
         ("several", "several", spread(base, budget, several)),
@@ -196,7 +217,9 @@ def products(intrinsics: Iterable[Intrinsic], budget: int = BUDGET, quick: bool 
         few = quick or (bool(names) and tile not in ends)
         for made in _around(tile, budget, few):
             before = found.get(made.name)
-            found[made.name] = replace(made, intrinsics=tuple(dict.fromkeys((*(before.intrinsics if before else ()), *names))))
+            found[made.name] = replace(
+                made, intrinsics=tuple(dict.fromkeys((*(before.intrinsics if before else ()), *names)))
+            )
     return found
 
 
@@ -216,7 +239,10 @@ def _around(tile: Tile, budget: int, few: bool) -> Iterator[Made]:
     cases = [*grown(base, budget)]
     whole, several, more, *others = cases
     if tile.rows == 1:
-        cases += [("several", "several rows", (ROWS, *several[2][1:])), ("ragged", "rows of one more", (ROWS + 1, *more[2][1:]))]
+        cases += [
+            ("several", "several rows", (ROWS, *several[2][1:])),
+            ("ragged", "rows of one more", (ROWS + 1, *more[2][1:])),
+        ]
     ragged = next((c for c in others if c[1] == "primes"), more)
     pictures = [(kind, word, (max(n, ROWS), *rest)) for kind, word, (n, *rest) in (whole, more)]
     for left, right in operands_of(tile):
@@ -225,18 +251,34 @@ def _around(tile: Tile, budget: int, few: bool) -> Iterator[Made]:
         if few:
             continue
         float_ = left.is_float
-        groups: list[tuple[str, Builder]] = [("batched MatMul", _batched), ("Conv 1x1", POINTWISE), ("Conv 3x3", WINDOW), ("Conv 3x3 strided", STRIDED)]
+        groups: list[tuple[str, Builder]] = [
+            ("batched MatMul", _batched),
+            ("Conv 1x1", POINTWISE),
+            ("Conv 3x3", WINDOW),
+            ("Conv 3x3 strided", STRIDED),
+        ]
         groups += [(f"MatMul to {tile.result}", _widened)] if float_ and tile.result != left else []
-        groups += [("MatMul with epilogue", _epilogue), ("Gemm", _transposed), ("MatMul of two inputs", _inputs)] if float_ else []
-        groups += [("QLinearMatMul", _qmatmul), ("QLinearConv", _qconv), ("QDQ", _qdq)] if left.bits == right.bits == 8 else []
+        groups += (
+            [("MatMul with epilogue", _epilogue), ("Gemm", _transposed), ("MatMul of two inputs", _inputs)]
+            if float_
+            else []
+        )
+        groups += (
+            [("QLinearMatMul", _qmatmul), ("QLinearConv", _qconv), ("QDQ", _qdq)]
+            if left.bits == right.bits == 8
+            else []
+        )
         for name, build in groups:
-            for kind, word, sizes in pictures if build in PICTURES else (whole, several if build in (_epilogue, _widened) else more):
+            for kind, word, sizes in (
+                pictures if build in PICTURES else (whole, several if build in (_epilogue, _widened) else more)
+            ):
                 yield _product(name, build, left, right, tile, kind, word, sizes)
         yield _open(left, right, tile, several[2], ragged[2])
 
 
 def operands_of(tile: Tile) -> list[tuple[DType, DType]]:
-    """Dtypes of operands that an intrinsic's hold without loss, their own first: products of 8 bits are multiplied in 16 where nothing else does it."""
+    """Dtypes of operands that an intrinsic's hold without loss, their own first: products of 8 bits are multiplied in
+    16 where nothing else does it."""
     found = [(tile.left, tile.right)]
     if tile.left.is_integer and tile.left.bits > 8:
         found += [(dt.dtype(a), dt.dtype(b)) for a in NARROW for b in NARROW]
@@ -248,7 +290,9 @@ def operands_of(tile: Tile) -> list[tuple[DType, DType]]:
 Builder: TypeAlias = Callable[["_Draft", DType, DType, DType, Sizes], Value]
 
 
-def _product(name: str, build: Builder, left: DType, right: DType, tile: Tile, kind: Kind, word: str, sizes: Sizes) -> Made:
+def _product(
+    name: str, build: Builder, left: DType, right: DType, tile: Tile, kind: Kind, word: str, sizes: Sizes
+) -> Made:
     dtypes = str(left) if left == right else f"{left} x {right}"
     text = "x".join(map(str, sizes))
 
@@ -337,7 +381,9 @@ def _conv(extent: int, stride: int = 1) -> Builder:
         w = d.constant(right, channels, depth, extent, extent)
         if left.bits == 8:
             return d(ConvInteger((stride, stride), pads), x, w)
-        return d(Relu(), d(Conv((stride, stride), pads, dtype=None if left == right and left.is_float else result), x, w))
+        return d(
+            Relu(), d(Conv((stride, stride), pads, dtype=None if left == right and left.is_float else result), x, w)
+        )
 
     return build
 
@@ -356,7 +402,17 @@ def _zero(d: _Draft, dtype: DType) -> Value:
 def _qmatmul(d: _Draft, left: DType, right: DType, result: DType, sizes: Sizes) -> Value:
     m, n, k = sizes
     x, w = d.input(left, m, k), d.constant(right, k, n)
-    return d(QLinearMatMul(), x, _scale(d, 0.5), _zero(d, left), w, _scale(d, 0.25), _zero(d, right), _scale(d, 8.0 * k), _zero(d, left))
+    return d(
+        QLinearMatMul(),
+        x,
+        _scale(d, 0.5),
+        _zero(d, left),
+        w,
+        _scale(d, 0.25),
+        _zero(d, right),
+        _scale(d, 8.0 * k),
+        _zero(d, left),
+    )
 
 
 def _qconv(d: _Draft, left: DType, right: DType, result: DType, sizes: Sizes) -> Value:
@@ -365,7 +421,9 @@ def _qconv(d: _Draft, left: DType, right: DType, result: DType, sizes: Sizes) ->
     zeros = [_zero(d, t) for t in (left, right, left)]
     bias = d.given(d.rng.integers(-99, 99, channels).astype(np.int32))
     scales = [_scale(d, s) for s in (0.5, 0.25, 64.0 * depth)]
-    return d(QLinearConv((1, 1), (1, 1, 1, 1)), x, scales[0], zeros[0], w, scales[1], zeros[1], scales[2], zeros[2], bias)
+    return d(
+        QLinearConv((1, 1), (1, 1, 1, 1)), x, scales[0], zeros[0], w, scales[1], zeros[1], scales[2], zeros[2], bias
+    )
 
 
 PICTURES = (POINTWISE, WINDOW, STRIDED, _qconv)
@@ -412,7 +470,10 @@ class Meaning:
         """Data for the placeholders."""
         rng = np.random.default_rng(11)
         shapes = [[int(str(d)) for d in t.shape] for t in self.inputs]
-        return [values("random" if t.dtype.bits == 8 else "extreme", t.dtype, math.prod(s), rng).reshape(s) for t, s in zip(self.inputs, shapes)]
+        return [
+            values("random" if t.dtype.bits == 8 else "extreme", t.dtype, math.prod(s), rng).reshape(s)
+            for t, s in zip(self.inputs, shapes)
+        ]
 
 
 def meanings_of(intrinsics: Iterable[Intrinsic], budget: int = BUDGET, quick: bool = False) -> dict[str, Meaning]:
@@ -468,14 +529,17 @@ def resized(intrinsic: Intrinsic, sizes: Sequence[int], between: bool = False) -
         if between and new.dtype.is_bool:
             new = Cast(new, dt.float32)
     result = tuple(extents[v.name] for v in source.axes)
-    return Tensor(intrinsic.meaning.name, result, new.dtype, Compute(source.axes, result, (new,))), tuple(tensors.values())
+    return Tensor(intrinsic.meaning.name, result, new.dtype, Compute(source.axes, result, (new,))), tuple(
+        tensors.values()
+    )
 
 
 # -- memories
 
 
 def capacities(scopes: Mapping[str, Scope], dtypes: Mapping[str, DType], quick: bool = False) -> dict[str, Made]:
-    """Data that just fit a memory, just do not, or take several rounds, for each memory of a known size: element by element, rows, and a product.
+    """Data that just fit a memory, just do not, or take several rounds, for each memory of a known size: element by
+    element, rows, and a product.
 
     Args:
         dtypes: memory → of which elements; float32 where it says nothing.
@@ -493,7 +557,13 @@ def capacities(scopes: Mapping[str, Scope], dtypes: Mapping[str, DType], quick: 
         fits = scope.size // dtype.bytes
         for kind, count in _counts(fits):
             for name, build, work in [*_filling(dtype, count)][: 1 if quick else None]:
-                made = Made(f"{scope.name} {kind}: {name}, {count} {dtype}", kind, build, ulps=reduction_tolerance(count), work=work)
+                made = Made(
+                    f"{scope.name} {kind}: {name}, {count} {dtype}",
+                    kind,
+                    build,
+                    ulps=reduction_tolerance(count),
+                    work=work,
+                )
                 found[made.name] = made
     return found
 
@@ -525,4 +595,3 @@ def _filling(dtype: DType, count: int) -> Iterator[tuple[str, Callable[[], Graph
         yield "matrix", product, 4 * terms * columns
     if dtype.is_float:
         yield "rows", rows, 3 * count
-

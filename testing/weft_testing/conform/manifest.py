@@ -39,14 +39,19 @@ print(json.dumps([seconds, sorted(n for n in new if n not in sys.stdlib_module_n
 
 
 def test_weft_range(kit: Kit) -> None:
-    """`Requires-Dist: weft-core` (or `weft`) with a range: a later Weft that changes the contract leaves the plugin out, by name."""
+    """`Requires-Dist: weft-core` (or `weft`) with a range: a later Weft that changes the contract leaves the plugin
+    out, by name."""
     try:
         requires = metadata.distribution(kit.plugin.distribution).requires or []
     except metadata.PackageNotFoundError:
         kit.skip("the plugin was registered by hand: it has no metadata")
     asked = [r for r in map(Requirement, requires) if canonicalize_name(r.name) in ("weft-core", "weft")]
     if not any(r.specifier for r in asked):
-        kit.fail("its metadata give no range of Weft", f"Requires-Dist: {', '.join(requires) or 'nothing'}", 'write dependencies = ["weft-core>=0.1,<0.2"]')
+        kit.fail(
+            "its metadata give no range of Weft",
+            f"Requires-Dist: {', '.join(requires) or 'nothing'}",
+            'write dependencies = ["weft-core>=0.1,<0.2"]',
+        )
 
 
 def test_import_cost(kit: Kit) -> None:
@@ -64,16 +69,27 @@ def test_import_cost(kit: Kit) -> None:
     seconds, packages = min(found)
     heavy = [p for p in packages if p not in LIGHT | {kit.importable.partition(".")[0]} and not p.startswith("_")]
     if seconds >= IMPORT_SECONDS:
-        kit.fail(f"importing '{kit.importable}' takes {seconds:.2f} s", f"{IMPORT_SECONDS} s are allowed; import heavy packages inside functions")
+        kit.fail(
+            f"importing '{kit.importable}' takes {seconds:.2f} s",
+            f"{IMPORT_SECONDS} s are allowed; import heavy packages inside functions",
+        )
     if heavy:
-        kit.fail(f"importing '{kit.importable}' imports {', '.join(heavy)}", "import them inside the functions that need them")
+        kit.fail(
+            f"importing '{kit.importable}' imports {', '.join(heavy)}",
+            "import them inside the functions that need them",
+        )
 
 
 def test_hooks(kit: Kit) -> None:
     """Names and arguments are those of `weft.hooks`; each answers, for its own target only."""
     wrong = [*kit.plugin.notes]
     known = {n: s for n, s in vars(Specifications).items() if not n.startswith("_")}
-    implemented = [(hook, i) for hook in known for i in getattr(kit.target.plugins.manager.hook, hook).get_hookimpls() if i.plugin_name == kit.target.owner]
+    implemented = [
+        (hook, i)
+        for hook in known
+        for i in getattr(kit.target.plugins.manager.hook, hook).get_hookimpls()
+        if i.plugin_name == kit.target.owner
+    ]
     other = Target("somebody_elses", kit.target.target.options)
     for hook, implementation in implemented:
         unknown = [a for a in implementation.argnames if a not in inspect.signature(known[hook]).parameters]
@@ -83,7 +99,9 @@ def test_hooks(kit: Kit) -> None:
             try:
                 answer = implementation.function(other)
             except Exception as error:  # noqa: BLE001 - foreign code
-                wrong.append(f"hook '{hook}' raises {type(error).__name__} when it is asked for a target of others: {error}")
+                wrong.append(
+                    f"hook '{hook}' raises {type(error).__name__} when it is asked for a target of others: {error}"
+                )
                 continue
             if answer:
                 wrong.append(f"hook '{hook}' answers for targets of others")
@@ -102,7 +120,11 @@ def test_hooks_answer(kit: Kit) -> None:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         kit.fail(f"two schedule rules are called '{twice[0]}'", "traces and records name rules")
-    failures = [f"hook '{hook}' failed: {type(error).__name__}: {error}" for p, hook, error in t.plugins.failures if p.name == t.owner]
+    failures = [
+        f"hook '{hook}' failed: {type(error).__name__}: {error}"
+        for p, hook, error in t.plugins.failures
+        if p.name == t.owner
+    ]
     if failures:
         kit.fail(*failures)
 
@@ -111,7 +133,11 @@ def test_options_are_frozen(kit: Kit) -> None:
     options = kit.target.kind.options
     if not dataclasses.is_dataclass(options) or not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         kit.fail(f"{options.__name__} is no frozen dataclass", "targets are keys of caches")
-    without = [f.name for f in dataclasses.fields(options) if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    without = [
+        f.name
+        for f in dataclasses.fields(options)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
     if without:
         kit.fail(f"option '-{without[0]}' has no default", f"'{kit.target.target.kind}' alone should be a target")
 
@@ -122,7 +148,10 @@ def test_option_round_trip(kit: Kit, option: str) -> None:
     for target in (kit.target.target, *kit.variants_of(option)):
         text = str(target)
         if parse_target(text, kinds) != target:
-            kit.fail(f"'{text}' is not the target that prints like this", f"it is {parse_target(text, kinds).options}, printed was {target.options}")
+            kit.fail(
+                f"'{text}' is not the target that prints like this",
+                f"it is {parse_target(text, kinds).options}, printed was {target.options}",
+            )
         if kit.target.kind.resolve(target) != target:
             kit.fail(f"'{text}' is resolved and resolves to something else", str(kit.target.kind.resolve(target)))
 
@@ -144,8 +173,15 @@ def test_machine(kit: Kit) -> None:
     if machine.vector_bits <= 0 or machine.vector_bits % 8:
         wrong.append(f"vectors of {machine.vector_bits} bits")
     if machine.vector_registers < 1 or machine.cores < 1 or machine.cache_line < 1:
-        wrong.append(f"{machine.vector_registers} vector registers, {machine.cores} cores, cache lines of {machine.cache_line} bytes")
-    if len(machine.caches) != 3 or any(c <= 0 for c in machine.caches) or list(machine.caches) != sorted(machine.caches):
+        wrong.append(
+            f"{machine.vector_registers} vector registers, {machine.cores} cores, cache lines of {machine.cache_line}"
+            " bytes"
+        )
+    if (
+        len(machine.caches) != 3
+        or any(c <= 0 for c in machine.caches)
+        or list(machine.caches) != sorted(machine.caches)
+    ):
         wrong.append(f"caches of {machine.caches} bytes: three are wanted, none smaller than the one before")
     for name, flops in machine.flops_per_cycle.items():
         try:
@@ -175,8 +211,15 @@ def test_fingerprint(kit: Kit) -> None:
         kit.fail(f"the fingerprint is {t.fingerprint!r}")
     again = t.kind.fingerprint(t.target)
     if again != t.fingerprint:
-        kit.fail("the fingerprint is another when it is asked for again: nothing is ever found in a cache", t.fingerprint, again)
+        kit.fail(
+            "the fingerprint is another when it is asked for again: nothing is ever found in a cache",
+            t.fingerprint,
+            again,
+        )
     for option in kit.options:
         for target in kit.variants_of(option):
             if t.kind.machine(target) != t.machine and t.kind.fingerprint(target) == t.fingerprint:
-                kit.fail(f"another value of option '-{option}' gives another machine and the same fingerprint", "caches would give one's code to the other")
+                kit.fail(
+                    f"another value of option '-{option}' gives another machine and the same fingerprint",
+                    "caches would give one's code to the other",
+                )

@@ -33,6 +33,10 @@ def share_of(kit: Kit, name: str, graph: Graph, compiled: Compiled) -> Share:
     total, taken = sum(w for _, w in nodes), sum(w for here, w in nodes if here)
     by_cost = None
     if compiled.by_cost is not None:
-        by_cost = sum(multiply_adds(p.node) for p in compiled.by_cost.nodes if p.target == kind) / total if total else 0.0
+        by_cost = (
+            sum(multiply_adds(p.node) for p in compiled.by_cost.nodes if p.target == kind) / total if total else 0.0
+        )
     reasons = reasons_elsewhere(compiled.placement, kind)
-    return Share(name, len(nodes), sum(here for here, _ in nodes), total, taken / total if total else 0.0, reasons, by_cost)
+    return Share(
+        name, len(nodes), sum(here for here, _ in nodes), total, taken / total if total else 0.0, reasons, by_cost
+    )

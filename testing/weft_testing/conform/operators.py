@@ -30,7 +30,11 @@ def check_sample(kit: Kit, case: Case) -> None:
     kit.count(compiled, case.inputs())
     with kit.watched() as watched:
         got = list(compiled.executable.run(case.inputs()).values())
-        if watched is not None and not watched.launches and any(isinstance(s, DeviceCall) and s.launches for s in compiled.executable.manifest.steps):
+        if (
+            watched is not None
+            and not watched.launches
+            and any(isinstance(s, DeviceCall) and s.launches for s in compiled.executable.manifest.steps)
+        ):
             kit.fail(f"{case.name}: nothing was launched")
     kit.compare(case.name, got, case.expected(), case.tolerance())
 
@@ -45,7 +49,11 @@ def test_algorithm(kit: Kit, variant: tuple[Case, str]) -> None:
         kit.decline(str(error))
     try:
         # Lowering leaves out dimensions of one element and joins others.
-        got, _ = run_kernel(kit, program, [a.reshape([int(str(d)) for d in b.shape]) for a, b in zip(case.inputs().values(), program.inputs)])
+        got, _ = run_kernel(
+            kit,
+            program,
+            [a.reshape([int(str(d)) for d in b.shape]) for a, b in zip(case.inputs().values(), program.inputs)],
+        )
     except CodegenError as error:
         kit.decline(str(error))
     want = case.expected()
@@ -56,4 +64,7 @@ def test_something_is_computed(kit: Kit) -> None:
     """A target that declines everything declines correctly, and is of no use."""
     tried = [counts for by_dtype in kit.claims.values() for counts in by_dtype.values()]
     if tried and not any(computed for computed, _ in tried):
-        kit.fail(f"every one of {sum(declined for _, declined in tried)} samples is declined", "the reasons stand in the report: --json, --html")
+        kit.fail(
+            f"every one of {sum(declined for _, declined in tried)} samples is declined",
+            "the reasons stand in the report: --json, --html",
+        )

@@ -6,7 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from weft_testing.conform.report import INTRINSICS, LEVELS, OUTCOMES, RULES, Report, Result, intrinsic_row, percent, rule_row
+from weft_testing.conform.report import (
+    INTRINSICS,
+    LEVELS,
+    OUTCOMES,
+    RULES,
+    Report,
+    Result,
+    intrinsic_row,
+    percent,
+    rule_row,
+)
 
 STYLE = """
 :root { color-scheme: light; --line: #d8dee4; --faint: #57606a; --good: #1a7f37; --bad: #b42318 }
@@ -26,36 +36,76 @@ pre { font: 12px/1.4 ui-monospace, monospace; background: #f6f8fa; padding: .6em
 .passed { color: var(--good) } .failed { color: var(--bad); font-weight: 600 } .declined, .skipped, .none { color: var(--faint) }
 details { margin: .4em 0 } summary { cursor: pointer } details td { overflow-wrap: anywhere }
 .bar { display: inline-block; width: 120px; height: .7em; background: var(--line) } .bar i { display: block; height: 100%; background: var(--good) }
-"""
+"""  # noqa: E501
 
 
-NUMBERS = frozenset({"kernels", "launches", "multiply-adds", "share", "by intrinsics", "whole", "ragged", "several", "seconds", *OUTCOMES})
+NUMBERS = frozenset(
+    {
+        "kernels",
+        "launches",
+        "multiply-adds",
+        "share",
+        "by intrinsics",
+        "whole",
+        "ragged",
+        "several",
+        "seconds",
+        *OUTCOMES,
+    }
+)
 """Columns of numbers."""
 
 
 def page(report: Report) -> str:
-    """Verdict, failures with their messages, levels, models, operators by dtype, and every check with its reason, folded."""
+    """Verdict, failures with their messages, levels, models, operators by dtype, and every check with its reason,
+    folded."""
     title = f"Conformance of {report.target}"
     facts = [report.subject, f"weft {report.weft}", f"{len(report.results)} checks in {report.seconds:.0f} s"]
     if report.quick:
         facts.append("quick: one sample of every operator and dtype")
-    lines = ["<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width">']
-    lines += [f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", "</head>", "<body>", f"<h1>{escape(title)}</h1>"]
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width">',
+    ]
+    lines += [
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style>",
+        "</head>",
+        "<body>",
+        f"<h1>{escape(title)}</h1>",
+    ]
     state = "passed" if report.passed else "failed" if report.failed else "none"
-    lines.append(f'<div class="box is-{state}"><b class="{state}" id="verdict">{escape(report.verdict)}</b><p>{escape("; ".join(facts))}</p></div>')
+    lines.append(
+        f'<div class="box is-{state}"><b class="{state}"'
+        f' id="verdict">{escape(report.verdict)}</b><p>{escape("; ".join(facts))}</p></div>'
+    )
     if report.idle:
         lines.append(f'<p class="failed" id="idle">{escape(report.idle)}</p>')
     lines += [*_failures(report), "<h2>Levels</h2>"]
     lines += _table("levels", ["level", "name", "what is looked at", "state", *OUTCOMES, "seconds"], _levels(report))
     for level in report.levels:
-        lines += [f'<p class="faint">level {level}, skipped: {count} × {escape(reason)}</p>' for reason, count in report.skipped(level).items()]
+        lines += [
+            f'<p class="faint">level {level}, skipped: {count} × {escape(reason)}</p>'
+            for reason, count in report.skipped(level).items()
+        ]
     if report.shares:
-        lines += ["<h2>Models</h2>", *_table("models", ["model", "share of multiply-adds", "of", "nodes", "elsewhere, because"], _models(report))]
+        lines += [
+            "<h2>Models</h2>",
+            *_table(
+                "models", ["model", "share of multiply-adds", "of", "nodes", "elsewhere, because"], _models(report)
+            ),
+        ]
     if report.claims:
         lines += [
             "<h2>Operators</h2>",
-            f"<p>{len(report.claimed())} of {len(report.claims)} are computed. A number is that of the samples that the target computes, "
-            "of those that there are; – says that all were declined, an empty cell that the operator has no such sample.</p>",
+            (
+                f"<p>{len(report.claimed())} of {len(report.claims)} are computed. A number is that of the samples that"
+                " the target computes, of those that there are; – says that all were declined, an empty cell that the"
+                " operator has no such sample.</p>"
+            ),
             *_table("claims", ["operator", *report.dtypes(), "declined, because"], _claims(report)),
         ]
     if report.usage:
@@ -64,7 +114,10 @@ def page(report: Report) -> str:
     for level in report.levels:
         found = [r for r in report.results if r.level == level]
         lines.append(f"<details><summary>level {level}, {LEVELS[level][0]}: {len(found)} checks</summary>")
-        checks = [[_cell(r.name), f'<td class="{r.outcome}">{r.outcome}</td>', _cell(r.message), _number(f"{r.seconds:.2f}")] for r in found]
+        checks = [
+            [_cell(r.name), f'<td class="{r.outcome}">{r.outcome}</td>', _cell(r.message), _number(f"{r.seconds:.2f}")]
+            for r in found
+        ]
         lines += [*_table(f"level{level}", ["check", "outcome", "why", "seconds"], checks), "</details>"]
     return "\n".join([*lines, "</body>", "</html>"]) + "\n"
 
@@ -80,13 +133,21 @@ def _failures(report: Report) -> Iterable[str]:
     for (level, check, _), results in same.items():
         subjects = ", ".join(r.subject for r in results if r.subject)
         head = f'level {level} ({LEVELS[level][0]}): <span class="failed">{escape(check)}</span>'
-        yield f'<div class="failure"><p>{head}{" of " + escape(subjects) if subjects else ""}</p><pre>{escape(results[0].message)}</pre></div>'
+        yield (
+            "<div"
+            f' class="failure"><p>{head}{" of " + escape(subjects) if subjects else ""}</p>'
+            f"<pre>{escape(results[0].message)}</pre></div>"
+        )
 
 
 def _levels(report: Report) -> Iterable[Sequence[str]]:
     for level in report.levels:
         counts, state = report.counts(level), report.state(level)
-        words = [_cell(str(level)), *map(_cell, LEVELS[level]), f'<td class="{state if state in OUTCOMES else "none"}">{state}</td>']
+        words = [
+            _cell(str(level)),
+            *map(_cell, LEVELS[level]),
+            f'<td class="{state if state in OUTCOMES else "none"}">{state}</td>',
+        ]
         yield [*words, *(_number(str(counts[o] or "")) for o in OUTCOMES), _number(f"{report.seconds_of(level):.1f}")]
 
 
@@ -94,29 +155,52 @@ def _models(report: Report) -> Iterable[Sequence[str]]:
     for s in report.shares:
         bar = f'<td><span class="bar"><i style="width:{100 * s.share:.1f}%"></i></span> {escape(s.text)}</td>'
         why = "<br>".join(escape(f"{count} × {reason}") for reason, count in s.declined.items())
-        yield [_cell(s.model), bar, _number(f"{s.multiply_adds / 1e6:,.2f} M"), _cell(f"{s.taken} of {s.nodes}"), f'<td class="faint">{why}</td>']
+        yield [
+            _cell(s.model),
+            bar,
+            _number(f"{s.multiply_adds / 1e6:,.2f} M"),
+            _cell(f"{s.taken} of {s.nodes}"),
+            f'<td class="faint">{why}</td>',
+        ]
 
 
 def _usage(report: Report) -> Iterable[str]:
     """Rules, intrinsics, and launches with products by level."""
     usage = report.usage
-    unknown = f"; {usage.unknown} launches multiply as often as only data tell, and are not counted" if usage.unknown else ""
+    unknown = (
+        f"; {usage.unknown} launches multiply as often as only data tell, and are not counted" if usage.unknown else ""
+    )
     yield "<h2>Schedule rules and intrinsics</h2>"
     yield (
-        f"<p>{usage.multiply_adds:,.0f} multiply-adds were executed, {percent(usage.share)} of them in intrinsics, the others in plain loops{unknown}. "
-        "A rule or an intrinsic that is declared and never ran is a failure of level 10.</p>"
+        f"<p>{usage.multiply_adds:,.0f} multiply-adds were executed, {percent(usage.share)} of them in intrinsics, the"
+        f" others in plain loops{unknown}. A rule or an intrinsic that is declared and never ran is a failure of level"
+        " 10.</p>"
     )
     rows = [_cells(rule_row(name, r, usage), 1, not r.launches) for name, r in usage.rules.items()]
     yield from _table("rules", RULES, rows)
     if usage.intrinsics:
-        yield "<p>Of the cases that were made for an intrinsic, those in which it stood: one whole tile, ragged ones, several.</p>"
-        yield from _table("intrinsics", INTRINSICS, [_cells(intrinsic_row(name, i, usage), 2, not i.launches) for name, i in usage.intrinsics.items()])
+        yield (
+            "<p>Of the cases that were made for an intrinsic, those in which it stood: one whole tile, ragged ones,"
+            " several.</p>"
+        )
+        yield from _table(
+            "intrinsics",
+            INTRINSICS,
+            [_cells(intrinsic_row(name, i, usage), 2, not i.launches) for name, i in usage.intrinsics.items()],
+        )
     if usage.products:
         yield "<p>Launches of kernels that multiply and add:</p>"
         levels = sorted(usage.products.items())
-        rows = [_cells((str(n), LEVELS[n][0], str(p.launches), str(p.by_intrinsics), percent(p.share)), 2) for n, p in levels]
+        rows = [
+            _cells((str(n), LEVELS[n][0], str(p.launches), str(p.by_intrinsics), percent(p.share)), 2)
+            for n, p in levels
+        ]
         yield from _table("products", ["level", "name", "launches", "by intrinsics", "share"], rows)
-        without = [_cells((str(n), what, str(times)), 2) for n, p in levels for what, times in sorted(p.without.items(), key=lambda item: -item[1])]
+        without = [
+            _cells((str(n), what, str(times)), 2)
+            for n, p in levels
+            for what, times in sorted(p.without.items(), key=lambda item: -item[1])
+        ]
         if without:
             yield "<p>Those in which no intrinsic multiplies:</p>"
             yield from _table("without", ["level", "kernel", "launches"], without)
@@ -158,4 +242,10 @@ def _table(name: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     """Cells are HTML with their `td`."""
     head = "".join(('<th class="number">' if c in NUMBERS else "<th>") + f"{escape(c)}</th>" for c in columns)
     style = ' class="claims"' if name == "claims" else ""
-    return [f'<table id="{name}"{style}>', f"<thead><tr>{head}</tr></thead>", "<tbody>", *("<tr>" + "".join(row) + "</tr>" for row in rows), "</tbody></table>"]
+    return [
+        f'<table id="{name}"{style}>',
+        f"<thead><tr>{head}</tr></thead>",
+        "<tbody>",
+        *("<tr>" + "".join(row) + "</tr>" for row in rows),
+        "</tbody></table>",
+    ]

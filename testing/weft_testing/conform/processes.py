@@ -11,4 +11,11 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     """Runs Python with arguments and returns when it is done."""
     path = os.pathsep.join(p for p in sys.path if p)
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path, **environment}, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )

@@ -26,7 +26,9 @@ def kit() -> Kit:
 class Recorder:
     """The plugin of pytest: one for each run."""
 
-    def __init__(self, kit: Kit, report: Report, on_result: Callable[[Result, int, int], None] | None, traceback: bool = False) -> None:
+    def __init__(
+        self, kit: Kit, report: Report, on_result: Callable[[Result, int, int], None] | None, traceback: bool = False
+    ) -> None:
         self.kit, self.report, self.on_result, self.traceback = kit, report, on_result, traceback
         _running[:] = [kit]
         self.total = 0
@@ -55,7 +57,11 @@ class Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed and self.broken is None:
-            self.broken = PluginError(f"{self.report.subject}: the cases of a level cannot be made", where=str(report.nodeid), why=str(report.longrepr)[-2000:])
+            self.broken = PluginError(
+                f"{self.report.subject}: the cases of a level cannot be made",
+                where=str(report.nodeid),
+                why=str(report.longrepr)[-2000:],
+            )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         setup_trouble = report.when == "setup" and not report.passed
@@ -65,7 +71,9 @@ class Recorder:
         check, _, subject = name.partition("[")
         level = self.levels[Path(path).stem]
         outcome, message = self._outcome(report)
-        result = Result(level, check.removeprefix("test_"), subject.removesuffix("]"), outcome, message, report.duration)
+        result = Result(
+            level, check.removeprefix("test_"), subject.removesuffix("]"), outcome, message, report.duration
+        )
         self.report.results.append(result)
         if self.on_result is not None:
             self.on_result(result, len(self.report.results), self.total)

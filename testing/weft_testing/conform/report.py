@@ -19,9 +19,15 @@ LEVELS: Mapping[int, tuple[str, str]] = {
     5: ("graphs", "fusion, layouts, constants, symbolic sizes"),
     6: ("models", "whole models"),
     7: ("determinism", "the same code under any hash seed, the same result twice"),
-    8: ("faults", "device out of memory, copies and launches that fail: an error that names it, and the next call works"),
+    8: (
+        "faults",
+        "device out of memory, copies and launches that fail: an error that names it, and the next call works",
+    ),
     9: ("speed", "no kernel is slower than a multiple of the interpreter"),
-    10: ("tiles", "every intrinsic and rule that the target declares is at work: whole, ragged and several tiles, full memories"),
+    10: (
+        "tiles",
+        "every intrinsic and rule that the target declares is at work: whole, ragged and several tiles, full memories",
+    ),
 }
 """Number → name (of the module of tests) and what is looked at."""
 
@@ -50,16 +56,20 @@ class Result:
         return f"{self.check}[{self.subject}]" if self.subject else self.check
 
     def __str__(self) -> str:
-        return f"level {self.level} ({LEVELS[self.level][0]}): {self.name}" + (f"\n{_indented(self.message)}" if self.message else "")
+        return f"level {self.level} ({LEVELS[self.level][0]}): {self.name}" + (
+            f"\n{_indented(self.message)}" if self.message else ""
+        )
 
 
 @dataclass
 class Share:
-    """How much of a model was on the target, in nodes and in multiply-adds, and why the other nodes were not: reason → how many.
+    """How much of a model was on the target, in nodes and in multiply-adds, and why the other nodes were not: reason →
+    how many.
 
-    Whatever the target takes is on it when the model is checked. `by_cost` is the share that it has of the multiply-adds where its times, those of
-    copies and those of the host's processor are weighed; None where there is no other target. `by_intrinsics` is the share that intrinsics have of the
-    multiply-adds that its kernels execute, the rest being plain loops; None where no intrinsic of the target multiplies.
+    Whatever the target takes is on it when the model is checked. `by_cost` is the share that it has of the
+    multiply-adds where its times, those of copies and those of the host's processor are weighed; None where there is no
+    other target. `by_intrinsics` is the share that intrinsics have of the multiply-adds that its kernels execute, the
+    rest being plain loops; None where no intrinsic of the target multiplies.
     """
 
     model: str
@@ -74,7 +84,11 @@ class Share:
     @property
     def text(self) -> str:
         """The shares, for people."""
-        weighed = "" if self.by_cost is None or round(self.by_cost, 3) == round(self.share, 3) else f" ({self.by_cost:.1%} if time is weighed)"
+        weighed = (
+            ""
+            if self.by_cost is None or round(self.by_cost, 3) == round(self.share, 3)
+            else f" ({self.by_cost:.1%} if time is weighed)"
+        )
         inside = "" if self.by_intrinsics is None else f" ({self.by_intrinsics:.1%} of these by intrinsics)"
         return f"{self.share:.1%}{weighed}{inside}"
 
@@ -126,8 +140,16 @@ class Report:
     def verdict(self) -> str:
         """In words. Only who was asked everything conforms."""
         if self.passed and self.unasked:
-            return f"passes what was asked: {'; '.join(self.unasked)} not asked, so this does not say whether it conforms"
-        return "conforms" if self.passed else f"does not conform: {len(self.failed)} check(s) failed" if self.failed else "was not checked"
+            return (
+                f"passes what was asked: {'; '.join(self.unasked)} not asked, so this does not say whether it conforms"
+            )
+        return (
+            "conforms"
+            if self.passed
+            else f"does not conform: {len(self.failed)} check(s) failed"
+            if self.failed
+            else "was not checked"
+        )
 
     @property
     def unasked(self) -> list[str]:
@@ -158,7 +180,11 @@ class Report:
 
     def reasons(self, op: str) -> Counter[str]:
         """Why samples of an operator were declined: reason → how many."""
-        return Counter(r.message for r in self.results if r.check == "sample" and r.outcome == "declined" and r.level == 3 and r.subject.split(" ")[0] == op)
+        return Counter(
+            r.message
+            for r in self.results
+            if r.check == "sample" and r.outcome == "declined" and r.level == 3 and r.subject.split(" ")[0] == op
+        )
 
     def skipped(self, level: int) -> Counter[str]:
         """Why checks of a level were skipped: reason → how many."""
@@ -172,8 +198,8 @@ class Report:
         return f"'{self.target}' takes part in none of the models: it may conform, and yet nobody's model runs on it"
 
     def compare(self, before: Mapping[str, Any]) -> None:
-        """Adds a failure for everything that passed in an earlier report (`as_data`) and is not claimed any more: declined or skipped, or fewer nodes of a
-        model of as many. What either run did not check is not compared."""
+        """Adds a failure for everything that passed in an earlier report (`as_data`) and is not claimed any more:
+        declined or skipped, or fewer nodes of a model of as many. What either run did not check is not compared."""
         passed = {(r["level"], r["name"]) for r in before["results"] if r["outcome"] == "passed"}
         lost = [r for r in self.results if (r.level, r.name) in passed and r.outcome in ("declined", "skipped")]
         first: dict[str, Result] = {}
@@ -200,30 +226,55 @@ class Report:
         for level in self.levels:
             counts = self.counts(level)
             words = ", ".join(f"{counts[o]} {o}" for o in OUTCOMES if counts[o])
-            lines.append(f"level {level} {LEVELS[level][0]:12} {self.state(level):17} {self.seconds_of(level):6.1f} s  {words}")
+            lines.append(
+                f"level {level} {LEVELS[level][0]:12} {self.state(level):17} {self.seconds_of(level):6.1f} s  {words}"
+            )
             lines += [f"    skipped: {count} × {reason}" for reason, count in self.skipped(level).items()]
         for share in self.shares:
-            lines.append(f"{share.model}: {share.text} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of {share.nodes} nodes")
+            lines.append(
+                f"{share.model}: {share.text} of {share.multiply_adds / 1e6:,.2f} M multiply-adds, {share.taken} of"
+                f" {share.nodes} nodes"
+            )
             lines += [f"    elsewhere: {count} × {reason}" for reason, count in share.declined.items()]
         lines += self.work()
-        lines.append(f"{self.subject} {self.verdict} ({len(self.results)} checks, {self.seconds:.0f} s{', quick' if self.quick else ''})")
+        lines.append(
+            f"{self.subject} {self.verdict} ({len(self.results)} checks, {self.seconds:.0f}"
+            f" s{', quick' if self.quick else ''})"
+        )
         return "\n".join(lines)
 
     def work(self) -> list[str]:
         """What rules and intrinsics did, as lines of text; none where nothing was launched."""
         if not self.usage:
             return []
-        lines = [f"schedule rules: {_number(self.usage.multiply_adds)} multiply-adds, {percent(self.usage.share)} of them in intrinsics"]
+        lines = [
+            f"schedule rules: {_number(self.usage.multiply_adds)} multiply-adds, {percent(self.usage.share)} of them in"
+            " intrinsics"
+        ]
         if self.usage.unknown:
-            lines.append(f"    and {self.usage.unknown} launches that multiply as often as only data tell, which are not counted")
+            lines.append(
+                f"    and {self.usage.unknown} launches that multiply as often as only data tell, which are not counted"
+            )
         lines += _columns([RULES, *(rule_row(name, r, self.usage) for name, r in self.usage.rules.items())])
         if self.usage.intrinsics:
-            lines += ["intrinsics:", *_columns([INTRINSICS, *(intrinsic_row(name, i, self.usage) for name, i in self.usage.intrinsics.items())])]
+            lines += [
+                "intrinsics:",
+                *_columns(
+                    [INTRINSICS, *(intrinsic_row(name, i, self.usage) for name, i in self.usage.intrinsics.items())]
+                ),
+            ]
         for level, p in sorted(self.usage.products.items()):
-            lines.append(f"launches with products, level {level} {LEVELS[level][0]}: {p.by_intrinsics} of {p.launches} by intrinsics ({percent(p.share)})")
+            lines.append(
+                f"launches with products, level {level} {LEVELS[level][0]}: {p.by_intrinsics} of {p.launches} by"
+                f" intrinsics ({percent(p.share)})"
+            )
             often = sorted(p.without.items(), key=lambda item: -item[1])
             lines += [f"    none in {times} × {what}" for what, times in often[:MOST_SHOWN]]
-            lines += [f"    none in {sum(n for _, n in often[MOST_SHOWN:])} of {len(often) - MOST_SHOWN} other kinds"] if len(often) > MOST_SHOWN else []
+            lines += (
+                [f"    none in {sum(n for _, n in often[MOST_SHOWN:])} of {len(often) - MOST_SHOWN} other kinds"]
+                if len(often) > MOST_SHOWN
+                else []
+            )
         return lines
 
     def as_data(self) -> dict[str, Any]:
@@ -238,10 +289,19 @@ class Report:
             "passed": self.passed,
             "seconds": round(self.seconds, 3),
             "levels": [
-                {"level": n, "name": LEVELS[n][0], "state": self.state(n), "seconds": round(self.seconds_of(n), 3), "counts": dict(self.counts(n))}
+                {
+                    "level": n,
+                    "name": LEVELS[n][0],
+                    "state": self.state(n),
+                    "seconds": round(self.seconds_of(n), 3),
+                    "counts": dict(self.counts(n)),
+                }
                 for n in self.levels
             ],
-            "claims": {op: {d: {"computed": a, "declined": b} for d, (a, b) in by.items()} for op, by in sorted(self.claims.items())},
+            "claims": {
+                op: {d: {"computed": a, "declined": b} for d, (a, b) in by.items()}
+                for op, by in sorted(self.claims.items())
+            },
             "models": [vars(s) for s in self.shares],
             **self.usage.as_data(),
             "results": [{"name": r.name, **vars(r)} for r in self.results],
@@ -262,7 +322,14 @@ INTRINSICS = ("intrinsic", "dtypes", "launches", "multiply-adds", "share", "whol
 def rule_row(name: str, use: RuleUse, usage: Usage) -> Sequence[str]:
     """The cells of a rule."""
     inside = percent(use.by_intrinsics / use.multiply_adds) if use.multiply_adds else ""
-    return name, str(use.kernels), str(use.launches), _number(use.multiply_adds), _share(use.multiply_adds, usage), inside
+    return (
+        name,
+        str(use.kernels),
+        str(use.launches),
+        _number(use.multiply_adds),
+        _share(use.multiply_adds, usage),
+        inside,
+    )
 
 
 def intrinsic_row(name: str, use: IntrinsicUse, usage: Usage) -> Sequence[str]:
@@ -289,4 +356,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows under one another: the first column and texts to the left, numbers to the right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     left = [k == 0 or any(row[k][:1].isalpha() for row in rows[1:]) for k in range(len(widths))]
-    return ["    " + "  ".join(cell.ljust(w) if on else cell.rjust(w) for cell, w, on in zip(row, widths, left)).rstrip() for row in rows]
+    return [
+        "    " + "  ".join(cell.ljust(w) if on else cell.rjust(w) for cell, w, on in zip(row, widths, left)).rstrip()
+        for row in rows
+    ]

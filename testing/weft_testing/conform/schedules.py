@@ -27,7 +27,8 @@ MOST_STEPS = 20_000
 
 
 def test_intrinsic(kit: Kit, intrinsic: Intrinsic) -> None:
-    """The code agrees with the meaning: interpreted, and compiled and run where the target compiles what it is tried in and its device is here."""
+    """The code agrees with the meaning: interpreted, and compiled and run where the target compiles what it is tried in
+    and its device is here."""
     if kit.native:
         check_intrinsic(intrinsic, kit.target)
         return
@@ -69,7 +70,10 @@ def test_program(kit: Kit, case: Case) -> None:
             try:
                 got = _interpret(program, flat, functions)
             except Exception as error:  # noqa: BLE001 - the interpreter checks every access
-                kit.fail(f"kernel '{name}' ({kernel.rule}), {stage}, cannot be interpreted", f"{type(error).__name__}: {error}")
+                kit.fail(
+                    f"kernel '{name}' ({kernel.rule}), {stage}, cannot be interpreted",
+                    f"{type(error).__name__}: {error}",
+                )
             shaped = [g.reshape(w.shape) for g, w in zip(got, want)]
             kit.compare(f"kernel '{name}' ({kernel.rule}), {stage} and interpreted,", shaped, want, case.tolerance())
         if kernel.trace is not None:
@@ -107,7 +111,9 @@ def _replay(kit: Kit, name: str, kernel: Kernel) -> None:
 def _inputs(program: Program, sample: list[Any]) -> list[Any]:
     """The sample's arrays where the kernel takes them as they are, else random ones."""
     shapes = [[int(str(d)) for d in b.shape] for b in program.inputs]
-    if [a.dtype for a in sample] == [b.dtype.numpy for b in program.inputs] and [a.size for a in sample] == [math.prod(s) for s in shapes]:
+    if [a.dtype for a in sample] == [b.dtype.numpy for b in program.inputs] and [a.size for a in sample] == [
+        math.prod(s) for s in shapes
+    ]:
         return [np.ascontiguousarray(a).reshape(s) for a, s in zip(sample, shapes)]
     return [_values(s, b.dtype, k) for k, (b, s) in enumerate(zip(program.inputs, shapes))]
 

@@ -39,22 +39,29 @@ def run(
         on_result: called after each check with it, its number and how many there are.
         baseline: an earlier report's `as_data`: what passed then and is declined or skipped now is a failure.
         traceback: messages of failures end with where the error was raised.
-        budget: multiply-adds of a case that is made for the target's intrinsics and memories, 1 or more; one tile may have more. None: `made.BUDGET`.
+        budget: multiply-adds of a case that is made for the target's intrinsics and memories, 1 or more; one tile may
+        have more. None: `made.BUDGET`.
 
     Raises:
         PluginError: pytest is not installed.
-        InputError: no such level, a budget below 1, a keyword that is no expression, or a baseline that is none of this target.
+        InputError: no such level, a budget below 1, a keyword that is no expression, or a baseline that is none of this
+        target.
     """
     try:
         import pytest
     except ImportError:
-        raise PluginError("the conformance kit runs on pytest, which is not installed", hint="pip install pytest") from None
+        raise PluginError(
+            "the conformance kit runs on pytest, which is not installed", hint="pip install pytest"
+        ) from None
     from weft_testing.conform.kit import Kit
     from weft_testing.conform.recorder import Recorder
 
     unknown = [n for n in levels if n not in LEVELS]
     if unknown:
-        raise InputError(f"there is no level {unknown[0]}", hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()))
+        raise InputError(
+            f"there is no level {unknown[0]}",
+            hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()),
+        )
     if baseline is not None:
         require_baseline(baseline, target)
     budget = BUDGET if budget is None else budget
@@ -68,14 +75,27 @@ def run(
         # A target that cannot be resolved has failed the first level, whichever was asked for.
         report.levels = tuple(sorted({1, *report.levels}))
         report.owner = _owner(target)
-        report.results.append(Result(1, "target_resolves", "", "failed", f"{report.subject}: {type(error).__name__}: {error}"))
+        report.results.append(
+            Result(1, "target_resolves", "", "failed", f"{report.subject}: {type(error).__name__}: {error}")
+        )
         report.seconds = time.perf_counter() - began
         return report
     report.owner, report.claims, report.shares, report.usage = kit.owner, kit.claims, kit.shares, kit.ledger.usage
     session = Recorder(kit, report, on_result, traceback)
     folder = Path(__file__).parent
     files = [str(folder / f"{LEVELS[n][0]}.py") for n in report.levels]
-    options = ["-c", os.devnull, "--rootdir", str(folder), "--import-mode=importlib", "-o", "python_files=*.py", "-p", "no:cacheprovider", "-q"]
+    options = [
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+        "--import-mode=importlib",
+        "-o",
+        "python_files=*.py",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+    ]
     with _alone():
         status = pytest.main([*options, *(["-k", keyword] if keyword else []), *files], plugins=[session])
     report.seconds = time.perf_counter() - began
@@ -97,7 +117,11 @@ def require_baseline(data: Mapping[str, Any], target: str) -> None:
     if not isinstance(data, Mapping) or not {"target", "results", "models"} <= data.keys():
         raise InputError("the baseline is no report of `weft conform`", hint="give a file that --json has written")
     if " ".join(str(data["target"]).split()) != " ".join(target.split()):
-        raise InputError(f"the baseline is of another target: '{data['target']}'", where=target, hint="write one of this target with --json")
+        raise InputError(
+            f"the baseline is of another target: '{data['target']}'",
+            where=target,
+            hint="write one of this target with --json",
+        )
 
 
 def _owner(target: str) -> str:

@@ -1,4 +1,5 @@
-"""Level 9: disasters only. What is measured is the fastest of several runs, in turn with the interpreter, which is slow on every machine alike."""
+"""Level 9: disasters only. What is measured is the fastest of several runs, in turn with the interpreter, which is slow
+on every machine alike."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def test_sample(kit: Kit, case: Case) -> None:
             return
         if attempt and seconds > BUSY * allowed:
             break
-    kit.fail(f"{case.name} takes {seconds:.3g} s, {allowed:.3g} s are allowed", f"{FLOOR} s and {kit.patience * TIMES:g} times what the interpreter takes")
+    kit.fail(
+        f"{case.name} takes {seconds:.3g} s, {allowed:.3g} s are allowed",
+        f"{FLOOR} s and {kit.patience * TIMES:g} times what the interpreter takes",
+    )
 
 
 def fastest(run: Callable[[], Any], times: int) -> float:

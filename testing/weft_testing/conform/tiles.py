@@ -1,4 +1,5 @@
-"""Level 10: what the target declares is at work: every intrinsic and rule, in whole, ragged and several tiles, and every memory full."""
+"""Level 10: what the target declares is at work: every intrinsic and rule, in whole, ragged and several tiles, and
+every memory full."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_meaning(kit: Kit, meaning: Meaning) -> None:
     program = lower_tensors(meaning.inputs, [meaning.tensor])
     arrays = meaning.arrays()
     try:
-        (got,), counted = run_kernel(kit, program, [a.reshape([int(str(d)) for d in b.shape]) for a, b in zip(arrays, program.inputs)])
+        (got,), counted = run_kernel(
+            kit, program, [a.reshape([int(str(d)) for d in b.shape]) for a, b in zip(arrays, program.inputs)]
+        )
     except (ScheduleError, CodegenError, LoweringError) as error:
         kit.note([meaning.intrinsic], meaning.kind, (), f"{meaning.name}: declined: {error.why or error.what}")
         kit.decline(str(error))
@@ -94,7 +97,9 @@ def _compiled(kit: Kit, case: Made) -> Compiled:
     """Raises Declined where the target computes nothing of it."""
     compiled = kit.compile(case.build())
     if not compiled.kernels:
-        reasons = reasons_elsewhere(compiled.placement, kit.target.target.kind) if compiled.placement is not None else {}
+        reasons = (
+            reasons_elsewhere(compiled.placement, kit.target.target.kind) if compiled.placement is not None else {}
+        )
         raise Declined("; ".join(reasons) or "none of its kernels is the target's")
     return compiled
 

@@ -1,7 +1,9 @@
-"""What a target's rules and intrinsics do in the kernels that are launched: launches and multiply-adds, counted on the scheduled programs.
+"""What a target's rules and intrinsics do in the kernels that are launched: launches and multiply-adds, counted on the
+scheduled programs.
 
-A multiply-add is a product of two elements that is added to a sum. Those in a block that an intrinsic has taken the place of are the intrinsic's, as many as
-its meaning has; those in any other block are plain loops'. Padding that is multiplied counts: it is what the kernel executes, not what the model asks for.
+A multiply-add is a product of two elements that is added to a sum. Those in a block that an intrinsic has taken the
+place of are the intrinsic's, as many as its meaning has; those in any other block are plain loops'. Padding that is
+multiplied counts: it is what the kernel executes, not what the model asks for.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class Products:
     """Launches of one level of kernels that multiply and add, and those of them in which intrinsics do.
 
     Attributes:
-        without: kernel with its shapes and its rule → launches in which no intrinsic multiplies, of a target that has such.
+        without: kernel with its shapes and its rule → launches in which no intrinsic multiplies, of a target that has
+        such.
     """
 
     launches: int = 0
@@ -113,7 +116,10 @@ class Usage:
         return {
             "rules": {name: vars(r) for name, r in self.rules.items()},
             "intrinsics": {
-                name: {**vars(i), "cases": {kind: {"used": used, "made": made} for kind, (used, made) in i.cases.items()}}
+                name: {
+                    **vars(i),
+                    "cases": {kind: {"used": used, "made": made} for kind, (used, made) in i.cases.items()},
+                }
                 for name, i in self.intrinsics.items()
             },
             "products": {str(level): vars(p) for level, p in sorted(self.products.items())},
@@ -156,20 +162,27 @@ class Counted:
         """Of so many launches of each."""
         plain, found, multiplies, inside, known = 0.0, dict[str, float](), False, False, True
         for counted, times in launches:
-            multiplies, inside, known = multiplies or counted.multiplies, inside or counted.inside, known and counted.known
+            multiplies, inside, known = (
+                multiplies or counted.multiplies,
+                inside or counted.inside,
+                known and counted.known,
+            )
             plain += times * counted.plain
             for name, multiply_adds in counted.intrinsics.items():
                 found[name] = found.get(name, 0.0) + times * multiply_adds
         return cls(plain, found, multiplies, inside, known)
 
 
-def count(program: Program, intrinsics: Mapping[str, Intrinsic], dims: Mapping[str, int], lowered: Program | None = None) -> Counted:
+def count(
+    program: Program, intrinsics: Mapping[str, Intrinsic], dims: Mapping[str, int], lowered: Program | None = None
+) -> Counted:
     """Of one launch of a scheduled program.
 
     Args:
         intrinsics: the target's, by name.
         dims: sizes of the program's dims; where one is missing, the intrinsics count as used, and no multiply-adds.
-        lowered: the program after the loop passes, which may have put instructions of an intrinsic in the place of plain loops. The multiply-adds that
+        lowered: the program after the loop passes, which may have put instructions of an intrinsic in the place of
+        plain loops. The multiply-adds that
             loops then lack are that intrinsic's, of several theirs by how often their instructions are executed.
     """
     later = {} if lowered is None else {i.name: i for i in called(lowered, intrinsics.values())}
@@ -179,7 +192,13 @@ def count(program: Program, intrinsics: Mapping[str, Intrinsic], dims: Mapping[s
     left = None if lowered is None or not new else statements(lowered, dims)
     if steps is None or (new and left is None):
         inside = any(is_product(intrinsics[name]) for name in found if name in intrinsics)
-        return Counted(0.0, found, inside or any(products_in(s) for s in walk_stmts(program.body) if isinstance(s, Store)), inside, False)
+        return Counted(
+            0.0,
+            found,
+            inside or any(products_in(s) for s in walk_stmts(program.body) if isinstance(s, Store)),
+            inside,
+            False,
+        )
     for e in steps:
         name = e.block.annotation(ANNOTATION)
         if name is None:
@@ -241,7 +260,11 @@ def _multiplies(product: Mul, target: str) -> bool:
 def is_product(intrinsic: Intrinsic) -> bool:
     """Whether it adds up products of its operands."""
     reduce = intrinsic.reduction
-    return reduce is not None and reduce.reducer.name == "sum" and any(isinstance(n, Mul) and _factors(n) for v in reduce.values for n in walk(v))
+    return (
+        reduce is not None
+        and reduce.reducer.name == "sum"
+        and any(isinstance(n, Mul) and _factors(n) for v in reduce.values for n in walk(v))
+    )
 
 
 def _factors(product: Mul) -> bool:
@@ -249,7 +272,8 @@ def _factors(product: Mul) -> bool:
 
 
 def products_of(intrinsic: Intrinsic, executed: Executed) -> float:
-    """Multiply-adds of one execution of a block that an intrinsic has taken the place of; of lengths that vary, on average."""
+    """Multiply-adds of one execution of a block that an intrinsic has taken the place of; of lengths that vary, on
+    average."""
     if not is_product(intrinsic):
         return 0.0
     lengths = dict(zip(intrinsic.lengths, lengths_in(intrinsic, executed.block)))
@@ -260,10 +284,13 @@ def products_of(intrinsic: Intrinsic, executed: Executed) -> float:
 
 
 def lengths_in(intrinsic: Intrinsic, block: Block) -> Sequence[Expr]:
-    """The lengths with which a block calls an intrinsic's instruction, its last arguments; none where it has none, or no call."""
+    """The lengths with which a block calls an intrinsic's instruction, its last arguments; none where it has none, or
+    no call."""
     if not intrinsic.lengths:
         return ()
-    calls = [s.call for s in walk_stmts(block.body) if isinstance(s, Evaluate) and len(s.call.args) >= len(intrinsic.lengths)]
+    calls = [
+        s.call for s in walk_stmts(block.body) if isinstance(s, Evaluate) and len(s.call.args) >= len(intrinsic.lengths)
+    ]
     return calls[0].args[-len(intrinsic.lengths) :] if calls else ()
 
 
@@ -283,13 +310,25 @@ def launched(executable: Executable) -> Counter[str]:
     steps = [*manifest.steps, *(s for plan in manifest.plans for s in plan.steps)]
     found: Counter[str] = Counter()
     for s in steps:
-        found.update(s.items if isinstance(s, Native) else [launch.kernel for launch in s.launches] if isinstance(s, DeviceCall) else ())
+        found.update(
+            s.items
+            if isinstance(s, Native)
+            else [launch.kernel for launch in s.launches]
+            if isinstance(s, DeviceCall)
+            else ()
+        )
     return found
 
 
 def sizes_of(executable: Executable, inputs: Mapping[str, Any]) -> dict[str, int]:
     """What the symbols in the shapes of inputs are."""
-    return {d: n for info in executable.inputs if info.name in inputs for d, n in zip(info.shape, inputs[info.name].shape) if isinstance(d, str)}
+    return {
+        d: n
+        for info in executable.inputs
+        if info.name in inputs
+        for d, n in zip(info.shape, inputs[info.name].shape)
+        if isinstance(d, str)
+    }
 
 
 @dataclass
@@ -345,4 +384,3 @@ class Ledger:
     def why_not(self, rule: str, most: int = 4) -> list[str]:
         """Why a rule did not take the kernels that there were, the most frequent reasons first."""
         return [f"{times} × {why}" for why, times in self.reasons.get(rule, Counter[str]()).most_common(most)]
-

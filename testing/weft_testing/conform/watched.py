@@ -1,4 +1,5 @@
-"""A device in a device: what it is asked passes through, its buffers lie between guards and begin as rubbish, and it can be made to fail."""
+"""A device in a device: what it is asked passes through, its buffers lie between guards and begin as rubbish, and it
+can be made to fail."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ class _Piece:
 class Watched(Device):
     """See the module.
 
-    `fault`: called before each operation with its name ("allocate", "write", "read", "load", "launch", "synchronize"); what it raises, happens.
-    `limit`: bytes that it has from now on, if fewer than it has.
-    `guard`: bytes on both sides of each piece of memory: a whole number of those that buffers are aligned to, and of no higher power of two.
+    `fault`: called before each operation with its name ("allocate", "write", "read", "load", "launch", "synchronize");
+    what it raises, happens. `limit`: bytes that it has from now on, if fewer than it has.
+    `guard`: bytes on both sides of each piece of memory: a whole number of those that buffers are aligned to, and of no
+    higher power of two.
     """
 
     def __init__(self, device: Device) -> None:
@@ -94,7 +96,10 @@ class Watched(Device):
             ends = Slice(piece.memory, 0, self.guard), Slice(piece.memory, self.guard + b.memory.size, self.guard)
             for end, guard, where in zip(ends, piece.guards, ("before", "beyond")):
                 if not np.array_equal(self._peek(end), guard):
-                    raise ExecutionError(f"kernel '{kernel}' wrote {where} buffer {k} on device '{self.name}'", why=f"the buffer has {b.bytes} bytes")
+                    raise ExecutionError(
+                        f"kernel '{kernel}' wrote {where} buffer {k} on device '{self.name}'",
+                        why=f"the buffer has {b.bytes} bytes",
+                    )
 
     def synchronize(self) -> None:
         self.fault("synchronize")

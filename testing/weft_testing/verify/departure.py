@@ -1,4 +1,5 @@
-"""The first node of a graph whose value is not that of another source: of the graph before a pass, or of an engine that runs the same model."""
+"""The first node of a graph whose value is not that of another source: of the graph before a pass, or of an engine that
+runs the same model."""
 
 from __future__ import annotations
 
@@ -25,9 +26,15 @@ class Departure:
 
 
 def first_departure(
-    graph: Graph, inputs: Inputs, known: Collection[str], other: Callable[[str], Any], bound: Bound, symbols: Mapping[str, int] | None = None
+    graph: Graph,
+    inputs: Inputs,
+    known: Collection[str],
+    other: Callable[[str], Any],
+    bound: Bound,
+    symbols: Mapping[str, int] | None = None,
 ) -> Departure | None:
-    """Evaluates `graph`, every node on the other source's values as far as it knows them: what departs does so by itself.
+    """Evaluates `graph`, every node on the other source's values as far as it knows them: what departs does so by
+    itself.
 
     Args:
         known: names of the values that the other source has.
@@ -52,7 +59,9 @@ def first_departure(
             difference = compare(results[k], theirs, allowed)
             if difference.wrong and not found:
                 found.append(Departure(node, value.name, difference))
-            if difference.at is not None or not difference.wrong:  # the same type: what follows is judged on the same ground
+            if (
+                difference.at is not None or not difference.wrong
+            ):  # the same type: what follows is judged on the same ground
                 results[k] = theirs
         return tuple(results)
 
@@ -71,7 +80,9 @@ def _relative(error: float, array: Any) -> float:
 class Values:
     """The values of a graph by name, as its evaluation comes to them; one is held until it is asked for."""
 
-    def __init__(self, graph: Graph, inputs: Inputs, wanted: Collection[str], symbols: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, inputs: Inputs, wanted: Collection[str], symbols: Mapping[str, int] | None = None
+    ) -> None:
         self.names = {v.name for n in graph.nodes for v in n.outputs} & set(wanted)
         self._walk: Iterator[tuple[Node, tuple[Any, ...]]] = steps(graph, inputs, symbols)
         self._held: dict[str, Any] = {}
@@ -86,7 +97,8 @@ class Values:
 
 
 def comparable(a: Type, b: Type) -> bool:
-    """Whether two values of one name may be held against each other: their types are the same, but for how they are stored."""
+    """Whether two values of one name may be held against each other: their types are the same, but for how they are
+    stored."""
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.with_layout(None) == b.with_layout(None)
     return a == b

@@ -16,7 +16,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Bound:
-    """What an error may be where a user says so, as numpy's allclose has it: `atol` + `rtol` · |expected|. None: that is for the operators to say."""
+    """What an error may be where a user says so, as numpy's allclose has it: `atol` + `rtol` · |expected|. None: that
+    is for the operators to say."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -39,7 +40,8 @@ class Difference:
 
     Attributes:
         elements: how many there are; `wrong`: of them, how many are further off than they may be.
-        absolute, ulp: the largest of all elements; ulp in units in the last place of the element that is expected, or, where that is 0, of the
+        absolute, ulp: the largest of all elements; ulp in units in the last place of the element that is expected, or,
+        where that is 0, of the
             greatest one. Infinite where one is NaN, or infinite, and the other is not.
         relative: the largest absolute one as a share of the greatest element that is expected.
         allowed: the largest that `absolute` may be.
@@ -65,7 +67,10 @@ class Difference:
         if self.at is None:
             return f"{self.got} instead of {self.want}"
         place = f"[{', '.join(map(str, self.at))}]" if self.at else "the one"
-        return f"{self.wrong} of {self.elements} elements are wrong, worst is {place}: {self.got} instead of {self.want} ({self.ulp:.3g} ulp)"
+        return (
+            f"{self.wrong} of {self.elements} elements are wrong, worst is {place}: {self.got} instead of {self.want}"
+            f" ({self.ulp:.3g} ulp)"
+        )
 
 
 def compare(got: Any, want: Any, allowed: Any = 0.0) -> Difference:
@@ -73,7 +78,8 @@ def compare(got: Any, want: Any, allowed: Any = 0.0) -> Difference:
 
     Args:
         got, want: arrays, or sequences of them, or None (an optional that holds nothing).
-        allowed: the largest absolute error, of all elements or of each. NaN is right where NaN is expected, an infinity where the same one is.
+        allowed: the largest absolute error, of all elements or of each. NaN is right where NaN is expected, an infinity
+        where the same one is.
     """
     if isinstance(got, (list, tuple)) or isinstance(want, (list, tuple)) or got is None or want is None:
         return _compare_others(got, want, allowed)
@@ -108,11 +114,22 @@ def _difference(got: Array, want: Array, errors: Array, ulps: Array, allowed: An
     if errors.size and worst > 0:
         with np.errstate(all="ignore"):
             excess = np.where(errors > 0, errors / np.maximum(limits, np.finfo(np.float64).tiny), -1.0)
-        place = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(np.isnan(excess), np.inf, excess))), errors.shape))
+        place = tuple(
+            int(i) for i in np.unravel_index(int(np.argmax(np.where(np.isnan(excess), np.inf, excess))), errors.shape)
+        )
         at = place[: want.ndim]  # complex elements are seen as two
         shown = (str(got[at]), str(want[at]))
     relative = worst / scale if scale else (np.inf if worst else 0.0)
-    return Difference(int(want.size), int(wrong.sum()), worst, float(np.max(ulps, initial=0.0)), relative, float(np.max(limits, initial=0.0)), at, *shown)
+    return Difference(
+        int(want.size),
+        int(wrong.sum()),
+        worst,
+        float(np.max(ulps, initial=0.0)),
+        relative,
+        float(np.max(limits, initial=0.0)),
+        at,
+        *shown,
+    )
 
 
 def _compare_others(got: Any, want: Any, allowed: Any) -> Difference:
@@ -183,4 +200,10 @@ def _real(array: Array) -> Array:
         flat = np.ascontiguousarray(array)
         return flat.view(flat.real.dtype).reshape(*array.shape, 2).astype(np.longdouble)
     wide = widen(array)
-    return wide.astype(np.longdouble) if array.dtype.itemsize == 8 and wide.dtype.kind in "iu" else wide.astype(np.float64) if wide.dtype.kind in "iu" else wide
+    return (
+        wide.astype(np.longdouble)
+        if array.dtype.itemsize == 8 and wide.dtype.kind in "iu"
+        else wide.astype(np.float64)
+        if wide.dtype.kind in "iu"
+        else wide
+    )

@@ -1,4 +1,5 @@
-"""What one target computes of a model: its graph after every pass, and its kernels, each run by itself on the inputs that it got."""
+"""What one target computes of a model: its graph after every pass, and its kernels, each run by itself on the inputs
+that it got."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ Visit: TypeAlias = "Callable[[Part, list[Any], Mapping[str, int]], list[Any]]"
 
 @dataclass
 class Parts:
-    """A model for its targets. `graph` is that of its regions, or the one part's `grouped`; `bodies` what branches and loops run."""
+    """A model for its targets. `graph` is that of its regions, or the one part's `grouped`; `bodies` what branches and
+    loops run."""
 
     graph: Graph
     parts: list[Part]
@@ -118,7 +120,8 @@ class Parts:
         return replace(found, by_node=by_node, bodies=bodies)
 
     def walk(self, inputs: Inputs, visit: Visit, symbols: Mapping[str, int] | None = None) -> list[Any]:
-        """Evaluates the model part by part: `visit` gives a part's outputs for its inputs, those of loops at every trip. Returns the model's outputs."""
+        """Evaluates the model part by part: `visit` gives a part's outputs for its inputs, those of loops at every
+        trip. Returns the model's outputs."""
         if not self.placed:
             (part,) = self.parts
             named = inputs if isinstance(inputs, Mapping) else dict(zip((v.name for v in part.graph.inputs), inputs))
@@ -194,11 +197,17 @@ class Trial:
 
     def stored_inputs(self, buffers: Sequence[Buffer]) -> list[Array]:
         """The inputs as these parameters of a program hold them."""
-        return [stored(v, a).reshape(buffer_shape(b, self.dims)) for v, a, b in zip(self.body.inputs, self.arrays, buffers, strict=True)]
+        return [
+            stored(v, a).reshape(buffer_shape(b, self.dims))
+            for v, a, b in zip(self.body.inputs, self.arrays, buffers, strict=True)
+        ]
 
     def judge(self, outputs: Sequence[Array]) -> list[Difference]:
         """Results of a program, in its shapes, against what should come out."""
-        return [_judge(v, a, w, allowed) for v, a, w, allowed in zip(self.body.outputs, outputs, self.want, self.allowed, strict=True)]
+        return [
+            _judge(v, a, w, allowed)
+            for v, a, w, allowed in zip(self.body.outputs, outputs, self.want, self.allowed, strict=True)
+        ]
 
 
 def try_kernel(part: Part, node: Node, arrays: Sequence[Any], env: Mapping[str, int], bound: Bound) -> Trial:
@@ -210,7 +219,9 @@ def try_kernel(part: Part, node: Node, arrays: Sequence[Any], env: Mapping[str, 
     trial.got = [logical(v, a, w.shape) for v, a, w in zip(body.outputs, outputs, trial.want, strict=True)]
     trial.allowed = [bound.of(w) for w in trial.want] if bound.given else _own_errors(body, trial)
     trial.differences = trial.judge(outputs)
-    if trial.wrong and not bound.given:  # only now is it worth to know what rounding may do on the way through the group
+    if (
+        trial.wrong and not bound.given
+    ):  # only now is it worth to know what rounding may do on the way through the group
         trial.allowed = allowed_errors(body, given, trial.want, env)
         trial.differences = trial.judge(outputs)
     return trial
@@ -251,14 +262,25 @@ def _judge(value: Value, array: Array, want: Array, allowed: Any) -> Difference:
     padding = compare(np.where(inside, np.zeros((), held.dtype), held), np.zeros(held.shape, held.dtype))
     if not padding.wrong:
         return found
-    return Difference(padding.elements, padding.wrong, padding.absolute, padding.ulp, padding.relative, 0.0, padding.at, padding.got, "0 in padding")
+    return Difference(
+        padding.elements,
+        padding.wrong,
+        padding.absolute,
+        padding.ulp,
+        padding.relative,
+        0.0,
+        padding.at,
+        padding.got,
+        "0 in padding",
+    )
 
 
 # -- one node of a kernel ---------------------------------------------------------------------------------------------
 
 
 def first_node(trial: Trial, bound: Bound) -> tuple[Node | None, Trial]:
-    """The first node of a kernel's group that is wrong if the group ends with it, and that shorter kernel's run; none if it takes them all together."""
+    """The first node of a kernel's group that is wrong if the group ends with it, and that shorter kernel's run; none
+    if it takes them all together."""
     body = trial.body
     if len(body.nodes) == 1:
         return body.nodes[0], trial
@@ -280,7 +302,11 @@ def _up_to(trial: Trial, body: Graph, end: Node, bound: Bound) -> Trial:
     while stack:
         node = stack.pop()
         needed[id(node)] = node
-        stack += [v.producer for v in node.inputs if v is not None and v.producer is not None and id(v.producer) in inside and id(v.producer) not in needed]
+        stack += [
+            v.producer
+            for v in node.inputs
+            if v is not None and v.producer is not None and id(v.producer) in inside and id(v.producer) not in needed
+        ]
     nodes = [n for n in body.nodes if id(n) in needed]
     used = {id(v) for n in nodes for v in n.inputs if v is not None}
     given = [(v, a) for v, a in zip(body.inputs, trial.arrays) if id(v) in used]
@@ -288,6 +314,12 @@ def _up_to(trial: Trial, body: Graph, end: Node, bound: Bound) -> Trial:
     shorter = Graph(body.name, [v for v, _ in given], list(end.outputs), nodes, dict(body.symbols), names)
     outer = [Value(v.name, v.type) for v, _ in given]
     node = Node(Group(shorter), outer, [Value(v.name, v.type) for v in end.outputs], end.names)
-    part = Part(trial.part.name, trial.part.target, trial.part.graph, trial.part.grouped, Compilation(trial.part.target, cache=False))
+    part = Part(
+        trial.part.name,
+        trial.part.target,
+        trial.part.graph,
+        trial.part.grouped,
+        Compilation(trial.part.target, cache=False),
+    )
     part.compile([node])
     return try_kernel(part, node, [a for _, a in given], trial.env, bound)

@@ -18,7 +18,8 @@ from weft_testing.verify.rounding import allowed_errors
 
 @dataclass(frozen=True)
 class WrongPass:
-    """A pass after which a graph gives other results than before; `departure` is the first value that is another one, if values of both can be told."""
+    """A pass after which a graph gives other results than before; `departure` is the first value that is another one,
+    if values of both can be told."""
 
     name: str
     difference: Difference
@@ -38,11 +39,19 @@ class Passes:
     def names(self, graph: Graph) -> list[str]:
         """Those that run."""
         ran: list[str] = []
-        run_passes(copy_graph(graph), self.capabilities, self.extra, lambda name, g, seconds: ran.append(name), check=False, only=self.only)
+        run_passes(
+            copy_graph(graph),
+            self.capabilities,
+            self.extra,
+            lambda name, g, seconds: ran.append(name),
+            check=False,
+            only=self.only,
+        )
         return ran
 
     def after(self, graph: Graph, count: int) -> Graph:
-        """The graph after the first so many passes. They are run again: graphs of every pass would hold the weights of every pass."""
+        """The graph after the first so many passes. They are run again: graphs of every pass would hold the weights of
+        every pass."""
         if not count:
             return graph
         ran = 0
@@ -67,7 +76,13 @@ class _Enough(Exception):
 
 
 def first_wrong_pass(
-    graph: Graph, passes: Passes, inputs: Inputs, want: Sequence[Any], bound: Bound, show: Callable[[str], None], symbols: Mapping[str, int] | None = None
+    graph: Graph,
+    passes: Passes,
+    inputs: Inputs,
+    want: Sequence[Any],
+    bound: Bound,
+    show: Callable[[str], None],
+    symbols: Mapping[str, int] | None = None,
 ) -> WrongPass | None:
     """The first pass after which results are wrong, by bisection; None if they are right after the last one.
 
@@ -92,16 +107,22 @@ def first_wrong_pass(
     return WrongPass(names[wrong - 1], difference, _departure(before, after, inputs, bound, symbols), before, after)
 
 
-def off(graph: Graph, inputs: Inputs, want: Sequence[Any], bound: Bound, symbols: Mapping[str, int] | None = None) -> Difference:
+def off(
+    graph: Graph, inputs: Inputs, want: Sequence[Any], bound: Bound, symbols: Mapping[str, int] | None = None
+) -> Difference:
     """How far a graph's results are from those wanted: the worst of them."""
     got = evaluate(graph, inputs, symbols=symbols)
     exact = worst([compare(g, w, bound.of(w) if bound.given else 0.0) for g, w in zip(got, want, strict=True)])
     if not exact.wrong or bound.given:
         return exact
-    return worst([compare(g, w, a) for g, w, a in zip(got, want, allowed_errors(graph, inputs, got, symbols), strict=True)])
+    return worst(
+        [compare(g, w, a) for g, w, a in zip(got, want, allowed_errors(graph, inputs, got, symbols), strict=True)]
+    )
 
 
-def _departure(before: Graph, after: Graph, inputs: Inputs, bound: Bound, symbols: Mapping[str, int] | None) -> Departure | None:
+def _departure(
+    before: Graph, after: Graph, inputs: Inputs, bound: Bound, symbols: Mapping[str, int] | None
+) -> Departure | None:
     types = {v.name: v.type for n in before.nodes for v in n.outputs}
     common = {v.name for n in after.nodes for v in n.outputs if v.name in types and comparable(v.type, types[v.name])}
     values = Values(before, inputs, common, symbols)

@@ -23,8 +23,10 @@ class Blame:
     """What departed first.
 
     Attributes:
-        kind: "frontend" (the graph as it was read), "pass" (a graph pass), "kernel" (a kernel on its own inputs), "plan" (all kernels alone are right),
-            "cache" (it gave something else than a compilation now), or "rounding" (every part is right: what rounding does is amplified).
+        kind: "frontend" (the graph as it was read), "pass" (a graph pass), "kernel" (a kernel on its own inputs),
+        "plan" (all kernels alone are right),
+            "cache" (it gave something else than a compilation now), or "rounding" (every part is right: what rounding
+            does is amplified).
         target: whose it is; a frontend is nobody's.
         stage: the graph pass, or the kernel's stage; empty if it was not found out.
         node: the graph's node as text; `operator` its class; `names` what the framework calls what it came from.
@@ -62,7 +64,12 @@ class Blame:
             return f"the graph pass '{self.stage}' changes the results"
         if self.kind == "plan":
             return "every kernel is right alone, not in the whole: the plan, its memory, sizes or copies"
-        place = {"": "", "lower_group": "its lowering", "schedule": f"the schedule of the rule '{self.rule}'", "codegen": "its machine code"}
+        place = {
+            "": "",
+            "lower_group": "its lowering",
+            "schedule": f"the schedule of the rule '{self.rule}'",
+            "codegen": "its machine code",
+        }
         stage = place.get(self.stage, f"the loop pass '{self.stage}'")
         return "a kernel departs" + (f": {stage}" if stage else "")
 
@@ -93,7 +100,14 @@ class Verification:
             "inputs": self.inputs,
             "outputs": [{"name": o.name, "type": o.type, **_data(o.difference)} for o in self.outputs],
             "blames": [
-                {**vars(b), "title": b.title, "names": list(b.names), "difference": _data(b.difference), "carried": _data(b.carried)} for b in self.blames
+                {
+                    **vars(b),
+                    "title": b.title,
+                    "names": list(b.names),
+                    "difference": _data(b.difference),
+                    "carried": _data(b.carried),
+                }
+                for b in self.blames
             ],
         }
 
@@ -101,5 +115,5 @@ class Verification:
 def _data(d: Difference | None) -> Any:
     if d is None:
         return None
-    found = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in vars(d).items()}
+    found = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in vars(d).items()}
     return {**found, "at": None if d.at is None else list(d.at)}

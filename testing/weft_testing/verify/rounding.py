@@ -1,7 +1,8 @@
 """How far a graph's results may be from what its references give, each operator being off by as much as it may.
 
-Monte Carlo arithmetic (Parker, 1997): the graph is evaluated again, each node's result off by its operator's tolerance, up or down at random. How far this
-takes the results is what rounding may do to them, be it amplified or not, and an integer that comes of floats near a threshold may come out otherwise.
+Monte Carlo arithmetic (Parker, 1997): the graph is evaluated again, each node's result off by its operator's tolerance,
+up or down at random. How far this takes the results is what rounding may do to them, be it amplified or not, and an
+integer that comes of floats near a threshold may come out otherwise.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ from weft_testing.verify.measure import eps, is_numeric, scale_of
 Array: TypeAlias = np.ndarray[Any, Any]
 
 MARGIN = 4.0
-"""How much further than a random walk takes results they may be: in a sum of few terms all errors may point the same way."""
+"""How much further than a random walk takes results they may be: in a sum of few terms all errors may point the same
+way."""
 USUAL = 0.99
-"""The share of elements whose deviation is taken for usual; what deviates more is a jump (a rounding to integers, a choice), allowed only where it was seen."""
+"""The share of elements whose deviation is taken for usual; what deviates more is a jump (a rounding to integers, a
+choice), allowed only where it was seen."""
 
 
-def allowed_errors(graph: Graph, inputs: Inputs, want: Sequence[Any], symbols: Mapping[str, int] | None = None, seeds: Sequence[int] = (0, 1)) -> list[Any]:
-    """The largest absolute error of each element of each output: its own operator's tolerance, and what those before may have done to it.
+def allowed_errors(
+    graph: Graph,
+    inputs: Inputs,
+    want: Sequence[Any],
+    symbols: Mapping[str, int] | None = None,
+    seeds: Sequence[int] = (0, 1),
+) -> list[Any]:
+    """The largest absolute error of each element of each output: its own operator's tolerance, and what those before
+    may have done to it.
 
     Args:
         want: the outputs as `evaluate` gives them.
@@ -79,7 +89,8 @@ def tolerated(node: Node, arrays: Sequence[Any], result: Any) -> float:
 
 
 class _Shaken:
-    """An evaluation with errors. Nodes that give the outputs are exact: `own` is what each of these outputs may be off by itself."""
+    """An evaluation with errors. Nodes that give the outputs are exact: `own` is what each of these outputs may be off
+    by itself."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -87,7 +98,12 @@ class _Shaken:
 
     def outputs(self, graph: Graph, inputs: Inputs, symbols: Mapping[str, int] | None, exact: bool = True) -> list[Any]:
         ends = {id(v) for v in graph.outputs} if exact else frozenset[int]()
-        walk = steps(graph, inputs, symbols, lambda node, arrays, env: self.run(node, arrays, env, any(id(o) in ends for o in node.outputs)))
+        walk = steps(
+            graph,
+            inputs,
+            symbols,
+            lambda node, arrays, env: self.run(node, arrays, env, any(id(o) in ends for o in node.outputs)),
+        )
         while True:
             try:
                 next(walk)
@@ -110,4 +126,6 @@ class _Shaken:
             return result
         with np.errstate(all="ignore"):
             wide = result.astype(np.complex128) if result.dtype.kind == "c" else widen(result)
-            return (wide + np.where(self.random.integers(0, 2, result.shape, dtype=np.int8), error, -error)).astype(result.dtype)
+            return (wide + np.where(self.random.integers(0, 2, result.shape, dtype=np.int8), error, -error)).astype(
+                result.dtype
+            )

@@ -1,4 +1,5 @@
-"""Which stage of a kernel departs: its program after each is interpreted on the inputs that the kernel got; if all are right, the machine code is wrong."""
+"""Which stage of a kernel departs: its program after each is interpreted on the inputs that the kernel got; if all are
+right, the machine code is wrong."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def first_wrong_stage(trial: Trial, patience: float, show: Callable[[str], None]
     if found is None:
         return WrongStage("", "", None, f"its program cannot be interpreted: {look.trouble}")
     if found.wrong:
-        return WrongStage(LOWER, "", found, "the kernel's program departs from the operators' references before any schedule")
+        return WrongStage(
+            LOWER, "", found, "the kernel's program departs from the operators' references before any schedule"
+        )
     assert kernel.scheduled is not None
     show(f"{kernel.name} as it was scheduled")
     found = look(kernel.scheduled)
@@ -84,7 +87,10 @@ def first_wrong_stage(trial: Trial, patience: float, show: Callable[[str], None]
         blind = [name for name, _ in programs[(last if last is not None else -1) + 1 :]]
         why = "the program that it was made from is right when it is interpreted"
         if blind:
-            why = f"its programs are right as far as they can be interpreted, which those after {', '.join(blind)} cannot: {look.trouble}"
+            why = (
+                f"its programs are right as far as they can be interpreted, which those after {', '.join(blind)}"
+                f" cannot: {look.trouble}"
+            )
         race = look(kernel.scheduled, shuffled=True)
         if race is not None and race.wrong:
             return WrongStage(SCHEDULE, "", race, "its parallel loops give other results in another order: a race")
@@ -93,7 +99,12 @@ def first_wrong_stage(trial: Trial, patience: float, show: Callable[[str], None]
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if wrong(middle) else (middle, high)
-    return WrongStage(programs[high][0], "", seen[high], "the program before this loop pass is right when it is interpreted, the one after it is not")
+    return WrongStage(
+        programs[high][0],
+        "",
+        seen[high],
+        "the program before this loop pass is right when it is interpreted, the one after it is not",
+    )
 
 
 class _Interpreted:
@@ -111,14 +122,17 @@ class _Interpreted:
             outputs = interpret(program, arrays, trial.dims, intrinsics=self.meanings, shuffle_seed=seed)
         except LoopError as error:
             if "out of bounds" in error.what or "division by zero" in error.what:
-                return Difference(1, 1, float("inf"), float("inf"), float("inf"), got=error.what, want="an access in bounds")
+                return Difference(
+                    1, 1, float("inf"), float("inf"), float("inf"), got=error.what, want="an access in bounds"
+                )
             self.trouble = error.what
             return None
         return worst(trial.judge([outputs[b.name] for b in program.outputs]))
 
 
 class _Compiled:
-    """How far a kernel's program departs, compiled for another target of the host's processor; None where that cannot."""
+    """How far a kernel's program departs, compiled for another target of the host's processor; None where that
+    cannot."""
 
     def __init__(self, trial: Trial, target: ResolvedTarget) -> None:
         self.trial, self.target = trial, target
@@ -136,7 +150,8 @@ class _Compiled:
 
 
 def _wrong_compiled(trial: Trial, seconds: float, show: Callable[[str], None]) -> WrongStage:
-    """Of a kernel too large to be interpreted: whether its schedule or its code is wrong, as far as another target's code for it tells."""
+    """Of a kernel too large to be interpreted: whether its schedule or its code is wrong, as far as another target's
+    code for it tells."""
     kernel = trial.kernel
     slow = f"to interpret its program once would take about {seconds:,.0f} s"
     for kind in sorted(target_kinds()):
@@ -159,12 +174,17 @@ def _wrong_compiled(trial: Trial, seconds: float, show: Callable[[str], None]) -
             found = _wrong_step(trial, look, scheduled, show)
             return replace(found, why=f"{found.why} ({slow}: compiled for '{kind}')")
         if scheduled is not None:
-            why = f"compiled for '{kind}', the scheduled program is right ({slow}, which would tell the target's loop passes from its machine code)"
+            why = (
+                f"compiled for '{kind}', the scheduled program is right ({slow}, which would tell the target's loop"
+                " passes from its machine code)"
+            )
             return WrongStage(CODE, "", worst(trial.differences), why)
     return WrongStage("", "", None, f"{slow}: smaller inputs, or more --patience, tell the stage")
 
 
-def _wrong_step(trial: Trial, look: Callable[[Program], Difference | None], found: Difference, show: Callable[[str], None]) -> WrongStage:
+def _wrong_step(
+    trial: Trial, look: Callable[[Program], Difference | None], found: Difference, show: Callable[[str], None]
+) -> WrongStage:
     """The step of a schedule that departs, by bisection over its trace."""
     kernel, intrinsics = trial.kernel, trial.part.target.intrinsics
     naive, steps = kernel.naive, [s for s in kernel.trace if s.do != "choose"]

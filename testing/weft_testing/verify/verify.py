@@ -148,15 +148,25 @@ class Verifier:
             results = got if side is self.subject else want
             found += self._target(side, exact, results)
         if not found and any(d.wrong for d in self._compared(got, want)):
-            found.append(Blame("rounding", why="each side is within the operators' tolerances of the reference, the two are not of each other"))
+            found.append(
+                Blame(
+                    "rounding",
+                    why="each side is within the operators' tolerances of the reference, the two are not of each other",
+                )
+            )
         return found
 
     def _frontend(self, engine: Engine, exact: Sequence[Any], want: Sequence[Any]) -> list[Blame]:
-        errors = [self.bound.of(w) for w in want] if self.bound.given else allowed_errors(self.graph, self.inputs, exact)
+        errors = (
+            [self.bound.of(w) for w in want] if self.bound.given else allowed_errors(self.graph, self.inputs, exact)
+        )
         difference = worst([compare(e, w, a) for e, w, a in zip(exact, want, errors, strict=True)])
         if not difference.wrong:
             return []
-        why = f"the graph's reference and {engine.name} differ: what the frontend made of the model, or {engine.name}, is wrong"
+        why = (
+            f"the graph's reference and {engine.name} differ: what the frontend made of the model, or {engine.name}, is"
+            " wrong"
+        )
         departure: Departure | None = None
         if engine.values is not None:
             self.show(f"asking {engine.name} for its values")
@@ -164,7 +174,9 @@ class Verifier:
             departure = first_departure(self.graph, self.inputs, values.names, values, self.bound)
         if departure is None:
             return [Blame("frontend", why=why, difference=difference)]
-        return [Blame("frontend", why=why, difference=departure.difference, carried=difference, **_said(departure.node))]
+        return [
+            Blame("frontend", why=why, difference=departure.difference, carried=difference, **_said(departure.node))
+        ]
 
     def _target(self, side: Compiled, exact: Sequence[Any], results: Sequence[Any]) -> list[Blame]:
         parts = self._parts(side)
@@ -175,7 +187,9 @@ class Verifier:
             return [*found, player.blame]
         if found:
             return found
-        differences = [compare(r, e, self.bound.of(e) if self.bound.given else 0.0) for r, e in zip(results, exact, strict=True)]
+        differences = [
+            compare(r, e, self.bound.of(e) if self.bound.given else 0.0) for r, e in zip(results, exact, strict=True)
+        ]
         if not any(d.wrong for d in differences):
             return []
         if not self.bound.given:
@@ -187,8 +201,19 @@ class Verifier:
             self.show(f"compiling for {side.text} without the cache")
             anew = list(compile(self.graph, side.text, cache=False).run(self.inputs).values())
             if not _apart(anew, outputs).wrong:
-                return [Blame("cache", side.text, why="compiled without it, the model gives other results", difference=alone)]
-            return [Blame("plan", side.text, why="run one by one, the kernels give other results than together", difference=alone)]
+                return [
+                    Blame(
+                        "cache", side.text, why="compiled without it, the model gives other results", difference=alone
+                    )
+                ]
+            return [
+                Blame(
+                    "plan",
+                    side.text,
+                    why="run one by one, the kernels give other results than together",
+                    difference=alone,
+                )
+            ]
         return [Blame("rounding", side.text, difference=worst(differences), **player.growth())]
 
     def _passes(self, side: Compiled, parts: Parts, exact: Sequence[Any]) -> list[Blame]:
@@ -213,12 +238,22 @@ class Verifier:
         return found
 
     def _first_pass(
-        self, side: Compiled, region: str, graph: Graph, passes: Passes, inputs: Any, want: Sequence[Any], env: Mapping[str, int] | None = None
+        self,
+        side: Compiled,
+        region: str,
+        graph: Graph,
+        passes: Passes,
+        inputs: Any,
+        want: Sequence[Any],
+        env: Mapping[str, int] | None = None,
     ) -> list[Blame]:
         wrong = first_wrong_pass(graph, passes, inputs, want, self.bound, self.show, env)
         if wrong is None:
             return []
-        why = "the graph before it gives the right results, evaluated by the operators' references, the one after it does not"
+        why = (
+            "the graph before it gives the right results, evaluated by the operators' references, the one after it"
+            " does not"
+        )
         said: dict[str, Any] = {}
         difference, carried = wrong.difference, None
         if wrong.departure is not None:
@@ -287,7 +322,8 @@ class _Player:
         if node is not None and not node.names:
             said["names"] = tuple(sorted(trial.node.names))
         return Blame(
-            "kernel", self.side.text, trial.part.name, stage.name, kernel=trial.kernel.name, rule=shorter.kernel.rule, step=stage.step, why=stage.why,
+            "kernel", self.side.text, trial.part.name, stage.name, kernel=trial.kernel.name, rule=shorter.kernel.rule,
+            step=stage.step, why=stage.why,
             difference=worst(shorter.differences), carried=carried, **said,
         )  # fmt: skip
 
@@ -306,7 +342,10 @@ class _Player:
         factor, node = self.most
         if node is None or factor <= 1:
             return {}
-        return {**_said(node), "why": f"no node departs by itself; the relative error grows most here, {factor:,.0f} times"}
+        return {
+            **_said(node),
+            "why": f"no node departs by itself; the relative error grows most here, {factor:,.0f} times",
+        }
 
 
 class _EngineValues:

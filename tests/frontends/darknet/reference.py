@@ -1,4 +1,5 @@
-"""Darknet in numpy, by its own index formulas: what the frontend's graphs are compared with. Draws the weights that a network needs on the way."""
+"""Darknet in numpy, by its own index formulas: what the frontend's graphs are compared with. Draws the weights that a
+network needs on the way."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ def cfg(size: Sequence[int], *layers: Layer) -> str:
     """The text of a network over images of (channels, height, width)."""
     lines = ["[net]", "batch=64", *(f"{key}={n}" for key, n in zip(("channels", "height", "width"), size))]
     for kind, options in layers:
-        lines += ["", f"[{kind}]", *(f"{key} = {','.join(map(str, v)) if isinstance(v, (list, tuple)) else v}" for key, v in options.items())]
+        lines += [
+            "",
+            f"[{kind}]",
+            *(f"{key} = {','.join(map(str, v)) if isinstance(v, (list, tuple)) else v}" for key, v in options.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -43,7 +48,8 @@ ACTIVATIONS = {
 
 
 class Network:
-    """Runs layers over x [batch, channels, height, width] in float64; `outputs` are the layers', `weights` the bytes of the file."""
+    """Runs layers over x [batch, channels, height, width] in float64; `outputs` are the layers', `weights` the bytes of
+    the file."""
 
     def __init__(self, x: Array, *layers: Layer, seed: int = 0, version: tuple[int, int] = (0, 2)) -> None:
         self.rng, self.version = np.random.default_rng(seed), version
@@ -198,7 +204,9 @@ class Network:
 
     def route(self, o: dict[str, Any]) -> Array:
         groups, k = o.get("groups", 1), o.get("group_id", 0)
-        return np.concatenate([a[:, a.shape[1] // groups * k : a.shape[1] // groups * (k + 1)] for a in self.before(o["layers"])], 1)
+        return np.concatenate(
+            [a[:, a.shape[1] // groups * k : a.shape[1] // groups * (k + 1)] for a in self.before(o["layers"])], 1
+        )
 
     def shortcut(self, o: dict[str, Any]) -> Array:
         y = self.x.copy()

@@ -18,24 +18,45 @@ CONV: Layer = ("convolutional", {"filters": 6, "size": 1, "activation": "linear"
 CASES: dict[str, tuple[Any, ...]] = {
     "conv": ((3, 7, 6), ("convolutional", {"filters": 4, "size": 3, "pad": 1, "activation": "leaky"})),
     "conv_defaults": ((3, 4, 4), ("convolutional", {})),
-    "conv_padding": ((3, 7, 6), ("convolutional", {"filters": 2, "size": 3, "padding": 2, "stride": 2, "activation": "linear"})),
+    "conv_padding": (
+        (3, 7, 6),
+        ("convolutional", {"filters": 2, "size": 3, "padding": 2, "stride": 2, "activation": "linear"}),
+    ),
     "conv_pad_wins": ((2, 7, 7), ("convolutional", {"filters": 2, "size": 5, "padding": 1, "pad": 1})),
     "conv_even_kernel": ((2, 7, 7), ("convolutional", {"filters": 2, "size": 4, "pad": 1})),
     "conv_strides": ((2, 9, 8), ("convolutional", {"filters": 3, "size": 3, "stride_x": 2, "stride_y": 3, "pad": 1})),
     "conv_one_stride": ((2, 9, 8), ("convolutional", {"filters": 3, "size": 3, "stride": 2, "stride_x": 1, "pad": 1})),
-    "conv_groups": ((6, 5, 5), ("convolutional", {"filters": 4, "size": 3, "groups": 2, "pad": 1, "batch_normalize": 1})),
+    "conv_groups": (
+        (6, 5, 5),
+        ("convolutional", {"filters": 4, "size": 3, "groups": 2, "pad": 1, "batch_normalize": 1}),
+    ),
     "conv_depthwise": ((5, 6, 6), ("convolutional", {"filters": 5, "size": 3, "groups": 5, "stride": 2, "pad": 1})),
     "conv_dilation": ((2, 9, 9), ("convolutional", {"filters": 3, "size": 3, "dilation": 2, "pad": 1})),
-    "conv_dilation_strided": ((2, 9, 9), ("convolutional", {"filters": 3, "size": 3, "dilation": 2, "stride": 2, "pad": 1})),
+    "conv_dilation_strided": (
+        (2, 9, 9),
+        ("convolutional", {"filters": 3, "size": 3, "dilation": 2, "stride": 2, "pad": 1}),
+    ),
     "conv_dilated_points": ((2, 4, 4), ("convolutional", {"filters": 3, "size": 1, "dilation": 3, "padding": 1})),
     "conv_cross_norm": ((3, 5, 5), ("convolutional", {"filters": 4, "size": 3, "cbn": 1})),
-    "conv_norm": ((3, 5, 5), ("convolutional", {"filters": 4, "size": 3, "pad": 1, "batch_normalize": 1, "activation": "mish"})),
+    "conv_norm": (
+        (3, 5, 5),
+        ("convolutional", {"filters": 4, "size": 3, "pad": 1, "batch_normalize": 1, "activation": "mish"}),
+    ),
     "connected": ((3, 2, 4), ("connected", {"output": 7, "activation": "relu"})),
-    "connected_norm": ((3, 2, 4), ("connected", {"output": 7, "batch_normalize": 1, "activation": "linear"}), ("connected", {"output": 2})),
+    "connected_norm": (
+        (3, 2, 4),
+        ("connected", {"output": 7, "batch_normalize": 1, "activation": "linear"}),
+        ("connected", {"output": 2}),
+    ),
     "local": ((3, 6, 5), ("local", {"filters": 4, "size": 3, "pad": 1, "activation": "leaky"})),
     "local_strided": ((2, 7, 9), ("local", {"filters": 3, "size": 3, "stride": 2, "activation": "linear"})),
     "batchnorm": ((4, 3, 5), ("batchnorm", {})),
-    "activation": ((4, 3, 5), ("activation", {"activation": "tanh"}), ("dropout", {"probability": 0.9}), ("cost", {"type": "sse", "scale": 2})),
+    "activation": (
+        (4, 3, 5),
+        ("activation", {"activation": "tanh"}),
+        ("dropout", {"probability": 0.9}),
+        ("cost", {"type": "sse", "scale": 2}),
+    ),
     "maxpool": ((3, 8, 8), ("maxpool", {"size": 2, "stride": 2})),
     "maxpool_odd": ((3, 7, 9), ("maxpool", {"size": 2, "stride": 2})),
     "maxpool_same": ((3, 7, 6), ("maxpool", {"size": 2, "stride": 1})),
@@ -55,15 +76,34 @@ CASES: dict[str, tuple[Any, ...]] = {
     "reorg3d": ((3, 4, 6), ("reorg3d", {"stride": 2})),
     "route": ((4, 3, 3), CONV, CONV, ("route", {"layers": [-1, 0]})),
     "route_one": ((4, 3, 3), CONV, CONV, ("route", {"layers": [-2]})),
-    "route_groups": ((4, 3, 3), CONV, ("route", {"layers": [-1], "groups": 2, "group_id": 1}), ("route", {"layers": [0, -1], "groups": 3, "group_id": 1})),
+    "route_groups": (
+        (4, 3, 3),
+        CONV,
+        ("route", {"layers": [-1], "groups": 2, "group_id": 1}),
+        ("route", {"layers": [0, -1], "groups": 3, "group_id": 1}),
+    ),
     "shortcut": ((6, 3, 3), CONV, CONV, CONV, ("shortcut", {"from": [-2, 0], "activation": "leaky"})),
     "shortcut_fewer": ((6, 3, 3), ("convolutional", {"filters": 4}), CONV, ("shortcut", {"from": [-2]})),
     "shortcut_more": ((6, 3, 3), ("convolutional", {"filters": 9}), CONV, ("shortcut", {"from": [0]})),
-    "shortcut_strided": ((6, 8, 4), CONV, ("convolutional", {"filters": 8, "stride": 2, "size": 3, "pad": 1}), ("shortcut", {"from": [-2]})),
+    "shortcut_strided": (
+        (6, 8, 4),
+        CONV,
+        ("convolutional", {"filters": 8, "stride": 2, "size": 3, "pad": 1}),
+        ("shortcut", {"from": [-2]}),
+    ),
     "scale_channels": ((4, 3, 5), CONV, ("avgpool", {}), ("scale_channels", {"from": [-2], "activation": "relu6"})),
-    "scale_places": ((4, 3, 5), CONV, ("convolutional", {"filters": 1}), ("scale_channels", {"from": [0], "scale_wh": 1})),
+    "scale_places": (
+        (4, 3, 5),
+        CONV,
+        ("convolutional", {"filters": 1}),
+        ("scale_channels", {"from": [0], "scale_wh": 1}),
+    ),
     "sam": ((6, 3, 5), CONV, CONV, ("sam", {"from": [-2], "activation": "linear"})),
-    "yolo": ((3, 4, 5), ("convolutional", {"filters": 16, "activation": "linear"}), ("yolo", {"mask": [0, 2], "num": 3, "classes": 3, "anchors": [1, 2, 3]})),
+    "yolo": (
+        (3, 4, 5),
+        ("convolutional", {"filters": 16, "activation": "linear"}),
+        ("yolo", {"mask": [0, 2], "num": 3, "classes": 3, "anchors": [1, 2, 3]}),
+    ),
     "yolo_scaled": ((14, 4, 5), ("yolo", {"num": 2, "classes": 2, "scale_x_y": 1.1})),
     "yolo_new_coords": ((14, 4, 5), ("yolo", {"num": 2, "classes": 2, "scale_x_y": 2.0, "new_coords": 1})),
     "region": ((16, 3, 3), ("region", {"num": 2, "classes": 3, "softmax": 1})),
@@ -105,15 +145,20 @@ def test_every_activation_has_a_formula() -> None:
     assert set(ACTIVATIONS) == set(KNOWN_ACTIVATIONS)
 
 
-@pytest.mark.parametrize("alias,kind", [("conv", "convolutional"), ("max", "maxpool"), ("avg", "avgpool"), ("soft", "softmax"), ("conn", "connected")])
+@pytest.mark.parametrize(
+    "alias,kind",
+    [("conv", "convolutional"), ("max", "maxpool"), ("avg", "avgpool"), ("soft", "softmax"), ("conn", "connected")],
+)
 def test_short_names(alias: str, kind: str) -> None:
     assert LAYERS[alias] is LAYERS[kind]
 
 
 # Compiled: those that bring an operator, or a way of calling one, of their own.
 COMPILED = [
-    "conv_padding", "conv_dilation_strided", "conv_groups", "connected_norm", "local", "batchnorm", "maxpool_strides", "local_avgpool", "softmax", "reorg",
-    "reorg_reverse", "reorg3d", "route_groups", "shortcut_fewer", "shortcut_strided", "scale_channels", "yolo_scaled", "region", "region_logistic",
+    "conv_padding", "conv_dilation_strided", "conv_groups", "connected_norm", "local", "batchnorm", "maxpool_strides",
+    "local_avgpool", "softmax", "reorg",
+    "reorg_reverse", "reorg3d", "route_groups", "shortcut_fewer", "shortcut_strided", "scale_channels", "yolo_scaled",
+    "region", "region_logistic",
 ]  # fmt: skip
 
 

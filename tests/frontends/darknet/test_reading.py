@@ -31,7 +31,9 @@ CONV_BYTES = 20 + 4 * (2 + 2 * 3 * 9)
 
 
 def load(text: str, weights: Any = None, floats: int = 0) -> Any:
-    return weft.load(text.encode(), frontend="darknet", weights=HEADER + bytes(4 * floats) if weights is None else weights)
+    return weft.load(
+        text.encode(), frontend="darknet", weights=HEADER + bytes(4 * floats) if weights is None else weights
+    )
 
 
 def refused(text: str, weights: Any = None, floats: int = 0, error: type[WeftError] = FrontendError) -> str:
@@ -42,7 +44,10 @@ def refused(text: str, weights: Any = None, floats: int = 0, error: type[WeftErr
 
 
 def pair(folder: Path) -> tuple[Path, Network, np.ndarray[Any, Any]]:
-    layers = (("convolutional", {"filters": 2, "size": 3, "activation": "leaky"}), ("maxpool", {"size": 2, "stride": 2}))
+    layers = (
+        ("convolutional", {"filters": 2, "size": 3, "activation": "leaky"}),
+        ("maxpool", {"size": 2, "stride": 2}),
+    )
     x = np.random.default_rng(0).standard_normal((1, 3, 8, 6)).astype(np.float32)
     network = Network(x, *layers)
     path = folder / "model.cfg"
@@ -59,8 +64,10 @@ def test_the_weights_are_beside_or_named(tmp_path: Path) -> None:
     other = tmp_path / "model_final.weights"
     other.write_bytes(network.weights)
     for graph in (
-        weft.load(path), weft.load(str(path)), weft.load(path, weights=other), weft.load(path, weights=str(other)), weft.load(path, weights=network.weights),
-        weft.load(path.read_bytes(), weights=other), weft.load(bytearray(path.read_bytes()), weights=bytearray(network.weights)),
+        weft.load(path), weft.load(str(path)), weft.load(path, weights=other), weft.load(path, weights=str(other)),
+        weft.load(path, weights=network.weights),
+        weft.load(path.read_bytes(), weights=other), weft.load(bytearray(path.read_bytes()),
+            weights=bytearray(network.weights)),
     ):  # fmt: skip
         np.testing.assert_allclose(evaluate(graph, [x])[0], network.x, rtol=1e-5, atol=1e-5)
 
@@ -84,12 +91,20 @@ def test_the_cache_knows_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_sniff_and_accepts() -> None:
     frontend = plugin.frontends()[0]
-    assert frontend.sniff(b"# tiny\n[net]\nbatch=1") and frontend.sniff(b"[network]") and not frontend.sniff(b"\x08\x0a\x12") and not frontend.sniff(b"")
+    assert (
+        frontend.sniff(b"# tiny\n[net]\nbatch=1")
+        and frontend.sniff(b"[network]")
+        and not frontend.sniff(b"\x08\x0a\x12")
+        and not frontend.sniff(b"")
+    )
     assert not frontend.accepts({"net": 1})
 
 
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
-    code = "import sys, weft_darknet.plugin as p; p.frontends(); assert not {'numpy', 'weft_ops', 'weft_darknet.layers'} & set(sys.modules)"
+    code = (
+        "import sys, weft_darknet.plugin as p; p.frontends(); assert not {'numpy', 'weft_ops', 'weft_darknet.layers'} &"
+        " set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -99,7 +114,10 @@ def test_the_input_may_have_another_size(tmp_path: Path) -> None:
     graph = weft.load(path, width=12, height=10)
     assert graph.inputs[0].shape[1:] == (3, 10, 12)
     x = np.random.default_rng(1).standard_normal((2, 3, 10, 12)).astype(np.float32)
-    layers = (("convolutional", {"filters": 2, "size": 3, "activation": "leaky"}), ("maxpool", {"size": 2, "stride": 2}))
+    layers = (
+        ("convolutional", {"filters": 2, "size": 3, "activation": "leaky"}),
+        ("maxpool", {"size": 2, "stride": 2}),
+    )
     again = weft.load(cfg((3, 10, 12), *layers).encode(), weights=network.weights)
     np.testing.assert_array_equal(evaluate(graph, [x])[0], evaluate(again, [x])[0])
     exe = weft.compile(path, "llvm -threads=1", frontend="darknet -width=12 -height=10", cache=False)
@@ -109,7 +127,10 @@ def test_the_input_may_have_another_size(tmp_path: Path) -> None:
 def test_sizes_that_cannot_be(tmp_path: Path) -> None:
     path, _, _ = pair(tmp_path)
     for size in (0, -3):
-        with pytest.raises(FrontendError, match=rf"model.cfg, line 1: \[net\]\n  why: its size is \(3, 8, {size}\); Darknet counts from 1"):
+        with pytest.raises(
+            FrontendError,
+            match=rf"model.cfg, line 1: \[net\]\n  why: its size is \(3, 8, {size}\); Darknet counts from 1",
+        ):
             weft.load(path, width=size)
     with pytest.raises(FrontendError, match="option 'width' of frontend 'darknet' takes an integer, got '12'"):
         weft.load(path, width="12")
@@ -134,7 +155,8 @@ def test_other_weights_are_another_model_to_the_cache(tmp_path: Path, monkeypatc
 
 # Modules that docs/plugin-author-guide.md uses (of whose operators `ops` is the sum), and what is taken from each.
 PUBLIC = {
-    "weft": {"ops"}, "weft.errors": {"FrontendError", "UnsupportedError"}, "weft.expr.nodes": {"Var"}, "weft.hooks": {"Frontend", "hookimpl"},
+    "weft": {"ops"}, "weft.errors": {"FrontendError", "UnsupportedError"}, "weft.expr.nodes": {"Var"},
+    "weft.hooks": {"Frontend", "hookimpl"},
     "weft.graph.nodes": {"Graph", "GraphBuilder", "Value", "tensor_type"},
 }  # fmt: skip
 
@@ -148,24 +170,41 @@ def test_only_public_names_are_imported_and_the_package_is_small() -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 assert not any(a.name.split(".")[0] in ("weft", "weft_onnx", "weft_llvm") for a in node.names)
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("weft") and not node.module.startswith("weft_darknet"):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and node.module
+                and node.module.startswith("weft")
+                and not node.module.startswith("weft_darknet")
+            ):
                 assert {a.name for a in node.names} <= PUBLIC[node.module], f"{file.name}:{node.lineno}"
     assert sum(len(file.read_text().splitlines()) for file in files) < 420
 
 
 def test_other_sources_and_options(tmp_path: Path) -> None:
-    with pytest.raises(FrontendError, match=r"frontend 'darknet' has no option 'fast'\n  hint: 'darknet' has weights, width, height"):
+    with pytest.raises(
+        FrontendError, match=r"frontend 'darknet' has no option 'fast'\n  hint: 'darknet' has weights, width, height"
+    ):
         weft.load(NET.encode(), fast=True, frontend="darknet")
-    with pytest.raises(FrontendError, match=r"cannot read a Darknet network from a float\n  hint: give the path of a .cfg, or its bytes"):
+    with pytest.raises(
+        FrontendError,
+        match=r"cannot read a Darknet network from a float\n  hint: give the path of a .cfg, or its bytes",
+    ):
         weft.load(1.5, frontend="darknet")
-    with pytest.raises(FrontendError, match=r"a network of bytes has no weights beside it\n  hint: name them: weft.load\(model, weights=…\)"):
+    with pytest.raises(
+        FrontendError,
+        match=r"a network of bytes has no weights beside it\n  hint: name them: weft.load\(model, weights=…\)",
+    ):
         weft.load((NET + CONV).encode())
     with pytest.raises(FrontendError, match=r"cannot read '.*gone.cfg'\n  why: No such file"):
         plugin.load(tmp_path / "gone.cfg", plugin.DarknetOptions())
     path, _, _ = pair(tmp_path)
     path.with_suffix(".weights").unlink()
     with pytest.raises(
-        FrontendError, match=r"cannot read '.*model.weights'\n  why: No such file.*\n  hint: put the .weights beside the .cfg, or name it: weights=…"
+        FrontendError,
+        match=(
+            r"cannot read '.*model.weights'\n  why: No such file.*\n  hint: put the .weights beside the .cfg, or name"
+            r" it: weights=…"
+        ),
     ):
         weft.load(path)
     with pytest.raises(FrontendError, match=r"cannot read '.*'\n  why: Is a directory"):
@@ -176,13 +215,20 @@ def test_other_sources_and_options(tmp_path: Path) -> None:
 
 
 def test_short_weights() -> None:
-    at = f"these bytes, line 5: layer 0, [convolutional]\n  why: {CONV_BYTES} bytes are wanted up to here, {CONV_BYTES - 4} are there"
+    at = (
+        f"these bytes, line 5: layer 0, [convolutional]\n  why: {CONV_BYTES} bytes are wanted up to here,"
+        f" {CONV_BYTES - 4} are there"
+    )
     assert refused(NET + CONV, floats=55) == f"the .weights is too short\n  {at}"
     load(NET + CONV, floats=56)
 
 
 def test_long_weights() -> None:
-    assert refused(NET + CONV, floats=57) == f"the .weights does not end with the network\n  why: {CONV_BYTES} bytes are wanted, {CONV_BYTES + 4} are there"
+    assert (
+        refused(NET + CONV, floats=57)
+        == f"the .weights does not end with the network\n  why: {CONV_BYTES} bytes are wanted, {CONV_BYTES + 4} are"
+        " there"
+    )
     assert "20 bytes are wanted, 16 are there" in refused(NET + "[maxpool]\n", weights=HEADER[:16])
 
 
@@ -211,8 +257,14 @@ def test_versions(version: tuple[int, int]) -> None:
 
 
 def test_spaces_comments_and_what_trains() -> None:
-    text = "\ufeff# a network\r\n[ net ]\r\n; training\r\nbatch = 64\nwidth= 6\nchan nels =3\nheight=8#8\nlearning_rate=0.001\nunheard_of=1\n"
-    text += "[convolutional]\n filters = 2 \nsize=3 # small\npad=1\nactivation = leaky\nstopbackward=1\nxnor=0\n\n[cost]\ntype=sse\n"
+    text = (
+        "\ufeff# a network\r\n[ net ]\r\n; training\r\nbatch = 64\nwidth= 6\nchan nels"
+        " =3\nheight=8#8\nlearning_rate=0.001\nunheard_of=1\n"
+    )
+    text += (
+        "[convolutional]\n filters = 2 \nsize=3 # small\npad=1\nactivation ="
+        " leaky\nstopbackward=1\nxnor=0\n\n[cost]\ntype=sse\n"
+    )
     graph = load(text, floats=56)
     assert str(graph.outputs[0].type) == "float32[batch, 2, 8, 6]" and graph.output_names == ["convolutional_0"]
 
@@ -223,7 +275,10 @@ def test_the_first_of_two_in_net_counts_as_in_darknet() -> None:
 
 def test_vectors() -> None:
     graph = load("[net]\ninputs=12\n[connected]\noutput=3\nactivation=linear\n", floats=3 + 36)
-    assert [str(v.type) for v in (*graph.inputs, *graph.outputs)] == ["float32[batch, 12, 1, 1]", "float32[batch, 3, 1, 1]"]
+    assert [str(v.type) for v in (*graph.inputs, *graph.outputs)] == [
+        "float32[batch, 12, 1, 1]",
+        "float32[batch, 3, 1, 1]",
+    ]
 
 
 def test_everything_malformed_at_once() -> None:
@@ -243,19 +298,28 @@ def test_everything_malformed_at_once() -> None:
         "  line 13: groups=1.5 in [softmax]: expected an integer from 1 to 2147483647",
         "  hint: is it complete?",
     ]
-    assert "line 6: layers=1,,2 in [route]: expected integers from -2147483647 to 2147483647" in refused(NET + "[route]\nlayers=1,,2\n")
+    assert "line 6: layers=1,,2 in [route]: expected integers from -2147483647 to 2147483647" in refused(
+        NET + "[route]\nlayers=1,,2\n"
+    )
     assert "size=99999999999 in [maxpool]: expected an integer" in refused(NET + "[maxpool]\nsize=99999999999\n")
     assert f"stride={'9' * 60} in [maxpool]: expected an integer" in refused(NET + f"[maxpool]\nstride={'9' * 5000}\n")
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "[net]\nwidth=3\n", "[convolutional]\nsize=3\n[net]\n", "just words", "\0\1\2\xff", "key=1\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "# nothing\n", "[net]\nwidth=3\n", "[convolutional]\nsize=3\n[net]\n", "just words", "\0\1\2\xff", "key=1\n"],
+)
 def test_no_network(text: str) -> None:
     assert "is not a Darknet network\n" in refused(text)
     assert "it is not a section [net] and sections of layers" in refused(text)
 
 
 def test_everything_unsupported_at_once() -> None:
-    text = NET + "[lstm]\noutput=3\n[convolutional]\nactivation=stair\nxnor=1\nstrid=2\n[crop]\n[net]\n[shortcut]\nweights_type=per_channel\nfrom=-2\n"
+    text = (
+        NET
+        + "[lstm]\noutput=3\n[convolutional]\nactivation=stair\nxnor=1\nstrid=2\n[crop]\n[net]\n"
+        + "[shortcut]\nweights_type=per_channel\nfrom=-2\n"
+    )
     said = refused(text, error=UnsupportedError)
     functions = "linear, logistic, relu, relu6, leaky, relie, elu, selu, gelu, tanh, hardtan, mish, swish, silu"
     assert said.splitlines() == [
@@ -271,7 +335,22 @@ def test_everything_unsupported_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("section", ["rnn", "gru", "lstm", "crnn", "conv_lstm", "normalization", "deconvolutional", "Gaussian_yolo", "detection", "_x", "add"])
+@pytest.mark.parametrize(
+    "section",
+    [
+        "rnn",
+        "gru",
+        "lstm",
+        "crnn",
+        "conv_lstm",
+        "normalization",
+        "deconvolutional",
+        "Gaussian_yolo",
+        "detection",
+        "_x",
+        "add",
+    ],
+)
 def test_other_sections(section: str) -> None:
     assert f"line 5: [{section}]" in refused(NET + f"[{section}]\n", error=UnsupportedError)
 
@@ -300,9 +379,18 @@ FITS = {
     "route_groups": ("[dropout]\n[route]\nlayers=0\ngroups=2\n", "group_id=0 of groups=2 cuts no channels"),
     "shortcut": ("[maxpool]\nstride=2\n[upsample]\n[shortcut]\nfrom=0\n", "its input is 8 × 6, a layer to add 4 × 3"),
     "no_from": ("[dropout]\n[shortcut]\n", "it should name layers before layer 1, it names []"),
-    "scale": ("[dropout]\n[maxpool]\n[scale_channels]\nfrom=0\n", "its input is (3, 8, 6), to scale one layer it should be (3, 1, 1)"),
-    "scale_two": ("[dropout]\n[avgpool]\n[scale_channels]\nfrom=0,0\n", "its input is (3, 1, 1), to scale one layer it should be (3, 1, 1)"),
-    "sam": ("[dropout]\n[avgpool]\n[sam]\nfrom=0\n", "its input is (3, 1, 1), to scale one layer it should be (3, 8, 6)"),
+    "scale": (
+        "[dropout]\n[maxpool]\n[scale_channels]\nfrom=0\n",
+        "its input is (3, 8, 6), to scale one layer it should be (3, 1, 1)",
+    ),
+    "scale_two": (
+        "[dropout]\n[avgpool]\n[scale_channels]\nfrom=0,0\n",
+        "its input is (3, 1, 1), to scale one layer it should be (3, 1, 1)",
+    ),
+    "sam": (
+        "[dropout]\n[avgpool]\n[sam]\nfrom=0\n",
+        "its input is (3, 1, 1), to scale one layer it should be (3, 8, 6)",
+    ),
     "yolo": ("[yolo]\nclasses=2\nmask=0,1\n", "2 boxes of 7 numbers are 14 channels, its input has 3"),
     "region": ("[region]\nclasses=2\nnum=3\n", "3 boxes of 7 numbers are 21 channels, its input has 3"),
     "coords": ("[region]\ncoords=1\nclasses=1\n", "coords=1: a box has at least x and y"),
@@ -329,9 +417,14 @@ def test_layers_that_do_not_fit(name: str) -> None:
 
 
 def test_an_input_that_is_no_size() -> None:
-    said = "a layer does not fit the network\n  these bytes, line 1: [net]\n  why: its size is {}; Darknet counts from 1 to 2147483647"
+    said = (
+        "a layer does not fit the network\n  these bytes, line 1: [net]\n  why: its size is {}; Darknet counts from 1"
+        " to 2147483647"
+    )
     assert refused("[net]\nwidth=6\n[dropout]\n") == said.format("(0, 0, 6)")
-    assert refused("[net]\nwidth=2000000\nheight=2000000\nchannels=3\n[maxpool]\n") == said.format("(3, 2000000, 2000000)")
+    assert refused("[net]\nwidth=2000000\nheight=2000000\nchannels=3\n[maxpool]\n") == said.format(
+        "(3, 2000000, 2000000)"
+    )
 
 
 def test_sizes_that_grow_are_stopped() -> None:
@@ -339,10 +432,28 @@ def test_sizes_that_grow_are_stopped() -> None:
     assert "Darknet counts from 1 to 2147483647" in refused(NET + "[dropout]\n" + "[route]\nlayers=-1,-1\n" * 40)
 
 
-KINDS = ("net", "convolutional", "maxpool", "route", "shortcut", "yolo", "region", "upsample", "reorg", "softmax", "local", "connected", "avgpool", "", "[x]")
+KINDS = (
+    "net",
+    "convolutional",
+    "maxpool",
+    "route",
+    "shortcut",
+    "yolo",
+    "region",
+    "upsample",
+    "reorg",
+    "softmax",
+    "local",
+    "connected",
+    "avgpool",
+    "",
+    "[x]",
+)
 KEYS = (
-    "filters=2", "filters=0", "size=3", "size=99", "stride=2", "stride=-1", "pad=1", "padding=3", "groups=3", "groups=0", "layers=-1,-2", "layers=0",
-    "layers=,", "from=-1", "from=99", "activation=mish", "classes=1", "num=1", "mask=0", "temperature=0", "scale=1e300", "scale=inf", "batch_normalize=1",
+    "filters=2", "filters=0", "size=3", "size=99", "stride=2", "stride=-1", "pad=1", "padding=3", "groups=3",
+    "groups=0", "layers=-1,-2", "layers=0",
+    "layers=,", "from=-1", "from=99", "activation=mish", "classes=1", "num=1", "mask=0", "temperature=0", "scale=1e300",
+    "scale=inf", "batch_normalize=1",
     "output=4", "=",
 )  # fmt: skip
 LINES = st.sampled_from([*(f"[{kind}]" for kind in KINDS), *KEYS])

@@ -1,4 +1,5 @@
-"""Networks in the shape of YOLO v3 tiny and v4 tiny, compiled from Darknet's files and from the same network in ONNX: the results agree."""
+"""Networks in the shape of YOLO v3 tiny and v4 tiny, compiled from Darknet's files and from the same network in ONNX:
+the results agree."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ CLASSES = 4
 
 
 class Twin:
-    """One network written twice: sections and weights for Darknet, nodes and initialisers for ONNX. Layers count from 0 in both."""
+    """One network written twice: sections and weights for Darknet, nodes and initialisers for ONNX. Layers count from 0
+    in both."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -58,11 +60,19 @@ class Twin:
     def conv(self, filters: int, size: int, stride: int = 1, activation: str = "leaky", norm: bool = True) -> int:
         channels = self.channels[-1] if self.channels else SIZE[0]
         bias = self.draw(-0.3, 0.3, filters)
-        scale, mean, variance = (self.draw(*r, filters) for r in ((0.8, 1.2), (-0.2, 0.2), (0.5, 1.5))) if norm else (None, None, None)
+        scale, mean, variance = (
+            (self.draw(*r, filters) for r in ((0.8, 1.2), (-0.2, 0.2), (0.5, 1.5))) if norm else (None, None, None)
+        )
         bound = (6 / (channels * size * size)) ** 0.5
         weights = self.constant(self.draw(-bound, bound, filters, channels, size, size))
         shape = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [size // 2] * 4}
-        options: dict[str, Any] = {"filters": filters, "size": size, "stride": stride, "pad": 1, "activation": activation}
+        options: dict[str, Any] = {
+            "filters": filters,
+            "size": size,
+            "stride": stride,
+            "pad": 1,
+            "activation": activation,
+        }
         if norm:
             options = {"batch_normalize": 1, **options}
             vectors = [self.constant(v) for v in (scale, bias, mean, variance)]
@@ -85,18 +95,35 @@ class Twin:
         """`half`: of one layer, the second of two groups."""
         count = sum(self.channels[k] for k in layers)
         options: dict[str, Any] = {"layers": [k - len(self.layers) if k > 2 else k for k in layers]}
-        y = self.node("Concat", *(self.outputs[k] for k in layers), axis=1) if len(layers) > 1 else self.outputs[layers[0]]
+        y = (
+            self.node("Concat", *(self.outputs[k] for k in layers), axis=1)
+            if len(layers) > 1
+            else self.outputs[layers[0]]
+        )
         if half:
             options.update(groups=2, group_id=1)
             y = self.node("Slice", y, *(self.constant([n], np.int64) for n in (count // 2, count, 1)))
         return self.done("route", options, y, count // 2 if half else count)
 
     def shortcut(self, layer: int) -> int:
-        return self.done("shortcut", {"from": [layer - len(self.layers)]}, self.node("Add", self.at, self.outputs[layer]), self.channels[-1])
+        return self.done(
+            "shortcut",
+            {"from": [layer - len(self.layers)]},
+            self.node("Add", self.at, self.outputs[layer]),
+            self.channels[-1],
+        )
 
     def upsample(self) -> int:
         scales = self.constant([1, 1, 2, 2])
-        y = self.node("Resize", self.at, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+        y = self.node(
+            "Resize",
+            self.at,
+            "",
+            scales,
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
         return self.done("upsample", {"stride": 2}, y, self.channels[-1])
 
     def yolo(self, mask: list[int], scale: float = 1.0) -> int:
@@ -104,12 +131,26 @@ class Twin:
         for k in range(len(mask)):
             for lo, hi, logistic in ((0, 2, True), (2, 4, False), (4, 5 + CLASSES, True)):
                 first = k * (5 + CLASSES)
-                y = self.node("Slice", self.at, self.constant([first + lo], np.int64), self.constant([first + hi], np.int64), self.constant([1], np.int64))
+                y = self.node(
+                    "Slice",
+                    self.at,
+                    self.constant([first + lo], np.int64),
+                    self.constant([first + hi], np.int64),
+                    self.constant([1], np.int64),
+                )
                 y = self.node("Sigmoid", y) if logistic else y
                 if lo == 0 and scale != 1:
                     y = self.node("Sub", self.node("Mul", y, self.constant(scale)), self.constant((scale - 1) / 2))
                 parts.append(y)
-        options = {"mask": mask, "classes": CLASSES, "num": 6, "anchors": [10, 14, 23, 27, 37, 58], "scale_x_y": scale, "jitter": 0.3, "random": 1}
+        options = {
+            "mask": mask,
+            "classes": CLASSES,
+            "num": 6,
+            "anchors": [10, 14, 23, 27, 37, 58],
+            "scale_x_y": scale,
+            "jitter": 0.3,
+            "random": 1,
+        }
         return self.done("yolo", options, self.node("Concat", *parts, axis=1), self.channels[-1])
 
     def darknet(self, folder: Path) -> Path:
@@ -139,7 +180,8 @@ class Twin:
 
 
 def v3_tiny(seed: int = 0) -> Twin:
-    """Convolutions between pools, the last with stride 1; a head, and another from the middle beside the upsampled end."""
+    """Convolutions between pools, the last with stride 1; a head, and another from the middle beside the upsampled
+    end."""
     t = Twin(seed)
     for filters in (4, 6, 8):
         t.conv(filters, 3)
@@ -163,7 +205,8 @@ def v3_tiny(seed: int = 0) -> Twin:
 
 
 def v4_tiny(seed: int = 1) -> Twin:
-    """Strided convolutions, blocks over one half of the channels, spatial pyramid pooling, shortcuts, Mish, scaled centres."""
+    """Strided convolutions, blocks over one half of the channels, spatial pyramid pooling, shortcuts, Mish, scaled
+    centres."""
     t = Twin(seed)
     t.conv(8, 3, 2)
     t.conv(16, 3, 2)
@@ -200,10 +243,14 @@ def v4_tiny(seed: int = 1) -> Twin:
 def test_agrees_with_the_same_network_in_onnx(make: Callable[[], Twin], tmp_path: Path) -> None:
     twin = make()
     other_path = twin.onnx(tmp_path)
-    darknet, other = (weft.compile(path, target="llvm -threads=1", cache=False) for path in (twin.darknet(tmp_path), other_path))
+    darknet, other = (
+        weft.compile(path, target="llvm -threads=1", cache=False) for path in (twin.darknet(tmp_path), other_path)
+    )
     darknet.save(tmp_path / "tiny.weft")
     saved = weft.Executable.load(tmp_path / "tiny.weft")
-    runtime = importlib.import_module("onnxruntime").InferenceSession if importlib.util.find_spec("onnxruntime") else None
+    runtime = (
+        importlib.import_module("onnxruntime").InferenceSession if importlib.util.find_spec("onnxruntime") else None
+    )
     heads = 3 if make is v3_tiny else 2
     for batch in (1, 2):
         x = np.random.default_rng(batch).random((batch, *SIZE), np.float32)
@@ -215,20 +262,29 @@ def test_agrees_with_the_same_network_in_onnx(make: Callable[[], Twin], tmp_path
         for a, b in zip(found, saved.run({"x": x}).values(), strict=True):
             np.testing.assert_array_equal(a, b)
         if runtime is not None:
-            for a, b in zip(found, runtime(str(other_path), providers=["CPUExecutionProvider"]).run(None, {"x": x}), strict=True):
+            for a, b in zip(
+                found, runtime(str(other_path), providers=["CPUExecutionProvider"]).run(None, {"x": x}), strict=True
+            ):
                 np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
 def test_outputs_are_those_of_the_detection_layers(tmp_path: Path) -> None:
     graph = weft.load(v3_tiny().darknet(tmp_path))
     assert graph.output_names == ["yolo_13", "yolo_20"]
-    assert {name for node in graph.nodes for name in node.names} >= {"convolutional_0", "maxpool_1", "route_17", "yolo_20"}
+    assert {name for node in graph.nodes for name in node.names} >= {
+        "convolutional_0",
+        "maxpool_1",
+        "route_17",
+        "yolo_20",
+    }
     assert graph.name == "tiny"
     assert all(value.name.startswith(name) for value, name in zip(graph.outputs, graph.output_names))
 
 
 @pytest.mark.parametrize("command", [["run"], ["inspect", "--stage", "load"], ["compile", "-o", "tiny.weft"]])
-def test_command_line(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     twin = Twin(2)
     twin.conv(3 * (5 + CLASSES), 3)
     twin.yolo([0, 1, 2])

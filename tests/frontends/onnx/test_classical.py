@@ -29,7 +29,9 @@ def alike(kind: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> 
     infos = [info(n, ["n", *a.shape[1:]], helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in zip(names, inputs)]
     made = model([node], infos, [helper.make_empty_tensor_value_info(r) for r in results], opset=17, domains=[ML])
     made.ir_version = 8
-    wanted = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, dict(zip(names, inputs)))
+    wanted = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+        None, dict(zip(names, inputs))
+    )
     for got, want in zip(evaluate(weft.load(made), inputs), wanted):
         assert got.dtype == want.dtype
         if want.dtype == object:
@@ -41,12 +43,28 @@ def alike(kind: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> 
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
 def test_linear_classifier(post: str) -> None:
     coefficients = VECTORS[:3].reshape(-1).tolist()
-    alike("LinearClassifier", [X], 2, coefficients=coefficients, intercepts=[0.1, 0.2, 0.3], classlabels_ints=[4, 2, 9], post_transform=post)
+    alike(
+        "LinearClassifier",
+        [X],
+        2,
+        coefficients=coefficients,
+        intercepts=[0.1, 0.2, 0.3],
+        classlabels_ints=[4, 2, 9],
+        post_transform=post,
+    )
 
 
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC"])
 def test_linear_classifier_of_two(post: str) -> None:
-    alike("LinearClassifier", [X], 2, coefficients=VECTORS[0].tolist(), intercepts=[0.1], classlabels_ints=[4, 2], post_transform=post)
+    alike(
+        "LinearClassifier",
+        [X],
+        2,
+        coefficients=VECTORS[0].tolist(),
+        intercepts=[0.1],
+        classlabels_ints=[4, 2],
+        post_transform=post,
+    )
 
 
 KERNELS = {"LINEAR": [0.0, 0.0, 0.0], "RBF": [0.3, 0.0, 0.0], "POLY": [0.3, 0.5, 3.0], "SIGMOID": [0.3, 0.1, 0.0]}
@@ -56,7 +74,8 @@ KERNELS = {"LINEAR": [0.0, 0.0, 0.0], "RBF": [0.3, 0.0, 0.0], "POLY": [0.3, 0.5,
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_svm_regressor(kernel: str, one_class: int) -> None:
     alike(
-        "SVMRegressor", [X], kernel_type=kernel, kernel_params=KERNELS[kernel], n_supports=4, support_vectors=VECTORS.reshape(-1).tolist(),
+        "SVMRegressor", [X], kernel_type=kernel, kernel_params=KERNELS[kernel], n_supports=4,
+        support_vectors=VECTORS.reshape(-1).tolist(),
         coefficients=[0.5, -1.0, 0.25, 1.5], rho=[0.3], one_class=one_class,
     )  # fmt: skip
 
@@ -66,13 +85,18 @@ def vectors_of(classes: int, each: int = 3, seed: int = 2) -> dict[str, Any]:
     pairs = classes * (classes - 1) // 2
     return {
         "vectors_per_class": [each + k % 2 for k in range(classes)],
-        "support_vectors": r.standard_normal((sum(each + k % 2 for k in range(classes)), 3)).astype(F).reshape(-1).tolist(),
+        "support_vectors": (
+            r.standard_normal((sum(each + k % 2 for k in range(classes)), 3)).astype(F).reshape(-1).tolist()
+        ),
         "coefficients": r.standard_normal((classes - 1) * sum(each + k % 2 for k in range(classes))).astype(F).tolist(),
         "rho": r.standard_normal(pairs).astype(F).tolist(),
     }
 
 
-@pytest.mark.parametrize("labels", [{"classlabels_ints": [7, 3, 5, 9]}, {"classlabels_strings": ["a", "c", "b", "d"]}, {"classlabels_ints": [4, 1]}])
+@pytest.mark.parametrize(
+    "labels",
+    [{"classlabels_ints": [7, 3, 5, 9]}, {"classlabels_strings": ["a", "c", "b", "d"]}, {"classlabels_ints": [4, 1]}],
+)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_svm_classifier(kernel: str, labels: dict[str, Any]) -> None:
     classes = len(next(iter(labels.values())))
@@ -83,16 +107,21 @@ def test_svm_classifier(kernel: str, labels: dict[str, Any]) -> None:
 @pytest.mark.parametrize("post", ["NONE", "SOFTMAX"])
 def test_svm_classifier_with_coupled_probabilities(classes: int, post: str) -> None:
     r, pairs = np.random.default_rng(3), classes * (classes - 1) // 2
-    probabilities = {"prob_a": (-1 - r.random(pairs)).astype(F).tolist(), "prob_b": (r.standard_normal(pairs) / 4).astype(F).tolist()}
+    probabilities = {
+        "prob_a": (-1 - r.random(pairs)).astype(F).tolist(),
+        "prob_b": (r.standard_normal(pairs) / 4).astype(F).tolist(),
+    }
     x = np.random.default_rng(4).standard_normal((50, 3)).astype(F)
     alike(
-        "SVMClassifier", [x], 2, kernel_type="RBF", kernel_params=KERNELS["RBF"], classlabels_ints=list(range(classes)), post_transform=post,
+        "SVMClassifier", [x], 2, kernel_type="RBF", kernel_params=KERNELS["RBF"], classlabels_ints=list(range(classes)),
+        post_transform=post,
         **vectors_of(classes), **probabilities,
     )  # fmt: skip
 
 
 def test_votes_and_coupled_probabilities_are_those_of_their_definition() -> None:
-    """The search ends within 0.005 / classes of the solution, which numpy finds from the conditions for it (Wu, Lin and Weng 2004)."""
+    """The search ends within 0.005 / classes of the solution, which numpy finds from the conditions for it (Wu, Lin and
+    Weng 2004)."""
     classes, r = 5, np.random.default_rng(5)
     pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
     given, x = vectors_of(classes), r.standard_normal((40, 3)).astype(F)
@@ -103,7 +132,10 @@ def test_votes_and_coupled_probabilities_are_those_of_their_definition() -> None
     )  # fmt: skip
     label, p = evaluate(load([node], [info("x", ["n", 3])], ["label", "p"], domains=[ML]), [x])
     begin = np.cumsum([0, *given["vectors_per_class"]])
-    vectors, weights = np.array(given["support_vectors"]).reshape(-1, 3), np.array(given["coefficients"]).reshape(classes - 1, -1)
+    vectors, weights = (
+        np.array(given["support_vectors"]).reshape(-1, 3),
+        np.array(given["coefficients"]).reshape(classes - 1, -1),
+    )
     for row, (got, found) in enumerate(zip(label, p)):
         kernel = np.exp(-0.3 * ((vectors - x[row]) ** 2).sum(1))
         votes, way = np.zeros(classes), np.zeros((classes, classes))
@@ -123,13 +155,30 @@ def test_votes_and_coupled_probabilities_are_those_of_their_definition() -> None
 @pytest.mark.parametrize("labels", [3, 1])
 def test_svm_classifier_without_vectors(labels: int, post: str) -> None:
     weights, given = VECTORS[:labels].reshape(-1).tolist(), {"classlabels_ints": list(range(5, 5 + labels))}
-    alike("SVMClassifier", [X], 2, kernel_type="LINEAR", kernel_params=[0.0, 0.0, 0.0], coefficients=weights, rho=[0.2], post_transform=post, **given)
+    alike(
+        "SVMClassifier",
+        [X],
+        2,
+        kernel_type="LINEAR",
+        kernel_params=[0.0, 0.0, 0.0],
+        coefficients=weights,
+        rho=[0.2],
+        post_transform=post,
+        **given,
+    )
 
 
 def test_svm_classifier_of_two_without_vectors() -> None:
-    """ONNX Runtime takes the second of two wherever a score is positive; here it is the one of the greater score, as in ONNX's own reference."""
+    """ONNX Runtime takes the second of two wherever a score is positive; here it is the one of the greater score, as in
+    ONNX's own reference."""
     node = helper.make_node(
-        "SVMClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", coefficients=VECTORS[:2].reshape(-1).tolist(), rho=[0.2], classlabels_ints=[5, 6]
+        "SVMClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=VECTORS[:2].reshape(-1).tolist(),
+        rho=[0.2],
+        classlabels_ints=[5, 6],
     )
     label, scores = evaluate(load([node], [info("x", ["n", 3])], ["label", "scores"], domains=[ML]), [X])
     np.testing.assert_allclose(scores, X @ VECTORS[:2].T + F(0.2), rtol=1e-5)
@@ -138,7 +187,16 @@ def test_svm_classifier_of_two_without_vectors() -> None:
 
 def test_svm_classifier_of_two_by_weights_that_are_not_negative() -> None:
     weights = np.abs(VECTORS[:2]).reshape(-1).tolist()
-    alike("SVMClassifier", [X], 2, kernel_type="LINEAR", kernel_params=[0.0, 0.0, 0.0], coefficients=weights, rho=[0.2], classlabels_ints=[5, 6])
+    alike(
+        "SVMClassifier",
+        [X],
+        2,
+        kernel_type="LINEAR",
+        kernel_params=[0.0, 0.0, 0.0],
+        coefficients=weights,
+        rho=[0.2],
+        classlabels_ints=[5, 6],
+    )
 
 
 def test_imputer() -> None:
@@ -165,19 +223,61 @@ def test_category_mapper() -> None:
 def test_what_is_refused() -> None:
     def refused(kind: str, error: Any, message: str, **attributes: Any) -> None:
         with pytest.raises(error, match=message):
-            load([helper.make_node(kind, ["x"], ["y"], domain="ai.onnx.ml", **attributes)], [info("x", ["n", 3])], ["y"], domains=[ML])
+            load(
+                [helper.make_node(kind, ["x"], ["y"], domain="ai.onnx.ml", **attributes)],
+                [info("x", ["n", 3])],
+                ["y"],
+                domains=[ML],
+            )
 
     refused("ZipMap", UnsupportedError, "maps are no tensors; skl2onnx exports without them", classlabels_int64s=[0, 1])
     refused("SVMClassifier", FrontendError, "expected coefficients and rho, got 1 and 0", coefficients=[1.0])
-    of_two = {"coefficients": [1.0, -1.0], "rho": [0.0], "classlabels_ints": [0, 1], "support_vectors": [1.0, 2, 3, 4, 5, 6]}
-    refused("SVMClassifier", FrontendError, r"not negative, for each of 2 class\(es\), got \(1,\)", vectors_per_class=[1], **of_two)
-    refused("SVMClassifier", FrontendError, "of 4 support vectors and 2 classes expected 4 coefficients and 1 rho, got 6", vectors_per_class=[1, 3], **of_two)
+    of_two = {
+        "coefficients": [1.0, -1.0],
+        "rho": [0.0],
+        "classlabels_ints": [0, 1],
+        "support_vectors": [1.0, 2, 3, 4, 5, 6],
+    }
+    refused(
+        "SVMClassifier",
+        FrontendError,
+        r"not negative, for each of 2 class\(es\), got \(1,\)",
+        vectors_per_class=[1],
+        **of_two,
+    )
+    refused(
+        "SVMClassifier",
+        FrontendError,
+        "of 4 support vectors and 2 classes expected 4 coefficients and 1 rho, got 6",
+        vectors_per_class=[1, 3],
+        **of_two,
+    )
     coupled = {"vectors_per_class": [1, 1], "prob_a": [1.0, 2.0], "prob_b": [0.0]}
     refused("SVMClassifier", FrontendError, "prob_a and prob_b: expected 1 of each, got 2 and 1", **coupled, **of_two)
-    refused("CategoryMapper", FrontendError, "as many of one as of the other, got 2 and 1", cats_strings=["a", "b"], cats_int64s=[1])
-    refused("SVMRegressor", UnsupportedError, "kernel_type CUBIC", kernel_type="CUBIC", n_supports=1, support_vectors=[1.0, 2, 3], coefficients=[1.0])
+    refused(
+        "CategoryMapper",
+        FrontendError,
+        "as many of one as of the other, got 2 and 1",
+        cats_strings=["a", "b"],
+        cats_int64s=[1],
+    )
+    refused(
+        "SVMRegressor",
+        UnsupportedError,
+        "kernel_type CUBIC",
+        kernel_type="CUBIC",
+        n_supports=1,
+        support_vectors=[1.0, 2, 3],
+        coefficients=[1.0],
+    )
     refused("OneHotEncoder", UnsupportedError, "categories that are no numbers", cats_strings=["a"])
     refused("Imputer", FrontendError, "expected imputed_value_floats for float32")
     refused("Imputer", FrontendError, "one for each of 3 features, got 2", imputed_value_floats=[1.0, 2.0])
     refused("FeatureVectorizer", FrontendError, "inputdimensions: expected 1, got 2", inputdimensions=[3, 2])
-    refused("LinearClassifier", FrontendError, r"coefficients: expected some for each of 2 class\(es\), got 3", coefficients=[1.0, 2, 3], intercepts=[0.0, 1])
+    refused(
+        "LinearClassifier",
+        FrontendError,
+        r"coefficients: expected some for each of 2 class\(es\), got 3",
+        coefficients=[1.0, 2, 3],
+        intercepts=[0.0, 1],
+    )

@@ -53,9 +53,15 @@ def vendors(**given: Vendor) -> Iterator[None]:
             host().unregister(name)
 
 
-def model(operator: str = "Swish", domain: str = "com.acme", version: int = 1, opset: int = 18, **attributes: Any) -> bytes:
+def model(
+    operator: str = "Swish", domain: str = "com.acme", version: int = 1, opset: int = 18, **attributes: Any
+) -> bytes:
     nodes = [
-        helper.make_node("Relu", ["x"], ["r"]) if opset <= NEWEST else helper.make_node("Swish", ["x"], ["r"], domain="com.acme"),
+        (
+            helper.make_node("Relu", ["x"], ["r"])
+            if opset <= NEWEST
+            else helper.make_node("Swish", ["x"], ["r"], domain="com.acme")
+        ),
         helper.make_node(operator, ["r"], ["y"], name="act", domain=domain, **attributes),
     ]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")
@@ -64,7 +70,9 @@ def model(operator: str = "Swish", domain: str = "com.acme", version: int = 1, o
     return proto.SerializeToString()
 
 
-def acme(function: Callable[[Any], Any], since: int = 1, operator: str = "Swish", domain: str = "com.acme") -> Converter:
+def acme(
+    function: Callable[[Any], Any], since: int = 1, operator: str = "Swish", domain: str = "com.acme"
+) -> Converter:
     return Converter("onnx", domain, operator, function, since)
 
 
@@ -86,9 +94,11 @@ def test_an_operator_of_a_vendor_is_read_and_fuses_with_its_neighbours() -> None
 def test_without_a_converter_the_error_says_that_a_plugin_can_bring_one() -> None:
     with pytest.raises(UnsupportedError) as caught, vendors(acme=Vendor(acme(swish, operator="Other"))):
         weft.load(model())
-    assert str(caught.value) == (
-        "the model uses one thing that the ONNX frontend does not support\n  operator com.acme.Swish of operator set 1: 'act'\n"
-        "  hint: export it without; a function of the model (FunctionProto) can define an operator by others, a plugin can convert it (hook `converters`)"
+    assert (
+        str(caught.value)
+        == "the model uses one thing that the ONNX frontend does not support\n  operator com.acme.Swish of operator set"
+        " 1: 'act'\n  hint: export it without; a function of the model (FunctionProto) can define an operator by"
+        " others, a plugin can convert it (hook `converters`)"
     )
 
 
@@ -96,7 +106,10 @@ def test_the_converter_of_the_newest_version_up_to_the_models_reads_it() -> None
     given = Vendor(acme(lambda c: c(Relu(), c.value(0)), 1), acme(lambda c: c(Sigmoid(), c.value(0)), 3))
     with vendors(acme=given):
         assert [operators(model(version=v))[-1] for v in (1, 2, 3, 9)] == [Relu, Relu, Sigmoid, Sigmoid]
-    with vendors(acme=Vendor(acme(swish, 2))), pytest.raises(UnsupportedError, match=r"operator com\.acme\.Swish of operator set 1"):
+    with (
+        vendors(acme=Vendor(acme(swish, 2))),
+        pytest.raises(UnsupportedError, match=r"operator com\.acme\.Swish of operator set 1"),
+    ):
         weft.load(model(version=1))
 
 
@@ -106,24 +119,27 @@ def test_operator_sets_that_onnx_does_not_have_yet() -> None:
     data = model("Double", "", opset=new)
     with pytest.raises(UnsupportedError) as caught:
         weft.load(data)
-    assert str(caught.value) == (
-        f"the model uses operator set {new}, the newest known is {NEWEST}\n"
+    assert (
+        str(caught.value) == f"the model uses operator set {new}, the newest known is {NEWEST}\n"
         "  hint: a newer `onnx` package may know it, or a plugin with converters for it (hook `converters`)"
     )
     with vendors(acme=Vendor(double, acme(swish))):
         assert operators(data)[-1] is Add
-        with pytest.raises(UnsupportedError, match=f"operator Relu of operator set {new}: 'act'"):  # it may mean something else there
+        with pytest.raises(
+            UnsupportedError, match=f"operator Relu of operator set {new}: 'act'"
+        ):  # it may mean something else there
             weft.load(model("Relu", "", opset=new))
 
 
 def test_an_operator_that_two_claim() -> None:
     with vendors(one=Vendor(acme(swish)), two=Vendor(acme(swish))), pytest.raises(FrontendError) as caught:
         weft.load(model())
-    assert str(caught.value) == (
-        "Swish cannot be applied: the operator com.acme.Swish (version 1) of frontend 'onnx' is claimed by "
-        "plugin 'one' (registered by hand) and plugin 'two' (registered by hand)\n"
-        "  node 'act': Swish(r) → y\n"
-        "  why: nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'one' or unregister 'two'"
+    assert (
+        str(caught.value)
+        == "Swish cannot be applied: the operator com.acme.Swish (version 1) of frontend 'onnx' is claimed by plugin"
+        " 'one' (registered by hand) and plugin 'two' (registered by hand)\n  node 'act': Swish(r) → y\n  why:"
+        " nothing says which of them is meant, and the order of plugins decides nothing\n  hint: unregister 'one' or"
+        " unregister 'two'"
     )
     with vendors(one=Vendor(acme(swish)), two=Vendor(acme(swish, 2))):
         assert Swish in operators(model()), "of the version that the model asks for one claims it"
@@ -132,7 +148,10 @@ def test_an_operator_that_two_claim() -> None:
 def test_an_operator_that_the_frontend_reads_itself() -> None:
     plain = model("Sigmoid", "")
     with vendors(acme=Vendor(acme(swish, 1, "Sigmoid", ""))):
-        said = r"the operator Sigmoid \(version 18\) of frontend 'onnx' is claimed by plugin 'onnx' \(weft-onnx .*\) and plugin 'acme'"
+        said = (
+            r"the operator Sigmoid \(version 18\) of frontend 'onnx' is claimed by plugin 'onnx' \(weft-onnx .*\) and"
+            r" plugin 'acme'"
+        )
         with pytest.raises(FrontendError, match=said):
             weft.load(plain)
         assert operators(model("Tanh", "")), "other operators are not harmed"
@@ -179,7 +198,9 @@ def test_what_no_converter_is_loses_that_plugin_only() -> None:
     try:
         with vendors(acme=Vendor(acme(swish))):
             assert Swish in operators(model())
-        assert [str(e) for p, h, e in host().failures if p.name == "wrong"] == ["gave 'Swish', which is no Converter (in a list of 1)"]
+        assert [str(e) for p, h, e in host().failures if p.name == "wrong"] == [
+            "gave 'Swish', which is no Converter (in a list of 1)"
+        ]
     finally:
         host().unregister("wrong")
 
@@ -193,7 +214,9 @@ def test_any_frontend_may_ask() -> None:
         with pytest.raises(PluginError, match="failed to read the operator swish\n  why: TypeError"):
             function(4)
         assert found.find("", "swish", 1) is None
-        with pytest.raises(WeftError, match=r"the operator swish \(version 2\) of frontend 'dense' is claimed by .* and plugin 'acme'"):
+        with pytest.raises(
+            WeftError, match=r"the operator swish \(version 2\) of frontend 'dense' is claimed by .* and plugin 'acme'"
+        ):
             found.find("", "swish", 2, known=True)
 
 
@@ -207,7 +230,10 @@ def test_any_frontend_may_ask() -> None:
 )  # fmt: skip
 def test_a_result_that_is_none_names_the_plugin(result: Callable[[Any], Any], said: str) -> None:
     vendor = Vendor(Converter("onnx", "com.acme", "Swish", result))
-    with vendors(acme=vendor), pytest.raises(FrontendError, match=rf"plugin 'acme'(.|\n)*to read the operator com.acme.Swish(.|\n)*{said}"):
+    with (
+        vendors(acme=vendor),
+        pytest.raises(FrontendError, match=rf"plugin 'acme'(.|\n)*to read the operator com.acme.Swish(.|\n)*{said}"),
+    ):
         weft.load(model())
 
 

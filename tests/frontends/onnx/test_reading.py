@@ -59,7 +59,9 @@ def test_weights_are_not_read_to_find_the_files_of_a_model(tmp_path: Path) -> No
         path.write_bytes(proto.SerializeToString())
         assert mentions(path, b"location")
         place.ClearField("doc_string")
-    other = proto.graph.initializer.add(name="v", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    other = proto.graph.initializer.add(
+        name="v", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL
+    )
     other.external_data.add(key="location", value="v.bin")
     path.write_bytes(proto.SerializeToString())
     assert plugin.files(path, plugin.OnnxOptions()) == [tmp_path / "v.bin"]
@@ -79,7 +81,10 @@ def test_sniff_and_accepts() -> None:
 
 def test_truncated_file() -> None:
     data = add_weights().SerializeToString()
-    with pytest.raises(FrontendError, match=r"these bytes is not an ONNX model(.|\n)*does not parse as a ModelProto(.|\n)*is the file complete\?"):
+    with pytest.raises(
+        FrontendError,
+        match=r"these bytes is not an ONNX model(.|\n)*does not parse as a ModelProto(.|\n)*is the file complete\?",
+    ):
         weft.load(data[:-100], frontend="onnx")
 
 
@@ -95,7 +100,13 @@ def test_other_file(tmp_path: Path) -> None:
 
 def test_names_that_are_no_text() -> None:
     data = model([helper.make_node("Relu", ["x"], ["name_of_y"])], [info("x", [2])], ["name_of_y"]).SerializeToString()
-    with pytest.raises(FrontendError, match=r"these bytes is not an ONNX model\n  why: the text b'\\xffame_of_y' in NodeProto.output is not UTF-8\n  hint: "):
+    with pytest.raises(
+        FrontendError,
+        match=(
+            r"these bytes is not an ONNX model\n  why: the text b'\\xffame_of_y' in NodeProto.output is not UTF-8\n "
+            r" hint: "
+        ),
+    ):
         weft.load(data.replace(b"name_of_y", b"\xffame_of_y"))
 
 
@@ -121,15 +132,20 @@ def test_another_option_is_refused() -> None:
 def test_a_newer_operator_set() -> None:
     proto = add_weights()
     proto.opset_import[0].version = 999
-    with pytest.raises(UnsupportedError, match=r"the model uses operator set 999, the newest known is \d+\n  hint: a newer `onnx` package"):
+    with pytest.raises(
+        UnsupportedError,
+        match=r"the model uses operator set 999, the newest known is \d+\n  hint: a newer `onnx` package",
+    ):
         weft.load(proto)
 
 
 # -- dtypes -----------------------------------------------------------------------------------------------------------
 
 DTYPES = [
-    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
-    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "complex64", "complex128",
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+    "uint64", "bool",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "int4",
+    "uint4", "complex64", "complex128",
 ]  # fmt: skip
 
 
@@ -148,7 +164,12 @@ def test_initialisers(name: str, raw: bool) -> None:
     if raw:
         tensor = onnx.numpy_helper.from_array(array, "t")
     else:
-        tensor = helper.make_tensor("t", kind, array.shape, values.tolist() if name.startswith("complex") else values.astype(np.float64).tolist())
+        tensor = helper.make_tensor(
+            "t",
+            kind,
+            array.shape,
+            values.tolist() if name.startswith("complex") else values.astype(np.float64).tolist(),
+        )
     got = to_array(tensor)
     assert got.dtype == dtype and got.shape == (7, 1)
     np.testing.assert_array_equal(got.astype(np.complex128), array.astype(np.complex128))
@@ -174,11 +195,19 @@ def test_tensors_that_do_not_fit_their_shape() -> None:
     with pytest.raises(FrontendError, match=r"tensor 'w' has 0 element\(s\) of data, string\[2\] takes 2"):
         to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[2]))
     for dtype in (TensorProto.INT64, TensorProto.STRING):  # of no elements, by sizes that numpy cannot multiply
-        with pytest.raises(FrontendError, match=r"tensor 'w' has shape \[0, 4611686018427387904\]\n  why: its sizes multiply to more than any memory holds"):
+        with pytest.raises(
+            FrontendError,
+            match=(
+                r"tensor 'w' has shape \[0, 4611686018427387904\]\n  why: its sizes multiply to more than any memory"
+                r" holds"
+            ),
+        ):
             to_array(TensorProto(name="w", data_type=dtype, dims=[0, 1 << 62], raw_data=b""))
     with pytest.raises(FrontendError, match="tensor 'w' has a string that is no UTF-8"):
         to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=[b"\xff"]))
-    assert to_array(TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=["µ".encode()])).tolist() == ["µ"]
+    assert to_array(
+        TensorProto(name="w", data_type=TensorProto.STRING, dims=[1], string_data=["µ".encode()])
+    ).tolist() == ["µ"]
 
 
 def test_sparse_initialisers() -> None:
@@ -219,7 +248,9 @@ def test_external_data_is_mapped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(graph, np.zeros((64, 32), np.float32)), np.arange(64 * 32).reshape(64, 32))
 
 
-@pytest.mark.parametrize("location", ["../w.bin", "w\0.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", ""])
+@pytest.mark.parametrize(
+    "location", ["../w.bin", "w\0.bin", "/etc/passwd", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", ""]
+)
 def test_external_data_outside_of_the_folder(tmp_path: Path, location: str) -> None:
     with pytest.raises(FrontendError, match="outside of the model's folder"):
         weft.load(external(tmp_path, location=location))
@@ -248,7 +279,9 @@ def test_external_data_that_does_not_fit(tmp_path: Path, entries: dict[str, str]
 
 
 def test_external_data_needs_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(FrontendError, match=r"tensor 'w' is in a file of its own, 'w.bin'\n  hint: load the model from its path"):
+    with pytest.raises(
+        FrontendError, match=r"tensor 'w' is in a file of its own, 'w.bin'\n  hint: load the model from its path"
+    ):
         weft.load(external(tmp_path).read_bytes())
 
 
@@ -262,7 +295,11 @@ def sized(*shapes: Sequence[int | str | None]) -> onnx.ModelProto:
 
 def test_dimensions_that_the_model_leaves_open_are_given_by_name() -> None:
     proto = sized(["batch size", 4, None], ["batch size", 4, "n + 1"], ["batch size", 4, 1])
-    assert [str(v.type) for v in weft.load(proto).inputs] == ["float32[batch_size, 4, x0_2]", "float32[batch_size, 4, n_1]", "float32[batch_size, 4, 1]"]
+    assert [str(v.type) for v in weft.load(proto).inputs] == [
+        "float32[batch_size, 4, x0_2]",
+        "float32[batch_size, 4, n_1]",
+        "float32[batch_size, 4, 1]",
+    ]
     graph = weft.load(proto, dims={"batch size": 2, "x0_2": 3, "n + 1": 3})
     assert [str(v.type) for v in graph.inputs] == ["float32[2, 4, 3]", "float32[2, 4, 3]", "float32[2, 4, 1]"]
     assert [str(v.type) for v in weft.load(proto, frontend="onnx '-dims=batch size=2,n + 1=1'").inputs] == [
@@ -272,13 +309,25 @@ def test_dimensions_that_the_model_leaves_open_are_given_by_name() -> None:
 
 
 def test_a_dimension_that_is_not_open_is_refused() -> None:
-    with pytest.raises(FrontendError, match=r"dims gives 'bach', which is no open dimension of the model's inputs\n  hint: did you mean 'batch'\?"):
+    with pytest.raises(
+        FrontendError,
+        match=r"dims gives 'bach', which is no open dimension of the model's inputs\n  hint: did you mean 'batch'\?",
+    ):
         weft.load(sized(["batch", 4]), dims={"bach": 2})
-    with pytest.raises(FrontendError, match=r"dims gives 'width', which is no open dimension of the model's inputs\n  hint: its open dimensions: none"):
+    with pytest.raises(
+        FrontendError,
+        match=(
+            r"dims gives 'width', which is no open dimension of the model's inputs\n  hint: its open dimensions: none"
+        ),
+    ):
         weft.load(sized([3, 4]), dims={"width": 2})
-    with pytest.raises(FrontendError, match=r"frontend 'onnx' has no such options\n  why: dims gives 'batch' the size -1"):
+    with pytest.raises(
+        FrontendError, match=r"frontend 'onnx' has no such options\n  why: dims gives 'batch' the size -1"
+    ):
         weft.load(sized(["batch", 4]), dims={"batch": -1})
-    with pytest.raises(FrontendError, match="option 'dims' of frontend 'onnx' takes a mapping from names, each value an integer, got 4"):
+    with pytest.raises(
+        FrontendError, match="option 'dims' of frontend 'onnx' takes a mapping from names, each value an integer, got 4"
+    ):
         weft.load(sized(["batch", 4]), dims=4)
 
 
@@ -287,18 +336,30 @@ def test_options_are_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "m.onnx"
     onnx.save(sized(["batch", 4]), path)
     for source in (path, path.read_bytes()):
-        shapes = [weft.compile(source, "llvm -threads=1", frontend=f).inputs[0].shape for f in (None, "onnx -dims=batch=2", "-dims=batch=3", "onnx") * 2]
+        shapes = [
+            weft.compile(source, "llvm -threads=1", frontend=f).inputs[0].shape
+            for f in (None, "onnx -dims=batch=2", "-dims=batch=3", "onnx") * 2
+        ]
         assert shapes == [("batch", 4), (2, 4), (3, 4), ("batch", 4)] * 2
-    with pytest.raises(FrontendError, match=r"frontend 'onnx' has no option '-dim'\n  onnx -dim=2\n  hint: did you mean '-dims'\?"):
+    with pytest.raises(
+        FrontendError, match=r"frontend 'onnx' has no option '-dim'\n  onnx -dim=2\n  hint: did you mean '-dims'\?"
+    ):
         weft.compile(path, "llvm", frontend="onnx -dim=2")
     with pytest.raises(FrontendError, match=r"no frontend 'onx'\n  hint: did you mean 'onnx'\?"):
         weft.compile(path, "llvm", frontend="onx -dims=n=2")
-    with pytest.raises(FrontendError, match="the frontend and its options do not parse\n  onnx '-dims\n  why: No closing quotation"):
+    with pytest.raises(
+        FrontendError, match="the frontend and its options do not parse\n  onnx '-dims\n  why: No closing quotation"
+    ):
         weft.compile(path, "llvm", frontend="onnx '-dims")
 
 
 def test_options_are_given_once_and_for_what_is_read() -> None:
-    with pytest.raises(FrontendError, match="options are given by name and with the frontend's\n  onnx -dims=batch=2\n  hint: give all of them by name"):
+    with pytest.raises(
+        FrontendError,
+        match=(
+            "options are given by name and with the frontend's\n  onnx -dims=batch=2\n  hint: give all of them by name"
+        ),
+    ):
         weft.load(sized(["batch", 4]), frontend="onnx -dims=batch=2", dims={"batch": 2})
     with pytest.raises(FrontendError, match="a graph has been read already: neither frontend nor options apply"):
         weft.load(weft.load(sized(["batch", 4])), dims={"batch": 2})

@@ -28,10 +28,20 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("ArgMax", ["z"], ["most"], axis=1, keepdims=0),
     ]
     tensor = helper.make_tensor_value_info
-    inputs = [tensor("x", TensorProto.FLOAT, ["batch", 4]), tensor("bias", TensorProto.FLOAT, [3]), tensor("w", TensorProto.FLOAT, [4, 3])]
-    outputs = [tensor("y", TensorProto.FLOAT, ["batch", 3]), tensor("most", TensorProto.INT64, [None]), tensor("z", TensorProto.FLOAT, ["batch", 3])]
+    inputs = [
+        tensor("x", TensorProto.FLOAT, ["batch", 4]),
+        tensor("bias", TensorProto.FLOAT, [3]),
+        tensor("w", TensorProto.FLOAT, [4, 3]),
+    ]
+    outputs = [
+        tensor("y", TensorProto.FLOAT, ["batch", 3]),
+        tensor("most", TensorProto.INT64, [None]),
+        tensor("z", TensorProto.FLOAT, ["batch", 3]),
+    ]
     graph = helper.make_graph(nodes, "little", inputs, outputs, [numpy_helper.from_array(weight, "w")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9, producer_name="tests", model_version=3)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9, producer_name="tests", model_version=3
+    )
     helper.set_model_props(model, {"key": "value"})
     file = tmp_path_factory.mktemp("session") / "little.onnx"
     onnx.save(model, file)
@@ -53,7 +63,10 @@ def peer(path: Path) -> Any:
 
 def feed(rows: int = 5) -> dict[str, Any]:
     random = np.random.default_rng(1)
-    return {"x": random.standard_normal((rows, 4)).astype(np.float32), "bias": random.standard_normal(3).astype(np.float32)}
+    return {
+        "x": random.standard_normal((rows, 4)).astype(np.float32),
+        "bias": random.standard_normal(3).astype(np.float32),
+    }
 
 
 def test_inputs_and_outputs_are_told_alike(session: weft_onnx.InferenceSession, peer: Any) -> None:
@@ -69,7 +82,15 @@ def test_types_are_told_alike() -> None:
         return weft_onnx.session.node_arg(onnx.ValueInfoProto(name="v", type=make())).type
 
     tensor = helper.make_tensor_type_proto
-    kinds = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "INT8": "int8", "UINT64": "uint64", "BOOL": "bool"}
+    kinds = {
+        "FLOAT": "float",
+        "DOUBLE": "double",
+        "FLOAT16": "float16",
+        "BFLOAT16": "bfloat16",
+        "INT8": "int8",
+        "UINT64": "uint64",
+        "BOOL": "bool",
+    }
     for name, said in {**kinds, "STRING": "string"}.items():
         assert info(lambda name=name: tensor(getattr(TensorProto, name), [1])) == f"tensor({said})"
     assert info(lambda: helper.make_sequence_type_proto(tensor(TensorProto.INT64, None))) == "seq(tensor(int64))"
@@ -88,7 +109,9 @@ def test_results_are_alike(session: weft_onnx.InferenceSession, peer: Any) -> No
 
 def test_bytes_and_paths_as_text(path: Path) -> None:
     expected = weft_onnx.InferenceSession(str(path), target="llvm -threads=1").run(["y"], feed())[0]
-    np.testing.assert_array_equal(weft_onnx.InferenceSession(path.read_bytes(), target="llvm -threads=1").run(["y"], feed())[0], expected)
+    np.testing.assert_array_equal(
+        weft_onnx.InferenceSession(path.read_bytes(), target="llvm -threads=1").run(["y"], feed())[0], expected
+    )
 
 
 def test_what_a_run_refuses_theirs_refuses_too(session: weft_onnx.InferenceSession, peer: Any) -> None:
@@ -115,7 +138,13 @@ def test_an_initialiser_cannot_be_fed(session: weft_onnx.InferenceSession) -> No
 
 
 def test_what_is_ignored_is_said(path: Path) -> None:
-    with pytest.warns(UserWarning, match="providers: what ONNX Runtime does with this has no meaning here, where the target 'llvm' runs the whole model"):
+    with pytest.warns(
+        UserWarning,
+        match=(
+            "providers: what ONNX Runtime does with this has no meaning here, where the target 'llvm' runs the whole"
+            " model"
+        ),
+    ):
         session = weft_onnx.InferenceSession(path, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert session.get_providers() == ["WeftExecutionProvider"]
     assert session.get_provider_options() == {"WeftExecutionProvider": {"target": "llvm"}}
@@ -146,7 +175,10 @@ def test_the_package_imports_no_onnx_before_it_is_asked_for() -> None:
     import subprocess
     import sys
 
-    code = "import sys, weft_onnx.plugin; assert 'onnx' not in sys.modules; weft_onnx.InferenceSession; assert 'onnx' in sys.modules"
+    code = (
+        "import sys, weft_onnx.plugin; assert 'onnx' not in sys.modules; weft_onnx.InferenceSession; assert 'onnx' in"
+        " sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     with pytest.raises(AttributeError, match="module 'weft_onnx' has no attribute 'InferenceSesion'"):
         _ = weft_onnx.InferenceSesion

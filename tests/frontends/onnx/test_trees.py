@@ -1,4 +1,5 @@
-"""Ensembles of trees: every comparison, missing values, both layouts, all scores, against a walk by definition; and every error."""
+"""Ensembles of trees: every comparison, missing values, both layouts, all scores, against a walk by definition; and
+every error."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ F = np.float32
 ML = helper.make_opsetid("ai.onnx.ml", 3)
 ML5 = helper.make_opsetid("ai.onnx.ml", 5)
 TESTS: dict[str, Any] = {
-    "BRANCH_LEQ": lambda x, s: x <= s, "BRANCH_LT": lambda x, s: x < s, "BRANCH_GTE": lambda x, s: x >= s, "BRANCH_GT": lambda x, s: x > s,
+    "BRANCH_LEQ": lambda x, s: x <= s, "BRANCH_LT": lambda x, s: x < s, "BRANCH_GTE": lambda x, s: x >= s,
+    "BRANCH_GT": lambda x, s: x > s,
 }  # fmt: skip
 Tree = Any
 """A leaf's weights, or (feature, mode, split, missing goes to true, true, false)."""
@@ -44,7 +46,17 @@ def walk(tree: Tree, row: Any) -> Any:
 def attributes(trees: list[Tree], kind: str) -> dict[str, Any]:
     """Of the operators before ai.onnx.ml 5."""
     nodes: dict[str, list[Any]] = {
-        f"nodes_{k}": [] for k in ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids", "missing_value_tracks_true")
+        f"nodes_{k}": []
+        for k in (
+            "treeids",
+            "nodeids",
+            "featureids",
+            "values",
+            "modes",
+            "truenodeids",
+            "falsenodeids",
+            "missing_value_tracks_true",
+        )
     }
     weights: dict[str, list[Any]] = {f"{kind}_{k}": [] for k in ("treeids", "nodeids", "ids", "weights")}
 
@@ -71,7 +83,14 @@ def attributes(trees: list[Tree], kind: str) -> dict[str, Any]:
 
 
 def regressor(trees: list[Tree], targets: int, columns: int = 3, **more: Any) -> Any:
-    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=targets, **attributes(trees, "target") | more)
+    node = helper.make_node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        n_targets=targets,
+        **attributes(trees, "target") | more,
+    )
     return load([node], [info("x", ["n", columns])], ["y"], domains=[ML])
 
 
@@ -82,10 +101,14 @@ def rows(random: Any, count: int = 9) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(0, 5), st.integers(1, 4), st.integers(1, 3), st.lists(st.sampled_from(sorted(TESTS)), min_size=1, max_size=4),
-    st.sampled_from(["none", "all", "some"]), st.sampled_from([0.0, 0.5]), st.sampled_from(["SUM", "AVERAGE", "MIN", "MAX"]), st.integers(0, 1 << 20),
+    st.integers(0, 5), st.integers(1, 4), st.integers(1, 3), st.lists(st.sampled_from(sorted(TESTS)), min_size=1,
+        max_size=4),
+    st.sampled_from(["none", "all", "some"]), st.sampled_from([0.0, 0.5]), st.sampled_from(["SUM", "AVERAGE", "MIN",
+        "MAX"]), st.integers(0, 1 << 20),
 )  # fmt: skip
-def test_regressors(depth: int, count: int, targets: int, modes: list[str], missing: str, early: float, how: str, seed: int) -> None:
+def test_regressors(
+    depth: int, count: int, targets: int, modes: list[str], missing: str, early: float, how: str, seed: int
+) -> None:
     random = np.random.default_rng(seed)
     trees = [grow(random, depth, modes, targets, missing, early) for _ in range(count)]
     x, base = rows(random), [0.5] * targets
@@ -122,7 +145,8 @@ CLASSES: dict[str, Any] = {
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
 @pytest.mark.parametrize("case", CLASSES)
 def test_classifiers_as_onnxruntime(case: str, post: str, positive: bool) -> None:
-    """Scores of two classes from weights of one are a matter of convention: theirs. Of two weighed classes it labels all by 1 and 0: there, ONNX's own."""
+    """Scores of two classes from weights of one are a matter of convention: theirs. Of two weighed classes it labels
+    all by 1 and 0: there, ONNX's own."""
     require("onnxruntime")
     import onnxruntime as ort
 
@@ -134,7 +158,10 @@ def test_classifiers_as_onnxruntime(case: str, post: str, positive: bool) -> Non
         values["class_weights"] = [abs(w) / 4 for w in values["class_weights"]]
     if "class_ids" in more:
         values["class_ids"] = [more["class_ids"]] * len(values["class_ids"])
-    values |= {k: v for k, v in more.items() if k != "class_ids"} | {"classlabels_int64s": [7, 5, 9][:classes], "post_transform": post}
+    values |= {k: v for k, v in more.items() if k != "class_ids"} | {
+        "classlabels_int64s": [7, 5, 9][:classes],
+        "post_transform": post,
+    }
     node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", **values)
     outputs = [helper.make_empty_tensor_value_info(n) for n in ("label", "scores")]
     made = model([node], [info("x", ["n", 3])], outputs, opset=17, domains=[ML])
@@ -145,14 +172,22 @@ def test_classifiers_as_onnxruntime(case: str, post: str, positive: bool) -> Non
 
         labels, scores = ReferenceEvaluator(made).run(None, {"x": x})
     else:
-        labels, scores = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+        labels, scores = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+            None, {"x": x}
+        )
     got = list(weft.compile(weft.load(made), "llvm -threads=1", cache=False).run({"x": x}).values())
     np.testing.assert_array_equal(got[0], labels)
     np.testing.assert_allclose(got[1], scores, rtol=1e-5, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.sampled_from([["BRANCH_LEQ"], ["BRANCH_GTE", "BRANCH_LT"]]), st.integers(0, 1 << 20))
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.sampled_from([["BRANCH_LEQ"], ["BRANCH_GTE", "BRANCH_LT"]]),
+    st.integers(0, 1 << 20),
+)
 def test_ensembles_of_version_5(depth: int, targets: int, aggregate: int, modes: list[str], seed: int) -> None:
     """A leaf weighs one target; what no leaf weighs is 0."""
     random = np.random.default_rng(seed)
@@ -169,16 +204,26 @@ def test_ensembles_of_version_5(depth: int, targets: int, aggregate: int, modes:
         at = len(nodes)
         nodes.append(None)
         below = [put(t) for t in tree[4:]]
-        nodes[at] = (tree[0], sorted(TESTS, key=["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT"].index).index(tree[1]), tree[2], tree[3], *below)
+        nodes[at] = (
+            tree[0],
+            sorted(TESTS, key=["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT"].index).index(tree[1]),
+            tree[2],
+            tree[3],
+            *below,
+        )
         return 0, at
 
     for t in trees:
         roots.append(put(t)[1])
-    tensor: Any = lambda name, data, kind: helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), [len(data)], data)
+    tensor: Any = lambda name, data, kind: helper.make_tensor(
+        name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), [len(data)], data
+    )
     node = helper.make_node(
-        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=targets, aggregate_function=aggregate, tree_roots=roots,
+        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=targets, aggregate_function=aggregate,
+        tree_roots=roots,
         nodes_featureids=[n[0] for n in nodes], nodes_modes=tensor("m", [n[1] for n in nodes], np.uint8),
-        nodes_splits=tensor("s", [float(n[2]) for n in nodes], F), nodes_missing_value_tracks_true=[n[3] for n in nodes],
+        nodes_splits=tensor("s", [float(n[2]) for n in nodes], F),
+        nodes_missing_value_tracks_true=[n[3] for n in nodes],
         nodes_trueleafs=[n[4][0] for n in nodes], nodes_truenodeids=[n[4][1] for n in nodes],
         nodes_falseleafs=[n[5][0] for n in nodes], nodes_falsenodeids=[n[5][1] for n in nodes],
         leaf_targetids=[leaf[0] for leaf in leaves], leaf_weights=tensor("w", [leaf[1] for leaf in leaves], F),
@@ -209,7 +254,8 @@ def test_double_precision_splits_are_compared_so() -> None:
     del values["nodes_values"], values["target_weights"]
     node = helper.make_node(
         "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1,
-        nodes_values_as_tensor=helper.make_tensor("v", 11, [3], [split, 0, 0]), target_weights_as_tensor=helper.make_tensor("w", 11, [2], [1.0, 2.0]), **values,
+        nodes_values_as_tensor=helper.make_tensor("v", 11, [3], [split, 0, 0]),
+        target_weights_as_tensor=helper.make_tensor("w", 11, [2], [1.0, 2.0]), **values,
     )  # fmt: skip
     graph = load([node], [info("x", ["n", 1], 11)], ["y"], domains=[ML])
     np.testing.assert_array_equal(run(graph, np.array([[split], [np.nextafter(split, 1)]])), np.array([[1], [2]], F))

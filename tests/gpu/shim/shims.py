@@ -1,12 +1,13 @@
-"""Texts of GPU kernels, run on this machine: a header of C++ per language (`cuda.hpp`, `metal.hpp`) over fibers that wait for each other (`grid.hpp`),
-compiled by ziglang's clang.
+"""Texts of GPU kernels, run on this machine: a header of C++ per language (`cuda.hpp`, `metal.hpp`) over fibers that
+wait for each other (`grid.hpp`), compiled by ziglang's clang.
 
-    library = Library("cuda", [text, …])                      many texts make one library, which costs less than one each
-    library.launch(0, buffers, dims, grid=(2, 1, 1), group=(64, 1, 1))
+    library = Library("cuda", [text, …])                      many texts make one library, which costs less than one
+    each library.launch(0, buffers, dims, grid=(2, 1, 1), group=(64, 1, 1))
     run(kernel, "metal", arrays, dims)                        all launches of a `weft_gpu.image.Kernel`
 
-What a GPU would not say is an error here, with the line of the text: a barrier that not all threads reach, an index beyond an array, an address that a vector
-may not have, memory that is nobody's. Shared memory and variables begin as NaN; arrays made by `guarded` end at a page that may not be touched.
+What a GPU would not say is an error here, with the line of the text: a barrier that not all threads reach, an index
+beyond an array, an address that a vector may not have, memory that is nobody's. Shared memory and variables begin as
+NaN; arrays made by `guarded` end at a page that may not be touched.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ from weft_gpu.launch import grid_of
 HERE = Path(__file__).parent
 WARP = 32
 OPTIONS = (
-    "-x", "c++", "-std=c++20", "-nostdinc++", "-O1", "-g0", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-ffp-contract=off",
-    "-fno-math-errno", "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none", "-ftrivial-auto-var-init=pattern",
-    "-fno-sanitize=all", "-fsanitize=array-bounds,alignment,null,bool,shift,signed-integer-overflow,integer-divide-by-zero,float-cast-overflow",
-    "-fno-sanitize-recover=all", "-Wall", "-Wno-unknown-attributes", "-Wno-unknown-pragmas", "-Wno-unused", "-Wno-pass-failed",
+    "-x", "c++", "-std=c++20", "-nostdinc++", "-O1", "-g0", "-shared", "-fPIC", "-fno-exceptions", "-fno-rtti",
+    "-fno-strict-aliasing", "-ffp-contract=off",
+    "-fno-math-errno", "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none",
+    "-ftrivial-auto-var-init=pattern",
+    "-fno-sanitize=all",
+    "-fsanitize=array-bounds,alignment,null,bool,shift,signed-integer-overflow,integer-divide-by-zero,float-cast-overflow",
+    "-fno-sanitize-recover=all", "-Wall", "-Wno-unknown-attributes", "-Wno-unknown-pragmas", "-Wno-unused",
+    "-Wno-pass-failed",
     "-Wno-user-defined-literals", "-lm",
 )  # fmt: skip
 LANGUAGES = {"cuda": "cuda.hpp", "metal": "metal.hpp"}
@@ -81,7 +86,12 @@ def _compiled(text: str) -> Path:
         source, result = made.with_suffix(f".{os.getpid()}.cpp"), made.with_suffix(f".{os.getpid()}.so")
         source.write_text(text)
         try:
-            done = subprocess.run([zig(), "cc", *OPTIONS, f"-I{HERE}", str(source), "-o", str(result)], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [zig(), "cc", *OPTIONS, f"-I{HERE}", str(source), "-o", str(result)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             errors = [line for line in done.stderr.splitlines() if "error" in line or "warning" in line]
             if done.returncode or errors:
                 raise ShimError("\n".join([*errors[:12], "", *done.stderr.splitlines()[:60]]))
@@ -97,8 +107,10 @@ def _metal_call(symbol: str, text: str) -> str:
     if head is None:
         raise ShimError(f"there is no kernel '{symbol}'")
     values = {
-        "threadgroup_position_in_grid": "shim::group", "thread_position_in_threadgroup": "shim::current->index", "threads_per_threadgroup": "shim::extent",
-        "threadgroups_per_grid": "shim::groups", "thread_index_in_threadgroup": "shim::current->number", "thread_index_in_simdgroup": "shim::lane()",
+        "threadgroup_position_in_grid": "shim::group", "thread_position_in_threadgroup": "shim::current->index",
+        "threads_per_threadgroup": "shim::extent",
+        "threadgroups_per_grid": "shim::groups", "thread_index_in_threadgroup": "shim::current->number",
+        "thread_index_in_simdgroup": "shim::lane()",
         "simdgroup_index_in_threadgroup": "shim::current->number / shim::warp",
     }  # fmt: skip
     found = []
@@ -127,11 +139,12 @@ def _unit(language: str, texts: Sequence[tuple[str, str]]) -> str:
             body = re.sub(r"^(\s*(?:alignas\(\w+\) )?)threadgroup(?= \w+ \w+\[)", r"\1SHIM_DECLARED", body, flags=re.M)
         call = _metal_call(symbol, text) if language == "metal" else f"shim_call({symbol}, buffers, dims)"
         parts += [
-            "#undef SHIM_SHARED", f'#define SHIM_SHARED "shared_{k}"', f"namespace k{k} {{", f'#line 1 "{symbol}"', body, '#line 1 "call"',
+            "#undef SHIM_SHARED", f'#define SHIM_SHARED "shared_{k}"', f"namespace k{k} {{", f'#line 1 "{symbol}"',
+                body, '#line 1 "call"',
             f"static void call(void *const *buffers, const int64_t *dims) {{ {call}; }}", "}",
             f'extern "C" __attribute__((weak, visibility("hidden"))) char __start_shared_{k}[], __stop_shared_{k}[];',
-            f'extern "C" const char *launch_{k}(void *const *b, const int64_t *d, const unsigned *grid, const unsigned *group, unsigned seed) {{',
-            f"  return shim::launch(k{k}::call, b, d, grid, group, {WARP}, seed, __start_shared_{k}, __stop_shared_{k});", "}",
+            f'extern "C" const char *launch_{k}(void *const *b, const int64_t *d, const unsigned *grid, const unsigned *group, unsigned seed) {{',  # noqa: E501
+            f"  return shim::launch(k{k}::call, b, d, grid, group, {WARP}, seed, __start_shared_{k}, __stop_shared_{k});", "}",  # noqa: E501
         ]  # fmt: skip
     return "\n".join(parts) + "\n"
 
@@ -166,8 +179,8 @@ class Library:
         """Runs one kernel, of the number that its text has.
 
         Args:
-            buffers: addresses, in the order of the kernel's parameters, those of `tensors` behind them, or by their places in Metal's table.
-            dims: of the kernel.
+            buffers: addresses, in the order of the kernel's parameters, those of `tensors` behind them, or by their
+            places in Metal's table. dims: of the kernel.
             seed: the order of threads: 0 forwards, 1 backwards, else by chance.
 
         Raises:
@@ -180,11 +193,17 @@ class Library:
         table = (ctypes.c_void_p * (max(places, default=0) + 1))()
         for k, address in places.items():
             table[k] = address
-        said = self._functions[number](table, sizes, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group), ctypes.c_uint(seed))
+        said = self._functions[number](
+            table, sizes, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*group), ctypes.c_uint(seed)
+        )
         if said:
             symbol, text = self.texts[number]
             line = re.match(rb"line (\d+)", said)
-            shown = text.splitlines()[int(line[1]) - 1].strip() if line and 0 < int(line[1]) <= len(text.splitlines()) else ""
+            shown = (
+                text.splitlines()[int(line[1]) - 1].strip()
+                if line and 0 < int(line[1]) <= len(text.splitlines())
+                else ""
+            )
             raise ShimError(f"{symbol}: {said.decode()}" + (f"\n  {shown}" if shown else ""))
 
 
@@ -199,16 +218,20 @@ class PlayedTensor(ctypes.Structure):
     """What a kernel gets of a tensor of which it copies boxes: `boxes.hpp` says what."""
 
     _fields_ = (
-        ("base", ctypes.c_void_p), ("dims", ctypes.c_uint32), ("bytes", ctypes.c_uint32), ("extents", ctypes.c_int64 * 5), ("strides", ctypes.c_int64 * 5),
+        ("base", ctypes.c_void_p), ("dims", ctypes.c_uint32), ("bytes", ctypes.c_uint32), ("extents",
+            ctypes.c_int64 * 5), ("strides", ctypes.c_int64 * 5),
         ("sizes", ctypes.c_uint32 * 5), ("_", ctypes.c_uint32 * 3),
     )  # fmt: skip
 
     @staticmethod
-    def make(base: int, each: int, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> PlayedTensor:
+    def make(
+        base: int, each: int, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]
+    ) -> PlayedTensor:
         """`strides`: bytes along all dims but the first, as everywhere."""
         n = len(sizes)
         return PlayedTensor(
-            base, n, each, (ctypes.c_int64 * 5)(*extents), (ctypes.c_int64 * 5)(*(each, *strides)[:n]), (ctypes.c_uint32 * 5)(*sizes)
+            base, n, each, (ctypes.c_int64 * 5)(*extents), (ctypes.c_int64 * 5)(*(each, *strides)[:n]),
+            (ctypes.c_uint32 * 5)(*sizes)
         )  # fmt: skip
 
 
@@ -226,12 +249,21 @@ def guarded(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     libc.mmap.restype = ctypes.c_void_p
     size = -(-max(1, array.nbytes) // 16) * 16
     pages = -(-size // _PAGE) * _PAGE
-    at = libc.mmap(None, ctypes.c_size_t(pages + _PAGE), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    at = libc.mmap(
+        None,
+        ctypes.c_size_t(pages + _PAGE),
+        mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+        -1,
+        ctypes.c_long(0),
+    )
     assert at not in (None, ctypes.c_void_p(-1).value)
     assert libc.mprotect(ctypes.c_void_p(at + pages), ctypes.c_size_t(_PAGE), 0) == 0
     memory = (ctypes.c_uint8 * array.nbytes).from_address(at + pages - size)
     weakref.finalize(memory, libc.munmap, ctypes.c_void_p(at), ctypes.c_size_t(pages + _PAGE))
-    copy = np.frombuffer(memory, np.uint8).view(array.dtype).reshape(array.shape) if array.nbytes else np.empty_like(array)
+    copy = (
+        np.frombuffer(memory, np.uint8).view(array.dtype).reshape(array.shape) if array.nbytes else np.empty_like(array)
+    )
     copy[...] = array
     return copy
 
@@ -264,4 +296,6 @@ def run(
         made, number = where[launch.symbol, launch.code]
         places = [every[b].ctypes.data for b in launch.buffers]
         played = tensors(launch, places)
-        made.launch(number, [*places, *map(ctypes.addressof, played)], [dims[d] for d in launch.dims], grid, launch.group, seed)
+        made.launch(
+            number, [*places, *map(ctypes.addressof, played)], [dims[d] for d in launch.dims], grid, launch.group, seed
+        )

@@ -1,4 +1,5 @@
-"""Targets whose kernels are another target's, as text, and run by a shim: everything but the compiler and the device of "cuda" or "metal".
+"""Targets whose kernels are another target's, as text, and run by a shim: everything but the compiler and the device of
+"cuda" or "metal".
 
     with shimmed("cuda -arch=sm_90", "cuda", GpuCodegen(CUDA, machine=machine)) as target: …
 
@@ -31,7 +32,8 @@ from weft_testing.plugin import registered, resolve_target
 
 
 class ShimDevice(HostDevice):
-    """Runs texts of a language, on memory of its own. `built`: launches that are in a library already, by symbol and code."""
+    """Runs texts of a language, on memory of its own. `built`: launches that are in a library already, by symbol and
+    code."""
 
     shares_memory = False
     simulated = True
@@ -68,7 +70,14 @@ class ShimDevice(HostDevice):
             places = [buffers[b].memory.handle.ctypes.data + buffers[b].offset for b in launch.buffers]
             played = tensors(launch, places)
             try:
-                made.launch(number, [*places, *map(ctypes.addressof, played)], [dims[d] for d in launch.dims], grid, launch.group, self.seed)
+                made.launch(
+                    number,
+                    [*places, *map(ctypes.addressof, played)],
+                    [dims[d] for d in launch.dims],
+                    grid,
+                    launch.group,
+                    self.seed,
+                )
             except ShimError as error:
                 raise ExecutionError(f"kernel '{kernel}' does what it may not do", why=str(error)) from error
 

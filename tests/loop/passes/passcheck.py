@@ -24,7 +24,9 @@ def run(program: Program, inputs: dict[str, Any], dims: dict[str, int]) -> dict[
     return {k: v.reshape(-1) for k, v in interpret(program, sized, used, intrinsics=INTRINSICS).items()}
 
 
-def same(before: Program, after: Program, dims: dict[str, int] | None = None, seed: int = 0, exact: bool = True) -> None:
+def same(
+    before: Program, after: Program, dims: dict[str, int] | None = None, seed: int = 0, exact: bool = True
+) -> None:
     """The two give equal outputs on random inputs, and `after` is well-formed."""
     dims = dims or DIMS
     well_formed(after)

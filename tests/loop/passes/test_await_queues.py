@@ -1,4 +1,5 @@
-"""Instructions that are begun and awaited: every need is waited for, no wait is too many, and the interpreter shows one that is missing."""
+"""Instructions that are begun and awaited: every need is waited for, no wait is too many, and the interpreter shows one
+that is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ BY = ("all", "count", "token")
 def load(by: str, size: int = TILE) -> Intrinsic:
     """A copy of one row of a tile."""
     a = tl.placeholder((size,), name="A")
-    return Intrinsic("load", tl.compute((size,), lambda i: a[i], name="B"), (Operand("A"), Operand("B")), Call("load"), queue=Queue("dma", by))  # type: ignore[arg-type]
+    return Intrinsic(
+        "load",
+        tl.compute((size,), lambda i: a[i], name="B"),
+        (Operand("A"), Operand("B")),
+        Call("load"),
+        queue=Queue("dma", by),
+    )  # type: ignore[arg-type]
 
 
 def run(program: Program, by: str, x: Any, **dims: int) -> Any:
@@ -53,7 +60,15 @@ AHEAD = """program p(x: float32[8, 4]) -> (y: float32[8, 4]) {
     [
         ("count", ["await_dma(1)", "await_dma(0)"]),
         ("all", ["await_dma()", "await_dma()"]),
-        ("token", ["await_dma(dma_tokens[0])", "await_dma(dma_tokens[2 + (k + 1)%2])", "await_dma(dma_tokens[2])", "await_dma(dma_tokens[3])"]),
+        (
+            "token",
+            [
+                "await_dma(dma_tokens[0])",
+                "await_dma(dma_tokens[2 + (k + 1)%2])",
+                "await_dma(dma_tokens[2])",
+                "await_dma(dma_tokens[3])",
+            ],
+        ),
     ],
 )
 def test_what_is_brought_a_step_ahead_goes_on_while_the_step_is_computed(by: str, waits: list[str]) -> None:
@@ -77,7 +92,18 @@ def test_every_fence_goes_in_front_of_the_begins_before_it() -> None:
     text = str(await_queues(parse_program(f"{start}\n{body.removesuffix('}')}\n{again}}}"), queued([load("all")])))
     assert re.findall(r"@(await_dma|begin_load)|for (k|i)", text) == [
         ("begin_load", ""),
-        *([("", "k"), ("await_dma", ""), ("begin_load", ""), ("", "i"), ("await_dma", ""), ("", "i"), ("begin_load", "")] * 2)[:-1],
+        *(
+            [
+                ("", "k"),
+                ("await_dma", ""),
+                ("begin_load", ""),
+                ("", "i"),
+                ("await_dma", ""),
+                ("", "i"),
+                ("begin_load", ""),
+            ]
+            * 2
+        )[:-1],
     ]
 
 
@@ -85,7 +111,10 @@ def calls(by: str, number: int) -> int:
     """How many functions are called for so many copies in flight, a step ahead."""
 
     def copies(k: str, half: str) -> str:
-        return "\n".join(f"@load(x[{k}, {c}], t[{half}, {c}]) within(x[{k} for 1, {c} for 1], t[{half} for 1, {c} for 1])" for c in range(number))
+        return "\n".join(
+            f"@load(x[{k}, {c}], t[{half}, {c}]) within(x[{k} for 1, {c} for 1], t[{half} for 1, {c} for 1])"
+            for c in range(number)
+        )
 
     program = parse_program(f"""program p(x: float32[8, {number}]) -> (y: float32[8, {number}]) {{
       allocate t: float32[2, {number}] in tiles
@@ -108,7 +137,8 @@ def test_time_grows_with_what_goes_on_at_once(by: str) -> None:
 
 @pytest.mark.parametrize("by", BY)
 def test_the_interpreter_shows_a_missing_wait(by: str) -> None:
-    """Each wait of the program left out: what it waited for reads as nothing. But for the second token of the end, which had been begun before."""
+    """Each wait of the program left out: what it waited for reads as nothing. But for the second token of the end,
+    which had been begun before."""
     done = str(await_queues(parse_program(AHEAD), queued([load(by)])))
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     lines = done.splitlines()
@@ -132,11 +162,17 @@ def test_two_steps_ahead(by: str) -> None:
       }
     }""")
     queues = queued([load(by)])
-    done = lower_program(program, frozenset(), extra=[LoopPass("await_queues", lambda p: await_queues(p, queues), "partition_loops")])
+    done = lower_program(
+        program, frozenset(), extra=[LoopPass("await_queues", lambda p: await_queues(p, queues), "partition_loops")]
+    )
     x = np.arange(32, dtype=np.float32).reshape(8, 4)
     np.testing.assert_array_equal(run(done, by, x.reshape(-1)).reshape(8, 4), x + 1)
     if by == "count":  # in front of the begin, so two go on while a step is computed
-        assert re.findall(r"@(await_dma\(.*\)|begin_load\(x)", str(done))[2:] == ["await_dma(1)", "begin_load(x", "await_dma(0)"]
+        assert re.findall(r"@(await_dma\(.*\)|begin_load\(x)", str(done))[2:] == [
+            "await_dma(1)",
+            "begin_load(x",
+            "await_dma(0)",
+        ]
 
 
 ROW = st.sampled_from(["0", "1", "2", "k", "(k + 1)%3", "(k + 2)%3", "2 - k", "(k + j)%3", "j", "(j + 1)%3", "data[0]"])
@@ -155,17 +191,25 @@ def bodies(draw: st.DrawFn, depth: int = 0, vars: tuple[str, ...] = (), names: l
 
     lines = []
     for _ in range(draw(st.integers(1, 4))):
-        kind = draw(st.sampled_from(["load", "load", "store", "compute", "compute", "loop", "if", "scope", "unit", "change"]))
+        kind = draw(
+            st.sampled_from(["load", "load", "store", "compute", "compute", "loop", "if", "scope", "unit", "change"])
+        )
         if kind in ("loop", "unit", "if", "scope") and (depth == 2 or (kind == "loop" and len(vars) == 2)):
             kind = "compute"
         n, a, b = fresh(), row(), row()
         source, target = draw(st.sampled_from([("x", "t"), ("t", "u"), ("u", "t"), ("x", "u")]))
         match kind:
             case "load":
-                within = f"within({source}[{a} for 1, 0 for 4], {target}[{b} for 1, 0 for 4])" if draw(st.integers(0, 3)) else ""
+                within = (
+                    f"within({source}[{a} for 1, 0 for 4], {target}[{b} for 1, 0 for 4])"
+                    if draw(st.integers(0, 3))
+                    else ""
+                )
                 lines.append(f"@load({source}[{a}, 0], {target}[{b}, 0]) {within}")
             case "store":
-                lines.append(f"@load({target}[{a}, 0], y[{b}, 0]) within({target}[{a} for 1, 0 for 4], y[{b} for 1, 0 for 4])")
+                lines.append(
+                    f"@load({target}[{a}, 0], y[{b}, 0]) within({target}[{a} for 1, 0 for 4], y[{b} for 1, 0 for 4])"
+                )
             case "compute":
                 lines.append(f"for i{n} in 4 {{ {target}[{b}, i{n}] = t[{a}, i{n}] + u[{b}, i{n}] + 1.0f32 }}")
             case "change":
@@ -174,7 +218,10 @@ def bodies(draw: st.DrawFn, depth: int = 0, vars: tuple[str, ...] = (), names: l
                 lines.append(f"if {a} < {b} {{ {draw(bodies(depth + 1, vars, names))} }}")
             case "scope":
                 inner = draw(bodies(depth + 1, vars, names))
-                lines.append(f"allocate s{n}: float32[3, 4] {{ for i{n} in 4 {{ s{n}[0, i{n}] = t[{a}, i{n}] }} @load(s{n}[0, 0], t[{b}, 0]) {inner} }}")
+                lines.append(
+                    f"allocate s{n}: float32[3, 4] {{ for i{n} in 4 {{ s{n}[0, i{n}] = t[{a}, i{n}] }} @load(s{n}[0,"
+                    f" 0], t[{b}, 0]) {inner} }}"
+                )
             case "unit":
                 lines.append(f"for w{n} in 1 unit.array {{ {draw(bodies(depth + 1, vars, names))} }}")
             case "loop":
@@ -183,7 +230,10 @@ def bodies(draw: st.DrawFn, depth: int = 0, vars: tuple[str, ...] = (), names: l
                     lines.append("data[0] = 1")
                     continue
                 names.append(f"used {var}")  # type: ignore[arg-type]
-                lines.append(f"for {var} in {draw(st.sampled_from(['3', '2', 'n']))} {{ {draw(bodies(depth + 1, (*vars, var), names))} }}")
+                lines.append(
+                    f"for {var} in {draw(st.sampled_from(['3', '2', 'n']))} {{"
+                    f" {draw(bodies(depth + 1, (*vars, var), names))} }}"
+                )
     return "\n".join(lines)
 
 
@@ -195,14 +245,20 @@ def loops(draw: st.DrawFn) -> str:
     before, behind = (draw(bodies(1, (), names)) for _ in range(2))
     inner = draw(bodies(1, ("k",), names))
     if draw(st.booleans()):
-        inner += f"\nfor j in {draw(st.sampled_from(['2', 'n']))} {{ {draw(bodies(2, ('k', 'j'), names))} }}\n{draw(bodies(2, ('k',), names))}"
+        inner += (
+            f"\nfor j in {draw(st.sampled_from(['2', 'n']))} {{ {draw(bodies(2, ('k', 'j'), names))}"
+            f" }}\n{draw(bodies(2, ('k',), names))}"
+        )
     return f"{before}\nfor k in {draw(st.sampled_from(['3', 'n']))} {{ {inner} }}\n{behind}"
 
 
 @settings(max_examples=250, deadline=None)
 @given(st.one_of(bodies(), loops(), loops()), st.sampled_from(BY), st.integers(0, 3), st.booleans())
-def test_a_program_means_the_same_when_its_copies_are_begun_and_awaited(body: str, by: str, n: int, another: bool) -> None:
-    """Whatever the interpreter does with operands, at once or as late as can be, which an instruction more in front turns round."""
+def test_a_program_means_the_same_when_its_copies_are_begun_and_awaited(
+    body: str, by: str, n: int, another: bool
+) -> None:
+    """Whatever the interpreter does with operands, at once or as late as can be, which an instruction more in front
+    turns round."""
     first = "@load(x[2, 0], y[2, 0])" if another else ""
     program = parse_program(f"""program p(x: float32[3, 4]) -> (y: float32[3, 4]) dims(n) {{
       allocate t: float32[3, 4]  allocate u: float32[3, 4]  allocate data: int64[1]
@@ -248,7 +304,8 @@ def chip(by: str) -> tuple[Intrinsic, ...]:
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize("arrays", [1, 2])
 def test_a_schedule_of_a_product_that_is_a_step_ahead(by: str, arrays: int) -> None:
-    """double_buffer, then tensorize: copies of the next tiles go on during the product, results are taken back while the next tile begins."""
+    """double_buffer, then tensorize: copies of the next tiles go on during the product, results are taken back while
+    the next tile begins."""
     intrinsics = {i.name: i for i in chip(by)}
     s = Schedule(product(32, 16, 40), checked=True, intrinsics=intrinsics)
     pairs = [s.split(loop, [None, 8]) for loop in s.loops("C")]
@@ -287,7 +344,11 @@ def test_a_schedule_of_a_product_that_is_a_step_ahead(by: str, arrays: int) -> N
     lines = text.splitlines()
     for n, line in enumerate(lines):
         if "@await" in line and by == "count":
-            wrong = interpret(parse_program("\n".join([*lines[:n], *lines[n + 1 :]])), [x.reshape(-1), y.reshape(-1)], intrinsics=functions)["c"]
+            wrong = interpret(
+                parse_program("\n".join([*lines[:n], *lines[n + 1 :]])),
+                [x.reshape(-1), y.reshape(-1)],
+                intrinsics=functions,
+            )["c"]
             assert not np.array_equal(wrong.reshape(32, 16), x @ y), f"nobody needs {line}"
 
 
@@ -300,36 +361,61 @@ def test_memory_that_is_given_back_is_not_written_any_more() -> None:
       }
     }""")
     text = str(await_queues(program, queued([load("count")])))
-    assert re.sub(r"\s+", " ", text).endswith("@begin_load(t[0, 0], y[k, 0]) within(t[0 for 1, 0 for 4], y[k for 1, 0 for 4]) @await_dma(0) } }")
+    assert re.sub(r"\s+", " ", text).endswith(
+        "@begin_load(t[0, 0], y[k, 0]) within(t[0 for 1, 0 for 4], y[k for 1, 0 for 4]) @await_dma(0) } }"
+    )
 
 
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize(
     "body",
     [
-        "@load(x[0, 0], t[0, 0]) for i in 4 { y[0, i] = 7.0f32 } for j in 4 { y[1, j] = t[0, j] }",  # read, then written
-        "@load(x[0, 0], y[1, 0]) within(x[0 for 1, 0 for 4], y[1 for 1, 0 for 4]) for i in 4 { y[2, i] = x[1, i] + 1.0f32 }",  # written, then read
+        # read, then written
+        "@load(x[0, 0], t[0, 0]) for i in 4 { y[0, i] = 7.0f32 } for j in 4 { y[1, j] = t[0, j] }",
+        (  # written, then read
+            "@load(x[0, 0], y[1, 0]) within(x[0 for 1, 0 for 4], y[1 for 1, 0 for 4]) for i in 4 { y[2, i] = x[1, i] +"
+            " 1.0f32 }"
+        ),
     ],
 )
 def test_an_output_may_be_the_memory_of_an_input(by: str, body: str) -> None:
-    program = parse_program(f"program p(x: float32[3, 4]) -> (y: float32[3, 4]) aliases(0 = 0) {{ allocate t: float32[1, 4] {body} }}")
+    program = parse_program(
+        f"program p(x: float32[3, 4]) -> (y: float32[3, 4]) aliases(0 = 0) {{ allocate t: float32[1, 4] {body} }}"
+    )
     done, apart = (await_queues(replace(program, aliases=a), queued([load(by)])) for a in (program.aliases, ()))
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     wanted = interpret(program, [x], intrinsics=meanings([load(by)]), in_place=True)["y"]
     np.testing.assert_array_equal(interpret(done, [x], intrinsics=meanings([load(by)]), in_place=True)["y"], wanted)
-    assert "@await" in str(done)[: str(done).index("for i in 4")] and "@await" not in str(apart)[: str(apart).index("for i in 4")]
+    assert (
+        "@await" in str(done)[: str(done).index("for i in 4")]
+        and "@await" not in str(apart)[: str(apart).index("for i in 4")]
+    )
 
 
 def test_declarations_that_contradict_themselves() -> None:
     k = tl.reduce_axis(4, "k")
     a = tl.placeholder((4,), name="A")
     with pytest.raises(ScheduleError, match="begun in a queue, and is no single Call, or reduces"):
-        Intrinsic("sum", tl.compute((), lambda: tl.sum(a[k], axis=k), name="S"), (Operand("A"), Operand("S")), Call("sum"), queue=Queue("dma"))
+        Intrinsic(
+            "sum",
+            tl.compute((), lambda: tl.sum(a[k], axis=k), name="S"),
+            (Operand("A"), Operand("S")),
+            Call("sum"),
+            queue=Queue("dma"),
+        )
     with pytest.raises(ValueError, match="awaited by all, count or token, got 'dma' and 'luck'"):
         Queue("dma", "luck")  # type: ignore[arg-type]
-    other = Intrinsic("other", tl.compute((4,), lambda i: a[i], name="B"), (Operand("A"), Operand("B")), Call("other"), queue=Queue("dma", "all"))
+    other = Intrinsic(
+        "other",
+        tl.compute((4,), lambda i: a[i], name="B"),
+        (Operand("A"), Operand("B")),
+        Call("other"),
+        queue=Queue("dma", "all"),
+    )
     with pytest.raises(ScheduleError, match="the queue 'dma' is awaited by count and by all"):
         queued([load("count"), other])
-    threads = parse_program("program p(x: float32[3, 4]) -> (y: float32[3, 4]) { for t in 3 threadIdx.x { @load(x[t, 0], y[t, 0]) } }")
+    threads = parse_program(
+        "program p(x: float32[3, 4]) -> (y: float32[3, 4]) { for t in 3 threadIdx.x { @load(x[t, 0], y[t, 0]) } }"
+    )
     with pytest.raises(LoopError, match="'load' stands in a loop over threads"):
         await_queues(threads, queued([load("count")]))

@@ -158,11 +158,15 @@ def blocked(program: Program, longest: int = 2, block: int = 2) -> Program:
 
 
 def totals(program: Program) -> list[str]:
-    return [s.buffer.name for s in walk_stmts(program.body) if isinstance(s, Allocate) and s.buffer.name.endswith("_total")]
+    return [
+        s.buffer.name for s in walk_stmts(program.body) if isinstance(s, Allocate) and s.buffer.name.endswith("_total")
+    ]
 
 
 @pytest.mark.parametrize(
-    "text", [ROW, TILE, STARTED_INSIDE, PREFIX, IN_PLACE, PADDED, TRIANGLE], ids=["row", "tile", "started_inside", "prefix", "in_place", "padded", "triangle"]
+    "text",
+    [ROW, TILE, STARTED_INSIDE, PREFIX, IN_PLACE, PADDED, TRIANGLE],
+    ids=["row", "tile", "started_inside", "prefix", "in_place", "padded", "triangle"],
 )
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
 def test_the_meaning_stays(text: str, block: int) -> None:
@@ -194,7 +198,9 @@ def test_a_product_of_the_examples_has_blocks() -> None:
 
 
 def test_short_sums_and_other_reductions_stay() -> None:
-    short = parse_program(ROW.replace("for k in n", "for k in 8192").replace("x: float32[n]", "x: float32[8192]").replace(" dims(n)", ""))
+    short = parse_program(
+        ROW.replace("for k in n", "for k in 8192").replace("x: float32[n]", "x: float32[8192]").replace(" dims(n)", "")
+    )
     assert block_sums(short) is short
     longer = parse_program(str(short).replace("8192", "8193"))
     assert totals(block_sums(longer)) == ["acc_total"]
@@ -203,7 +209,9 @@ def test_short_sums_and_other_reductions_stay() -> None:
         ROW.replace("acc[] + x[k]", "max(acc[], x[k])"),
         ROW.replace("acc[] + x[k]", "acc[]*0.5f32 + x[k]"),  # no sum
         ROW.replace("acc[] = acc[] + x[k]\n", "y[0] = acc[]*acc[]\n    acc[] = x[k] - acc[]\n"),  # of alternating sign
-        ROW.replace("acc[] = acc[] + x[k]\n", "acc[] = acc[] + x[k]\n    if x[k] < 0.0f32 {\n      acc[] = 0.0f32\n    }\n"),  # starts again
+        ROW.replace(
+            "acc[] = acc[] + x[k]\n", "acc[] = acc[] + x[k]\n    if x[k] < 0.0f32 {\n      acc[] = 0.0f32\n    }\n"
+        ),  # starts again
     ):
         program = parse_program(text)
         assert str(blocked(program)) == str(program)
@@ -259,9 +267,16 @@ def test_recurrences_that_are_no_sums_stay(old: str, new: str) -> None:
 
 
 def test_a_condition_of_steps_does_not_say_which_elements_there_are() -> None:
-    """Where elements are certain to be there, a block's end may store into them; else their condition must be asked, and it is not the same in all steps."""
+    """Where elements are certain to be there, a block's end may store into them; else their condition must be asked,
+    and it is not the same in all steps."""
     assert totals(blocked(parse_program(PADDED)))
-    program = simplify(parse_program(PADDED.replace("for i in (n + 2)//3 {", "for i in n {").replace("k < n + 4 {", "k < n + 4 and i*3 + k < n {")))
+    program = simplify(
+        parse_program(
+            PADDED.replace("for i in (n + 2)//3 {", "for i in n {").replace(
+                "k < n + 4 {", "k < n + 4 and i*3 + k < n {"
+            )
+        )
+    )
     assert not totals(blocked(program))
 
 
@@ -282,8 +297,10 @@ def test_what_branches_add_to_an_element_has_one_total() -> None:
 def test_a_loop_may_have_sums_of_both_kinds() -> None:
     program = parse_program(IN_PLACE.replace("y[i, t] = acc[]", "y[i, t] = acc[]\n y[0, 0] = y[0, 0] + x[1, t]"))
     assert len(totals(blocked(program))) == 1  # the sum is not alone: its buffer is stored otherwise, too
-    program = parse_program(IN_PLACE.replace("acc[] = 0.0f32", "acc[] = 0.0f32\n allocate sum: float32[]\n sum[] = 0.0f32").replace(
-        "y[i, t] = acc[]", "y[i, t] = acc[]\n sum[] = sum[] + x[1, t]").replace("    }\n  }\n", "    }\n    y[i, 0] = sum[]\n  }\n"))  # fmt: skip
+    program = parse_program(IN_PLACE.replace("acc[] = 0.0f32",
+    "acc[] = 0.0f32\n allocate sum: float32[]\n sum[] = 0.0f32").replace(
+        "y[i, t] = acc[]", "y[i, t] = acc[]\n sum[] = sum[] + x[1, t]").replace("    }\n  }\n",
+        "    }\n    y[i, 0] = sum[]\n  }\n"))  # fmt: skip
     after = blocked(program)
     assert sorted(totals(after)) == ["acc_total", "sum_total"]
     same(program, after, {"n": 13}, exact=False)

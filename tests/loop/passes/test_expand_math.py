@@ -25,7 +25,8 @@ from weft.loop.passes.expand_math import expand_math
 NATIVE = frozenset({"fma", "sqrt", "round", "abs", "floor"})
 UNARY = [n for n, f in FUNCTIONS.items() if f.arity == 1 and n in FORMULAS and n != "popcount"]
 SPECIAL = np.array(
-    [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, -2, 3, 1e-45, -1e-45, 1e-40, 3.4e38, -3.4e38, 88.7, 89, -87.3, -103.9, -104], np.float32
+    [0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, -2, 3, 1e-45, -1e-45, 1e-40, 3.4e38, -3.4e38, 88.7, 89,
+        -87.3, -103.9, -104], np.float32
 )  # fmt: skip
 
 
@@ -56,17 +57,22 @@ def reference(name: str, *args: np.ndarray) -> np.ndarray:
 
 
 def ulps(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Distance in units in the last place of got's dtype; infinite where one is NaN or infinite and the other far from it."""
+    """Distance in units in the last place of got's dtype; infinite where one is NaN or infinite and the other far from
+    it."""
     t = got.dtype
     with np.errstate(all="ignore"):
         rounded = expected.astype(t)
-        unit = np.maximum(np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1))), np.finfo(t).smallest_subnormal)
+        unit = np.maximum(
+            np.spacing(np.abs(np.where(np.isfinite(rounded), rounded, 1))), np.finfo(t).smallest_subnormal
+        )
         error = np.abs(got.astype(expected.dtype) - expected) / unit.astype(expected.dtype)
         edge = np.finfo(t).max * (1 - 4 * np.finfo(t).eps)
         end = np.isinf(rounded) | np.isinf(got)
         beyond = (np.abs(expected) >= edge) & (np.abs(got) >= edge) & (np.sign(expected) == np.sign(got))
         error = np.where(end, np.where((rounded == got) | beyond, 0, np.inf), error)
-        return np.where(np.isnan(expected) | np.isnan(got), np.where(np.isnan(expected) & np.isnan(got), 0, np.inf), error)
+        return np.where(
+            np.isnan(expected) | np.isnan(got), np.where(np.isnan(expected) & np.isnan(got), 0, np.inf), error
+        )
 
 
 def check(name: str, limit: float, *args: np.ndarray, functions: frozenset[str] = NATIVE) -> None:
@@ -76,7 +82,9 @@ def check(name: str, limit: float, *args: np.ndarray, functions: frozenset[str] 
         return
     error = ulps(got, expected)
     worst = int(np.argmax(error))
-    assert error[worst] <= limit, f"{name}({[a[worst] for a in args]}) = {got[worst]}, not {expected[worst]}: {error[worst]} ulp"
+    assert error[worst] <= limit, (
+        f"{name}({[a[worst] for a in args]}) = {got[worst]}, not {expected[worst]}: {error[worst]} ulp"
+    )
     wrong = (np.signbit(got) != np.signbit(expected)) & ~np.isnan(expected)
     assert not wrong.any(), f"{name}({[a[wrong][:4] for a in args]}) has the wrong sign"
 
@@ -93,7 +101,9 @@ def test_float32(name: str) -> None:
     check(name, 4, np.concatenate([float32_samples(65521 * 2), SPECIAL, *near]))
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "tanh", "sin", "erf", "round", "floor", "ceil", "trunc", "isinf", "sqrt"])
+@pytest.mark.parametrize(
+    "name", ["exp", "log", "tanh", "sin", "erf", "round", "floor", "ceil", "trunc", "isinf", "sqrt"]
+)
 def test_float32_with_nothing_but_arithmetic(name: str) -> None:
     if name == "sqrt":
         assert "sqrt" not in FORMULAS  # asked of every target
@@ -124,16 +134,33 @@ def test_pow_float32() -> None:
 def test_float64(name: str) -> None:
     rng = np.random.default_rng(9)
     wide = np.exp(rng.uniform(-700, 30, 2000))
-    x = np.concatenate([rng.uniform(-1, 1, 2000), rng.uniform(-8, 8, 2000), rng.uniform(-700, 700, 2000), wide, -wide, [0.0, -0.0, np.nan, 1.0, -1.0, 5e-324]])
+    x = np.concatenate(
+        [
+            rng.uniform(-1, 1, 2000),
+            rng.uniform(-8, 8, 2000),
+            rng.uniform(-700, 700, 2000),
+            wide,
+            -wide,
+            [0.0, -0.0, np.nan, 1.0, -1.0, 5e-324],
+        ]
+    )
     huge = np.exp2(rng.uniform(20, 1024, 2000))
     # The last two are as close to a multiple of pi/2 as float64 comes.
-    check(name, 4, np.concatenate([x, huge, -huge, [np.inf, -np.inf, 1e308, -1e308, 6381956970095103 * 2.0**797, 5319372648326541 * 2.0**255]]))
+    check(
+        name,
+        4,
+        np.concatenate(
+            [x, huge, -huge, [np.inf, -np.inf, 1e308, -1e308, 6381956970095103 * 2.0**797, 5319372648326541 * 2.0**255]]
+        ),
+    )
 
 
 def test_pow_float64() -> None:
     rng = np.random.default_rng(10)
     special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 2, -2, 0.5, 3, -3, 5e-324, 1e308, 1e-310])
-    bases = np.concatenate([np.repeat(special, len(special)), rng.uniform(0, 4, 5000), np.exp(rng.uniform(-100, 100, 5000))])
+    bases = np.concatenate(
+        [np.repeat(special, len(special)), rng.uniform(0, 4, 5000), np.exp(rng.uniform(-100, 100, 5000))]
+    )
     powers = np.concatenate([np.tile(special, len(special)), rng.uniform(-300, 300, 5000), rng.uniform(-7, 7, 5000)])
     check("pow", 4, bases, powers)
 
@@ -141,7 +168,9 @@ def test_pow_float64() -> None:
 def test_bits() -> None:
     x, y = float32_samples(65521 * 64), float32_samples(65521 * 64)[::-1]
     none: frozenset[str] = frozenset()
-    np.testing.assert_array_equal(compiled("copysign", dt.float32, none)(x, y).view(np.uint32), np.copysign(x, y).view(np.uint32))
+    np.testing.assert_array_equal(
+        compiled("copysign", dt.float32, none)(x, y).view(np.uint32), np.copysign(x, y).view(np.uint32)
+    )
     np.testing.assert_array_equal(compiled("abs", dt.float32, none)(x), np.abs(x))
     for dtype in (np.int8, np.uint16, np.int32, np.uint64):
         v = np.random.default_rng(1).integers(np.iinfo(dtype).min, np.iinfo(dtype).max, 500, dtype=dtype)
@@ -173,7 +202,9 @@ def close(before: Program, after: Program, tolerance: float = 1e-6) -> None:
     well_formed(after)
     x = {"x": np.linspace(-2, 3, 8).astype(before.inputs[0].dtype.numpy)}
     for name, value in interpret(before, x).items():
-        np.testing.assert_allclose(interpret(after, x)[name].astype(np.float64), value.astype(np.float64), rtol=tolerance)
+        np.testing.assert_allclose(
+            interpret(after, x)[name].astype(np.float64), value.astype(np.float64), rtol=tolerance
+        )
 
 
 def test_pass_binds_shared_parts_in_front_of_the_statement() -> None:
@@ -206,7 +237,16 @@ def test_pass_in_conditions_and_loops() -> None:
     halve = While(const(1.5) < call("exp", v[0]), Store(v, (int64(0),), v[0] * 0.5))
     from weft.loop.nodes import Allocate, Seq
 
-    body = Allocate(v, Seq((Store(v, (int64(0),), X[I]), halve, If(call("sin", X[I]) < 0.0, Store(Y, (I,), v[0]), Store(Y, (I,), call("cosh", v[0]))))))
+    body = Allocate(
+        v,
+        Seq(
+            (
+                Store(v, (int64(0),), X[I]),
+                halve,
+                If(call("sin", X[I]) < 0.0, Store(Y, (I,), v[0]), Store(Y, (I,), call("cosh", v[0]))),
+            )
+        ),
+    )
     p = program(body)
     after = expand_math(p, NATIVE)
     assert calls(after) <= NATIVE
@@ -220,7 +260,9 @@ def test_narrow_floats_are_computed_in_float32(dtype: dt.DType) -> None:
     after = expand_math(p, NATIVE)
     values = np.linspace(-2, 3, 8).astype(dtype.numpy)
     well_formed(after)
-    np.testing.assert_array_equal(interpret(after, {"x": values})["y"], np.tanh(values.astype(np.float32)).astype(dtype.numpy))
+    np.testing.assert_array_equal(
+        interpret(after, {"x": values})["y"], np.tanh(values.astype(np.float32)).astype(dtype.numpy)
+    )
 
 
 def test_messages() -> None:

@@ -61,7 +61,9 @@ def fors(p: Program) -> list[For]:
 
 
 def conditions(stmt: Stmt) -> int:
-    return sum(isinstance(s, If) for s in walk_stmts(stmt)) + sum(isinstance(n, Select) for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e))
+    return sum(isinstance(s, If) for s in walk_stmts(stmt)) + sum(
+        isinstance(n, Select) for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e)
+    )
 
 
 def elementwise(kind: LoopKind, size: Any = N, outer: LoopKind = "serial") -> Program:
@@ -72,9 +74,15 @@ def elementwise(kind: LoopKind, size: Any = N, outer: LoopKind = "serial") -> Pr
     return Program("p", (x,), (y,), (N,) if size is N else (), loop(I, (size + 7) // 8, body, outer))
 
 
-def conv(height: Any = 12, width: int = 12, channels: int = 4, tile: int = 6, lanes: int = 4, blocks: int = 2) -> Program:
+def conv(
+    height: Any = 12, width: int = 12, channels: int = 4, tile: int = 6, lanes: int = 4, blocks: int = 2
+) -> Program:
     """3 x 3, padding 1, output channels in vectors, a register tile."""
-    x, w, y = buffer("x", (channels, height, width), F32), buffer("w", (blocks, channels, 3, 3, lanes), F32), buffer("y", (blocks, height, width, lanes), F32)
+    x, w, y = (
+        buffer("x", (channels, height, width), F32),
+        buffer("w", (blocks, channels, 3, 3, lanes), F32),
+        buffer("y", (blocks, height, width, lanes), F32),
+    )
     acc = buffer("acc", (tile, lanes), F32, "register")
     o, h, wo, ic, kh, kw, wi, li = (Var(v) for v in ("o", "h", "wo", "ic", "kh", "kw", "wi", "li"))
     row, column = h + kh - 1, wo * tile + wi + kw - 1
@@ -85,9 +93,18 @@ def conv(height: Any = 12, width: int = 12, channels: int = 4, tile: int = 6, la
     from weft.expr.nodes import substitute
 
     step = Store(acc, (wi1, li1), acc[wi1, li1] + substitute(value, {"wi": wi1}) * w[o, ic, kh, kw, li1])
-    update = loop(ic, channels, loop(kh, 3, loop(kw, 3, loop(wi1, tile, loop(li1, lanes, step, "vectorized"), "unrolled"))))
-    finish = loop(wi2, tile, loop(li2, lanes, Store(y, (o, h, wo * tile + wi2, li2), maximum(acc[wi2, li2], 0.0)), "vectorized"), "unrolled")
-    nest = loop(o, blocks, loop(h, height, loop(wo, width // tile, Allocate(acc, seq(init, update, finish)))), "parallel")
+    update = loop(
+        ic, channels, loop(kh, 3, loop(kw, 3, loop(wi1, tile, loop(li1, lanes, step, "vectorized"), "unrolled")))
+    )
+    finish = loop(
+        wi2,
+        tile,
+        loop(li2, lanes, Store(y, (o, h, wo * tile + wi2, li2), maximum(acc[wi2, li2], 0.0)), "vectorized"),
+        "unrolled",
+    )
+    nest = loop(
+        o, blocks, loop(h, height, loop(wo, width // tile, Allocate(acc, seq(init, update, finish)))), "parallel"
+    )
     return Program("conv", (x, w), (y,), tuple(d for d in (N,) if height is N), nest)
 
 
@@ -97,7 +114,9 @@ def conv(height: Any = 12, width: int = 12, channels: int = 4, tile: int = 6, la
 def test_lower_blocks_guards_init_and_predicate() -> None:
     x, y, v, r = buffer("x", (N, N), F32), buffer("y", (N,), F32), Var("v"), Var("r")
     iters = (BlockIter(v, N), BlockIter(r, N, "reduce"))
-    block = Block("sum", iters, (I * 4 + J, K), Store(y, (v,), y[v] + x[v, r]), Store(y, (v,), const(0.0)), I * 4 + J < N)
+    block = Block(
+        "sum", iters, (I * 4 + J, K), Store(y, (v,), y[v] + x[v, r]), Store(y, (v,), const(0.0)), I * 4 + J < N
+    )
     p = Program("p", (x,), (y,), (N,), loop(I, (N + 3) // 4, loop(J, 4, loop(K, N, block))))
     after = lower_blocks(p)
     same(p, after)
@@ -120,7 +139,11 @@ def test_simplify_drops_what_does_nothing() -> None:
 
 def test_simplify_uses_conditions_and_lets() -> None:
     y, m = buffer("y", (N,), F32), Var("m")
-    body = Let(m, N // 2, loop(I, N, If(m > I, If(I < N, Store(y, (I,), const(1.0))), Store(y, (I,), select(m <= I, 2.0, const(3.0))))))
+    body = Let(
+        m,
+        N // 2,
+        loop(I, N, If(m > I, If(I < N, Store(y, (I,), const(1.0))), Store(y, (I,), select(m <= I, 2.0, const(3.0))))),
+    )
     p = Program("p", (), (y,), (N,), body)
     after = simplify(p)
     same(p, after)
@@ -129,7 +152,9 @@ def test_simplify_uses_conditions_and_lets() -> None:
 
 def test_flatten_is_row_major() -> None:
     x, y = buffer("x", (3, N, 5), F32), buffer("y", (5, 3, N), F32)
-    p = Program("p", (x,), (y,), (N,), loop(I, 3, loop(J, N, loop(K, 5, Store(y, (K, I, J), x[I, J, K] + x[I, N - 1 - J, K])))))
+    p = Program(
+        "p", (x,), (y,), (N,), loop(I, 3, loop(J, N, loop(K, 5, Store(y, (K, I, J), x[I, J, K] + x[I, N - 1 - J, K]))))
+    )
     after = flatten_buffers(p)
     same(p, after)
     assert all(len(b.shape) == 1 for b in after.params)
@@ -166,14 +191,20 @@ def test_partition_of_a_parallel_loop_is_one_if() -> None:
 
 @pytest.mark.parametrize("rows", [128, 127, 196, 133, 60])
 def test_partition_of_grouped_rows_leaves_no_condition(rows: int) -> None:
-    """Rows in tiles, tiles in groups that are fused with columns: the last group has fewer tiles, the last tile fewer rows."""
+    """Rows in tiles, tiles in groups that are fused with columns: the last group has fewer tiles, the last tile fewer
+    rows."""
     height, size, columns = 6, 9, 3
     tiles = -(-rows // height)
     groups = -(-tiles // size)
     x, y = buffer("x", (rows,), F32), buffer("y", (rows, columns), F32)
     row = I // columns * (size * height) + J * height + K
     store = Store(y, (row, I % columns), x[row])
-    body = loop(I, groups * columns, loop(J, size, If(I // columns * size + J < tiles, loop(K, height, If(row < rows, store), "unrolled"))), "parallel")
+    body = loop(
+        I,
+        groups * columns,
+        loop(J, size, If(I // columns * size + J < tiles, loop(K, height, If(row < rows, store), "unrolled"))),
+        "parallel",
+    )
     p = Program("p", (x,), (y,), (), body)
     after = partition_loops(p)
     same(p, after)
@@ -183,7 +214,8 @@ def test_partition_of_grouped_rows_leaves_no_condition(rows: int) -> None:
 @pytest.mark.parametrize("columns", [12, 10])
 @pytest.mark.parametrize("rows", [36, 37, 6, N])
 def test_partition_of_fused_tiles_asks_once(rows: int | Var, columns: int) -> None:
-    """Of a fused loop the remainder tells the row of tiles: no bound of the variable says which is the last, one question does."""
+    """Of a fused loop the remainder tells the row of tiles: no bound of the variable says which is the last, one
+    question does."""
     height, width = 6, 4
     tiles, across = (rows + height - 1) // height, -(-columns // width)
     x, y = buffer("x", (rows,), F32), buffer("y", (rows, columns), F32)
@@ -204,7 +236,8 @@ def test_partition_of_fused_tiles_asks_once(rows: int | Var, columns: int) -> No
         hot = hot.then
     assert conditions(hot) == 0
     if rows is not N:
-        # Whatever is left when the tiles that are not whole are unrolled is the question where a tile is, no part of what it computes.
+        # Whatever is left when the tiles that are not whole are unrolled is the question where a tile is, no part of
+        # what it computes.
         assert conditions(simplify(unroll_loops(after)).body) <= 3
 
 
@@ -262,7 +295,18 @@ def test_partition_of_borders_with_symbolic_size() -> None:
 
 def test_partition_tightens_a_loop_under_a_guard() -> None:
     y = buffer("y", (10,), F32)
-    p = Program("p", (), (y,), (), Seq((loop(J, 10, Store(y, (J,), const(0.0))), loop(I, 10, If(all_of([I >= 3, I < 7]), Store(y, (I,), const(1.0)))))))
+    p = Program(
+        "p",
+        (),
+        (y,),
+        (),
+        Seq(
+            (
+                loop(J, 10, Store(y, (J,), const(0.0))),
+                loop(I, 10, If(all_of([I >= 3, I < 7]), Store(y, (I,), const(1.0)))),
+            )
+        ),
+    )
     after = partition_loops(p)
     same(p, after)
     assert conditions(after.body) == 0 and len(fors(after)) == 2
@@ -272,7 +316,9 @@ def test_partition_first_and_last() -> None:
     x, y = buffer("x", (N,), F32), buffer("y", (N,), F32)
     from weft.expr.nodes import eq
 
-    body = Seq((If(eq(I, 0), Store(y, (I,), const(9.0)), Store(y, (I,), x[I])), If(eq(I, N - 1), Store(y, (I,), y[I] * 2.0))))
+    body = Seq(
+        (If(eq(I, 0), Store(y, (I,), const(9.0)), Store(y, (I,), x[I])), If(eq(I, N - 1), Store(y, (I,), y[I] * 2.0)))
+    )
     p = Program("p", (x,), (y,), (N,), loop(I, N, body))
     after = partition_loops(p)
     for n in (1, 2, 5):
@@ -288,10 +334,14 @@ def test_partition_obeys_annotation_and_budget() -> None:
     nest: Stmt = Seq(tuple(Store(y, (int64(q),), const(1.0)) for q in range(40)))
     for d in range(6):
         v = Var(f"v{d}")
-        nest = loop(v, 5, seq(If(all_of([v >= 1, v < 4]), Store(y, (v,), const(3.0)), Store(y, (v,), const(4.0))), nest))
+        nest = loop(
+            v, 5, seq(If(all_of([v >= 1, v < 4]), Store(y, (v,), const(3.0)), Store(y, (v,), const(4.0))), nest)
+        )
     p = Program("p", (), (y,), (), nest)
     after = partition_loops(p)
-    assert sum(isinstance(s, Store) for s in walk_stmts(after.body)) <= MAX_GROWTH * sum(isinstance(s, Store) for s in walk_stmts(p.body))
+    assert sum(isinstance(s, Store) for s in walk_stmts(after.body)) <= MAX_GROWTH * sum(
+        isinstance(s, Store) for s in walk_stmts(p.body)
+    )
 
 
 def test_causal_mask_splits_the_row() -> None:
@@ -307,17 +357,29 @@ def test_causal_mask_splits_the_row() -> None:
 
 def test_guard_loads() -> None:
     x, y = buffer("x", (8,), F32), buffer("y", (8,), F32)
-    value = select(I < 5, x[I + 3], 0.0) + select(x[I] < 0.0, x[I], 1.0) + select(I < 6, x[7 - I], 2.0) + select(I < 4, x[I + 4], 5.0)
+    value = (
+        select(I < 5, x[I + 3], 0.0)
+        + select(x[I] < 0.0, x[I], 1.0)
+        + select(I < 6, x[7 - I], 2.0)
+        + select(I < 4, x[I + 4], 5.0)
+    )
     p = Program("p", (x,), (y,), (), loop(I, 8, Store(y, (I,), value)))
     after = guard_loads(p)
     same(p, after)
-    predicates = [n for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load) and n.predicate is not None]
+    predicates = [
+        n
+        for s in walk_stmts(after.body)
+        for e in stmt_exprs(s)
+        for n in walk(e)
+        if isinstance(n, Load) and n.predicate is not None
+    ]
     assert len(predicates) == 2
     assert sum(isinstance(n, Select) for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e)) == 3
 
 
 def chosen(levels: int, compared: Expr | None = None) -> tuple[Expr, tuple[Buffer, ...]]:
-    """i < 5 ? (x1[i + 3] < 0 ? (x0[i + 3] < 0 ? 1 : y0[i + 3]) : y1[i + 3]) : 7 for two levels, and the buffers; `compared` stands for 0."""
+    """i < 5 ? (x1[i + 3] < 0 ? (x0[i + 3] < 0 ? 1 : y0[i + 3]) : y1[i + 3]) : 7 for two levels, and the buffers;
+    `compared` stands for 0."""
     inputs: list[Buffer] = []
     value: Expr = const(1.0)
     for k in range(levels):
@@ -333,7 +395,8 @@ def lets(p: Program) -> list[Let]:
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 24])
 def test_guards_of_nested_conditions_are_not_repeated(levels: int) -> None:
-    """Elements 5 … 7 would read out of bounds, which the interpreter refuses; formulas grow with the square of the levels at most."""
+    """Elements 5 … 7 would read out of bounds, which the interpreter refuses; formulas grow with the square of the
+    levels at most."""
     value, inputs = chosen(levels)
     y = buffer("y", (8,), F32)
     p = Program("p", inputs, (y,), (), loop(I, 8, Store(y, (I,), value)))
@@ -354,13 +417,15 @@ def test_conditions_that_are_nested_alike_have_one_name() -> None:
 
 
 def test_conditions_stay_where_computing_them_before_would_change_what_they_are() -> None:
-    """A While asks in every round; a predicated store reads nothing where its predicate fails; what a store adds to is told by its formula."""
+    """A While asks in every round; a predicated store reads nothing where its predicate fails; what a store adds to is
+    told by its formula."""
     value, inputs = chosen(4)
     y, z, v = buffer("y", (8,), F32), buffer("z", (5,), F32), buffer("v", (1,), F32)
     own, _ = chosen(4, v[0] - 0.5)
     zero = int64(0)
     for outputs, body in (
-        ((y,), loop(I, 8, Allocate(v, Seq((Store(v, (zero,), const(2.0)), While(value < v[0], Store(v, (zero,), v[0] - 8.0)), Store(y, (I,), v[0])))))),
+        ((y,), loop(I, 8, Allocate(v, Seq((Store(v, (zero,), const(2.0)), While(value < v[0], Store(v, (zero,),
+            v[0] - 8.0)), Store(y, (I,), v[0])))))),
         ((z,), loop(I, 8, Store(z, (I,), value, I < 5))),
         ((v,), Seq((Store(v, (zero,), const(0.0)), loop(I, 8, Store(v, (zero,), v[0] + own))))),
     ):  # fmt: skip
@@ -374,7 +439,9 @@ def lowered(p: Program) -> Program:
     return vectorize_loops(guard_loads(flatten_buffers(simplify(lower_blocks(p)))))
 
 
-def vectorized(body: Stmt, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...], lanes: int = 8) -> tuple[Program, Program]:
+def vectorized(
+    body: Stmt, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...], lanes: int = 8
+) -> tuple[Program, Program]:
     p = Program("p", inputs, outputs, (), loop(I, 3, loop(L, lanes, body, "vectorized")))
     after = lowered(p)
     same(p, after)
@@ -410,26 +477,52 @@ def test_loads_within_padding_need_no_mask() -> None:
     # 13 elements in panels of 8: x is padded to whole panels, z is not.
     x, z, y = buffer("x", (2, 8), F32), buffer("z", (13,), F32), buffer("y", (13,), F32)
     at = I * 8 + L
-    p = Program("p", (x, z), (y,), (), loop(I, 2, loop(L, 8, If(at < 13, Store(y, (at,), x[I, L] * z[at])), "vectorized")))
+    p = Program(
+        "p", (x, z), (y,), (), loop(I, 2, loop(L, 8, If(at < 13, Store(y, (at,), x[I, L] * z[at])), "vectorized"))
+    )
     after = lowered(p)
     same(p, after)
-    loads = {n.buffer.name: n.predicate for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
+    loads = {
+        n.buffer.name: n.predicate
+        for s in walk_stmts(after.body)
+        for e in stmt_exprs(s)
+        for n in walk(e)
+        if isinstance(n, Load)
+    }
     assert loads["x"] is None and loads["z"] is not None
 
 
 def test_loads_in_the_index_of_a_load_that_needs_no_mask_need_one() -> None:
-    """What is read wherever the place that was read leads to, as Gather clamps it, is in bounds; the place itself is not."""
-    places, table, y = buffer("places", (13,), dt.int64), buffer("table", (5,), dt.float32), buffer("y", (13,), dt.float32)
+    """What is read wherever the place that was read leads to, as Gather clamps it, is in bounds; the place itself is
+    not."""
+    places, table, y = (
+        buffer("places", (13,), dt.int64),
+        buffer("table", (5,), dt.float32),
+        buffer("y", (13,), dt.float32),
+    )
     at = I * 8 + L
     read = table[maximum(minimum(places[at], 4), 0)]
-    p = Program("p", (places, table), (y,), (), loop(I, 2, loop(L, 8, If(at < 13, Store(y, (at,), read)), "vectorized")))
+    p = Program(
+        "p", (places, table), (y,), (), loop(I, 2, loop(L, 8, If(at < 13, Store(y, (at,), read)), "vectorized"))
+    )
     after = lowered(p)
     same(p, after)
-    loads = {n.buffer.name: n.predicate for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)}
+    loads = {
+        n.buffer.name: n.predicate
+        for s in walk_stmts(after.body)
+        for e in stmt_exprs(s)
+        for n in walk(e)
+        if isinstance(n, Load)
+    }
     assert loads["table"] is None and loads["places"] is not None
 
 
-def masked_tile(finish: str = "y[i*8 + l2] = c[l2]", condition: str = "i*8 + l2 < 13", dtype: str = "float32", step: str = "x[k, i*8 + l1]") -> Program:
+def masked_tile(
+    finish: str = "y[i*8 + l2] = c[l2]",
+    condition: str = "i*8 + l2 < 13",
+    dtype: str = "float32",
+    step: str = "x[k, i*8 + l1]",
+) -> Program:
     """Sums of 13 columns in vectors of 8: the second vector is not whole."""
     zero = "0.0" + dtype.replace("float", "f") if dtype.startswith("float") else "0i64"
     text = f"""program p(x: {dtype}[5, 13]) -> (y: {dtype}[16]) {{
@@ -446,15 +539,29 @@ def masked_tile(finish: str = "y[i*8 + l2] = c[l2]", condition: str = "i*8 + l2 
 
 
 def masks_of(p: Program, name: str) -> list[bool]:
-    return [s.predicate is not None for s in walk_stmts(p.body) if isinstance(s, Store) and s.buffer.name == name and s.value.dtype.lanes > 1]
+    return [
+        s.predicate is not None
+        for s in walk_stmts(p.body)
+        if isinstance(s, Store) and s.buffer.name == name and s.value.dtype.lanes > 1
+    ]
 
 
 def test_a_vector_that_is_read_under_a_mask_is_computed_whole() -> None:
     before = masked_tile()
     after = relax_masks(before)
     same(before, after)
-    assert masks_of(before, "c") == [True, True] and masks_of(after, "c") == [False, False] and masks_of(after, "y") == [True]
-    loads = [n for s in walk_stmts(after.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load) and n.buffer.name == "x"]
+    assert (
+        masks_of(before, "c") == [True, True]
+        and masks_of(after, "c") == [False, False]
+        and masks_of(after, "y") == [True]
+    )
+    loads = [
+        n
+        for s in walk_stmts(after.body)
+        for e in stmt_exprs(s)
+        for n in walk(e)
+        if isinstance(n, Load) and n.buffer.name == "x"
+    ]
     assert loads and all(n.predicate is not None for n in loads)
 
 
@@ -477,14 +584,30 @@ def test_masks_stay_where_others_read_what_they_spare(change: dict[str, str]) ->
         # The last vector reaches over the register's end.
         ("float32[5]", "c[ramp(0, 1, 8); M] = x[ramp(0, 1, 8); M]\ny[ramp(0, 1, 8); M] = c[ramp(0, 1, 8)]"),
         # What is read says whether something else is, and where.
-        ("float32[8]", "Z c[ramp(0, 1, 8); M] = broadcast(5.0f32, 8)\ny[ramp(0, 1, 8); M] = x[ramp(0, 1, 8); broadcast(0.0f32, 8) < c[ramp(0, 1, 8)]]"),
-        ("float32[8]", "Z c[ramp(0, 1, 8); M] = broadcast(2.0f32, 8)\ny[ramp(0, 1, 8); M] = x[int64x8(c[ramp(0, 1, 8)]) - broadcast(2, 8); M]"),
+        (
+            "float32[8]",
+            (
+                "Z c[ramp(0, 1, 8); M] = broadcast(5.0f32, 8)\ny[ramp(0, 1, 8); M] = x[ramp(0, 1, 8); broadcast(0.0f32,"
+                " 8) < c[ramp(0, 1, 8)]]"
+            ),
+        ),
+        (
+            "float32[8]",
+            (
+                "Z c[ramp(0, 1, 8); M] = broadcast(2.0f32, 8)\ny[ramp(0, 1, 8); M] = x[int64x8(c[ramp(0, 1, 8)]) -"
+                " broadcast(2, 8); M]"
+            ),
+        ),
     ],
 )
 def test_masks_stay_where_lanes_beyond_them_matter(register: str, body: str) -> None:
-    text = body.replace("Z", "c[ramp(0, 1, 8)] = broadcast(-1.0f32, 8)\n").replace("M", "ramp(0, 1, 8) < broadcast(5, 8)")
+    text = body.replace("Z", "c[ramp(0, 1, 8)] = broadcast(-1.0f32, 8)\n").replace(
+        "M", "ramp(0, 1, 8) < broadcast(5, 8)"
+    )
     start = "for i in 8 { y[i] = 0.0f32 }"
-    before = parse_program(f"program p(x: float32[8]) -> (y: float32[8]) {{ {start}\nallocate c: {register} in register {{ {text} }} }}")
+    before = parse_program(
+        f"program p(x: float32[8]) -> (y: float32[8]) {{ {start}\nallocate c: {register} in register {{ {text} }} }}"
+    )
     assert relax_masks(before) is before
 
 
@@ -520,7 +643,13 @@ def test_masked_statement_with_scalar_loads_runs_only_if_a_lane_is_active() -> N
     # z[i*8 .. ] is out of range for tiles that have no active lane at all.
     x, z, y = buffer("x", (10,), F32), buffer("z", (2,), F32), buffer("y", (10,), F32)
     at = I * 8 + L
-    p = Program("p", (x, z), (y,), (), loop(I, 4, loop(L, 8, If(at < 10, Store(y, (at,), x[at] * z[I])), "vectorized", partition=0)))
+    p = Program(
+        "p",
+        (x, z),
+        (y,),
+        (),
+        loop(I, 4, loop(L, 8, If(at < 10, Store(y, (at,), x[at] * z[I])), "vectorized", partition=0)),
+    )
     same(p, lowered(p))
 
 
@@ -530,7 +659,13 @@ def test_select_with_scalar_load_out_of_range() -> None:
     at = I * 8 + L
     p = Program("p", (z,), (y,), (), loop(I, 4, loop(L, 8, Store(y, (I, L), select(at < 16, z[I], 7.0)), "vectorized")))
     same(p, lowered(p))
-    q = Program("p", (z,), (y,), (), loop(I, 4, loop(L, 8, Store(y, (I, L), select(L * L + I * 30 < 40, z[I], 7.0)), "vectorized")))
+    q = Program(
+        "p",
+        (z,),
+        (y,),
+        (),
+        loop(I, 4, loop(L, 8, Store(y, (I, L), select(L * L + I * 30 < 40, z[I], 7.0)), "vectorized")),
+    )
     same(q, lowered(q))
 
 
@@ -554,7 +689,9 @@ def test_nested_conditions_loops_and_lets() -> None:
 
 
 def test_outer_of_nested_vector_loops_is_unrolled() -> None:
-    p = Program("p", (X,), (Y,), (), loop(I, 3, loop(L, 8, Store(Y, (I, L), X[I, L] + 1.0), "vectorized"), "vectorized"))
+    p = Program(
+        "p", (X,), (Y,), (), loop(I, 3, loop(L, 8, Store(Y, (I, L), X[I, L] + 1.0), "vectorized"), "vectorized")
+    )
     after = vectorize_loops(flatten_buffers(p))
     same(p, after)
     assert [f.kind for f in fors(after)] == ["unrolled"]
@@ -563,7 +700,11 @@ def test_outer_of_nested_vector_loops_is_unrolled() -> None:
 def declined(p: Program) -> str:
     after = lowered(p)
     same(p, after)
-    return next(str(dict(f.annotations)["vectorize_declined"]) for f in fors(after) if "vectorize_declined" in dict(f.annotations))
+    return next(
+        str(dict(f.annotations)["vectorize_declined"])
+        for f in fors(after)
+        if "vectorize_declined" in dict(f.annotations)
+    )
 
 
 def test_what_has_no_vector_form_is_serial_and_says_so() -> None:
@@ -576,10 +717,25 @@ def test_what_has_no_vector_form_is_serial_and_says_so() -> None:
     triangle = Seq((Store(Y, (I, L), const(0.0)), loop(K, L, Store(Y, (I, L), Y[I, L] + 1.0))))
     assert declined(one(triangle)) == "the extent of the loop 'k' inside differs between lanes"
     v = Buffer("v", (int64(1),), F32, "register")
-    turns = Allocate(v, Seq((Store(v, (int64(0),), X[I, L]), While(const(1.0) < v[0], Store(v, (int64(0),), v[0] - 1.0)), Store(Y, (I, L), v[0]))))
+    turns = Allocate(
+        v,
+        Seq(
+            (
+                Store(v, (int64(0),), X[I, L]),
+                While(const(1.0) < v[0], Store(v, (int64(0),), v[0] - 1.0)),
+                Store(Y, (I, L), v[0]),
+            )
+        ),
+    )
     assert declined(one(turns)) == "a while loop inside runs differently in each lane"
     zero = loop(J, 3, Store(total, (J,), const(0.0)))
-    p = Program("p", (X,), (total,), (), Seq((zero, loop(I, 3, loop(L, 8, AtomicUpdate(total, (I,), "add", X[I, L]), "vectorized")))))
+    p = Program(
+        "p",
+        (X,),
+        (total,),
+        (),
+        Seq((zero, loop(I, 3, loop(L, 8, AtomicUpdate(total, (I,), "add", X[I, L]), "vectorized")))),
+    )
     assert declined(p) == "an atomic update of 'total' inside"
 
 
@@ -597,7 +753,9 @@ def test_all_lanes_into_one_element_is_an_error() -> None:
 
 def test_unroll_renames_and_nests() -> None:
     t, acc = Var("t", F32), Buffer("acc", (int64(2),), F32, "local")
-    body = Allocate(acc, Seq((loop(K, 2, Store(acc, (K,), X[I, J * 2 + K])), Let(t, acc[0] + acc[1], Store(Y, (I, J), t)))))
+    body = Allocate(
+        acc, Seq((loop(K, 2, Store(acc, (K,), X[I, J * 2 + K])), Let(t, acc[0] + acc[1], Store(Y, (I, J), t))))
+    )
     clear = loop(Var("a"), 3, loop(Var("b"), 8, Store(Y, (Var("a"), Var("b")), const(0.0))))
     p = Program("p", (X,), (Y,), (), Seq((clear, loop(I, 3, loop(J, 4, body, "unrolled"), "unrolled"))))
     after = unroll_loops(p)
@@ -626,7 +784,13 @@ def test_hoist_moves_costly_formulas_only() -> None:
 def test_hoist_does_not_move_what_may_fault() -> None:
     x, y = buffer("x", (N,), dt.int64), buffer("y", (N,), dt.int64)
     d = Var("d")
-    p = Program("p", (x,), (y,), (N,), loop(I, N, Let(d, x[I] - x[I], loop(J, 1, If(ne(d, 0), Store(y, (I,), 7 // d), Store(y, (I,), d))))))
+    p = Program(
+        "p",
+        (x,),
+        (y,),
+        (N,),
+        loop(I, N, Let(d, x[I] - x[I], loop(J, 1, If(ne(d, 0), Store(y, (I,), 7 // d), Store(y, (I,), d))))),
+    )
     after = hoist_invariants(p)
     assert not any(isinstance(s, Let) and "//" in str(s.value) for s in walk_stmts(after.body))
 
@@ -649,4 +813,6 @@ def test_speed() -> None:
     lower_program(conv(56, 56, 63, 14, 16, 4), ALL)
     start = time.process_time()
     lower_program(conv(56, 56, 64, 14, 16, 4), ALL)
-    assert time.process_time() - start < 5.0  # 0.05 on an idle machine: what is seen is a time that grows out of all proportion
+    assert (
+        time.process_time() - start < 5.0
+    )  # 0.05 on an idle machine: what is seen is a time that grows out of all proportion

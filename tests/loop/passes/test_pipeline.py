@@ -29,7 +29,8 @@ def test_every_stage_keeps_examples(name: str) -> None:
 
 def test_stages_are_the_architecture_table() -> None:
     assert [s.name for s in STAGES] == [
-        "start_empty_reductions", "lower_blocks", "simplify", "block_sums", "unswitch_loops", "partition_loops", "flatten_buffers", "guard_loads",
+        "start_empty_reductions", "lower_blocks", "simplify", "block_sums", "unswitch_loops", "partition_loops",
+        "flatten_buffers", "guard_loads",
         "vectorize_loops", "unroll_loops", "relax_masks", "hoist_invariants", "expand_math",
     ]  # fmt: skip
 
@@ -51,7 +52,13 @@ def scheduled(draw: st.DrawFn) -> Program:
         if isinstance(s, For) and s.var.name in spatial and s.var.name not in taken:
             taken.add(s.var.name)
             kind = draw(KINDS)
-            return For(s.var, s.extent, s.body, "serial" if kind == "vectorized" and int_const(s.extent) is None else kind, s.annotations)
+            return For(
+                s.var,
+                s.extent,
+                s.body,
+                "serial" if kind == "vectorized" and int_const(s.extent) is None else kind,
+                s.annotations,
+            )
         return None
 
     return program.with_body(transform_stmts(program.body, rule))

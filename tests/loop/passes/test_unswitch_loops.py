@@ -20,7 +20,7 @@ program borders(x: float32[6, 5], s: int64[1]) -> (y: float32[6, 5]) {
     }
   }
 }
-"""
+"""  # noqa: E501
 
 
 def test_two_copies_of_the_loop() -> None:
@@ -29,7 +29,9 @@ def test_two_copies_of_the_loop() -> None:
     assert [str(c) for c in invariant(loop)] == ["1 <= i", "i < 5", "i < 4"]
     after = unswitch_loops(program)
     same(program, after)
-    (outside,) = [s for s in walk_stmts(after.body) if isinstance(s, If) and any(isinstance(f, For) for f in walk_stmts(s))]
+    (outside,) = [
+        s for s in walk_stmts(after.body) if isinstance(s, If) and any(isinstance(f, For) for f in walk_stmts(s))
+    ]
     assert not any(isinstance(s, If) for s in walk_stmts(outside.then))
     assert outside.orelse is not None and any(isinstance(s, If) for s in walk_stmts(outside.orelse))
     # What varies in the loop, and what memory says, stays where it is.

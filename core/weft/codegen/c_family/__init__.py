@@ -1,4 +1,5 @@
-"""The old name of `weft_c_family`. Importing it, or a module in it, gives that of `weft_c_family` with a DeprecationWarning; version 0.3 has it no more."""
+"""The old name of `weft_c_family`. Importing it, or a module in it, gives that of `weft_c_family` with a
+DeprecationWarning; version 0.3 has it no more."""
 
 from weft.aliases import renamed
 

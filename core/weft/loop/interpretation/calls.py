@@ -1,4 +1,5 @@
-"""What the source of an interpreted program calls: accesses that are checked, integer arithmetic, threads and copies."""
+"""What the source of an interpreted program calls: accesses that are checked, integer arithmetic, threads and
+copies."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from weft.loop.queues import Pending
 
 @dataclass(frozen=True)
 class Address:
-    """Where an intrinsic with `addresses = True` receives a Load: `array` is the whole buffer, flat; `offset` the element."""
+    """Where an intrinsic with `addresses = True` receives a Load: `array` is the whole buffer, flat; `offset` the
+    element."""
 
     buffer: Buffer
     array: np.ndarray[Any, Any]
@@ -38,7 +40,9 @@ def int_range(dtype: DType) -> tuple[int, int]:
     """The least and the greatest value of an integer or boolean dtype."""
     if dtype.is_bool:
         return 0, 1
-    return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    return (
+        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
+    )
 
 
 class Fault(Exception):
@@ -55,7 +59,10 @@ def outside(access: str, name: str, shape: Sequence[int], indices: Sequence[Any]
 
 
 def off_iterator(block: str, name: str, value: int, extent: int) -> NoReturn:
-    raise Fault(f"block '{block}': iterator '{name}' is {value}, its extent is {extent}", "bind it inside its extent, or exclude the step by the predicate")
+    raise Fault(
+        f"block '{block}': iterator '{name}' is {value}, its extent is {extent}",
+        "bind it inside its extent, or exclude the step by the predicate",
+    )
 
 
 def _lanes_inside(access: str, name: str, shape: Sequence[int], indices: Sequence[Any], mask: Any) -> None:
@@ -124,20 +131,27 @@ def shift_right(a: int, b: int, bits: int) -> int:
 
 
 def lockstep(numbers: Sequence[int], thread: Callable[[int], Generator[Any, Any, None]]) -> Iterator[None]:
-    """Runs threads from barrier to barrier; yields at each. In between they hand each other values, where both come to the same shuffle."""
+    """Runs threads from barrier to barrier; yields at each. In between they hand each other values, where both come to
+    the same shuffle."""
     threads = {n: thread(n) for n in numbers}
     while True:
         at = {n: next(t, _DONE) for n, t in threads.items()}
         while shown := {n: a for n, a in at.items() if type(a) is tuple}:  # (which shuffle, bit, value)
             for n, (site, bit, _) in shown.items():
                 if shown.get(n ^ bit, (None,))[0] != site:
-                    raise Fault(f"thread {n} wants a value of thread {n ^ bit}, which does not come to the same shuffle", "let all threads of a warp shuffle")
+                    raise Fault(
+                        f"thread {n} wants a value of thread {n ^ bit}, which does not come to the same shuffle",
+                        "let all threads of a warp shuffle",
+                    )
             at |= {n: _given(threads[n], shown[n ^ bit][2]) for n, (_, bit, _) in shown.items()}
         waiting = [a is None for a in at.values()]
         if not any(waiting):
             return
         if not all(waiting):
-            raise Fault(f"{sum(waiting)} of {len(waiting)} threads wait at a barrier that the others never reach", "move the barrier out of the condition")
+            raise Fault(
+                f"{sum(waiting)} of {len(waiting)} threads wait at a barrier that the others never reach",
+                "move the barrier out of the condition",
+            )
         yield None
 
 
@@ -147,7 +161,9 @@ class Copies(Pending):
     def copy(self, thread: tuple[int, ...], to: Address, source: Address, size: int) -> None:
         count = size // to.buffer.dtype.bytes
         if to.offset + count > to.array.size or source.offset + count > source.array.size:
-            raise Fault(f"a copy of {count} elements from '{source.buffer.name}' to '{to.buffer.name}' leaves its buffer")
+            raise Fault(
+                f"a copy of {count} elements from '{source.buffer.name}' to '{to.buffer.name}' leaves its buffer"
+            )
         self._later(thread, to, count, lambda: source.array[source.offset : source.offset + count].copy())
 
     def box(self, thread: tuple[int, ...], to: Address, source: Address, *numbers: int) -> None:
@@ -155,8 +171,13 @@ class Copies(Pending):
         start, extents, strides, sizes = (numbers[k * n : k * n + n] for k in range(4))
         if any(thread):
             raise Fault(f"thread {thread} begins to copy a box: the first of a group does")
-        if to.offset + prod(sizes) > to.array.size or sum((k - 1) * s for k, s in zip(extents, strides)) >= source.array.size:
-            raise Fault(f"a box of {list(sizes)} elements of '{source.buffer.name}' leaves its buffer, or '{to.buffer.name}'")
+        if (
+            to.offset + prod(sizes) > to.array.size
+            or sum((k - 1) * s for k, s in zip(extents, strides)) >= source.array.size
+        ):
+            raise Fault(
+                f"a box of {list(sizes)} elements of '{source.buffer.name}' leaves its buffer, or '{to.buffer.name}'"
+            )
         at, inside = np.zeros((1,) * n, np.int64), np.ones((1,) * n, bool)
         for k in range(n):  # the first dim is the fastest
             here = (start[k] + np.arange(sizes[k])).reshape([-1 if j == n - 1 - k else 1 for j in range(n)])

@@ -165,7 +165,11 @@ class Formulas(Source):
                     return _wrapped(f"int({a.text})", 0, 1, x.dtype)
                 if kind.is_integer and x.dtype.is_integer:
                     return _wrapped(a.text, a.lo, a.hi, x.dtype)
-                small = kind.is_bool or (kind.is_integer and a.lo >= -(1 << 53) and a.hi <= 1 << 53) or kind.name in _NATIVE_FLOATS
+                small = (
+                    kind.is_bool
+                    or (kind.is_integer and a.lo >= -(1 << 53) and a.hi <= 1 << 53)
+                    or kind.name in _NATIVE_FLOATS
+                )
                 if small and x.dtype.name in _NATIVE_FLOATS:
                     return Code(f"np.{x.dtype.name}({a.text})")
         return None
@@ -173,7 +177,9 @@ class Formulas(Source):
     def vector(self, x: Expr, args: list[Code]) -> Code | None:
         match x:
             case e.Broadcast() if x.value.dtype.lanes == 1:
-                return Code(f"np.full({x.lanes}, {args[0].text}, {self.constant(x.dtype.numpy, ('dtype', x.dtype.name))})")
+                return Code(
+                    f"np.full({x.lanes}, {args[0].text}, {self.constant(x.dtype.numpy, ('dtype', x.dtype.name))})"
+                )
             case e.Ramp() if x.dtype.scalar == dt.int64:
                 lanes = self.constant(np.arange(x.lanes, dtype=np.int64), ("arange", str(x.lanes)))
                 return Code(f"({args[0].text} + {args[1].text} * {lanes})")
@@ -201,7 +207,10 @@ class Formulas(Source):
         if not a_lines and not b_lines:
             return Code(f"({a.text} if {cond.text} else {b.text})", lo, hi, max(a.depth, b.depth, cond.depth) + 1)
         name = self.name("_t")
-        for head, code, lines, sources in ((f"if {cond.text}:", a, a_lines, a_sources), ("else:", b, b_lines, b_sources)):
+        for head, code, lines, sources in (
+            (f"if {cond.text}:", a, a_lines, a_sources),
+            ("else:", b, b_lines, b_sources),
+        ):
             self.put(head)
             self.lines += lines
             self.sources += sources
@@ -239,9 +248,14 @@ class Formulas(Source):
         if lanes > 1 or (x.predicate is not None and x.predicate.dtype.lanes > 1):
             if x.buffer.dtype.lanes > 1:
                 self.fail(f"interpret: buffer '{x.buffer.name}' holds vectors and is indexed by a vector")
-            masks = ([] if self.mask is None else [self.mask]) + ([] if x.predicate is None else [self.formula(x.predicate).text])
+            masks = ([] if self.mask is None else [self.mask]) + (
+                [] if x.predicate is None else [self.formula(x.predicate).text]
+            )
             mask = "None" if not masks else masks[0] if len(masks) == 1 else f"np.logical_and({masks[0]}, {masks[1]})"
-            return Code(f"_vector_load({x.buffer.name!r}, {storage.array}, {x.dtype.lanes}, ({items(indices)}), {mask})", depth=deepest(indices))
+            return Code(
+                f"_vector_load({x.buffer.name!r}, {storage.array}, {x.dtype.lanes}, ({items(indices)}), {mask})",
+                depth=deepest(indices),
+            )
         if x.predicate is not None and x.predicate != TRUE:
             return self.select(e.Select(x.predicate, Load(x.buffer, x.indices), e.Const(0, x.dtype)))
         if self.mask is not None:
@@ -271,7 +285,9 @@ class Formulas(Source):
         function = self.intrinsics.get(x.name, first_lane if x.name == WHOLE_WARP else None)
         if function is None:
             close = nearest(x.name, self.intrinsics)
-            known = f"did you mean '{close}'?" if close else "pass its meaning: interpret(…, intrinsics={name: function})"
+            known = (
+                f"did you mean '{close}'?" if close else "pass its meaning: interpret(…, intrinsics={name: function})"
+            )
             self.fail(f"interpret: unknown intrinsic '{x.name}'", known)
         texts = []
         for a in x.args:
@@ -299,7 +315,13 @@ def _integer(x: e.Binary, a: Code, b: Code) -> Code:
     """Source and bounds of a scalar integer operation."""
     least, greatest = int_range(x.dtype)
     bits = x.dtype.bits
-    corners = [f(p, q) for f in ({e.Add: int.__add__, e.Sub: int.__sub__, e.Mul: int.__mul__}.get(type(x)),) if f for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
+    corners = [
+        f(p, q)
+        for f in ({e.Add: int.__add__, e.Sub: int.__sub__, e.Mul: int.__mul__}.get(type(x)),)
+        if f
+        for p in (a.lo, a.hi)
+        for q in (b.lo, b.hi)
+    ]
     match x:
         case e.Add() | e.Sub() | e.Mul():
             return _wrapped(f"({a.text} {_ARITHMETIC[type(x)]} {b.text})", min(corners), max(corners), x.dtype)

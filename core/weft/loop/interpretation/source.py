@@ -111,14 +111,20 @@ class Source:
         if storage is None:
             self.fail(f"interpret: buffer '{buffer.name}' does not exist here")
         if len(storage.buffer.shape) != len(buffer.shape) or storage.buffer.dtype != buffer.dtype:
-            self.fail(f"interpret: buffer '{buffer.name}' is used as {buffer.dtype} of rank {len(buffer.shape)}, it is defined otherwise")
+            self.fail(
+                f"interpret: buffer '{buffer.name}' is used as {buffer.dtype} of rank {len(buffer.shape)}, it is"
+                " defined otherwise"
+            )
         return storage
 
     def check(self, access: str, storage: Storage, indices: Sequence[Code]) -> None:
         tests = [f"0 <= {i.text} < {d.text}" for i, d in zip(indices, storage.shape) if i.lo < 0 or i.hi >= d.lo]
         if tests:
             shape = "".join(f"{d.text}, " for d in storage.shape)
-            self.put(f"if not ({' and '.join(tests)}): _outside({access!r}, {storage.buffer.name!r}, ({shape}), ({items(indices)}))")
+            self.put(
+                f"if not ({' and '.join(tests)}): _outside({access!r}, {storage.buffer.name!r}, ({shape}),"
+                f" ({items(indices)}))"
+            )
 
 
 def number(value: int) -> Code:

@@ -204,7 +204,10 @@ class Statements(Formulas):
         lanes = max((i.dtype.lanes for i in s.indices), default=1)
         if lanes > 1:
             *indices, value, mask = self.formulas(*s.indices, s.value, TRUE if s.predicate is None else s.predicate)
-            self.put(f"_vector_store({s.buffer.name!r}, {storage.array}, {lanes}, ({items(indices)}), {value.text}, {mask.text})")
+            self.put(
+                f"_vector_store({s.buffer.name!r}, {storage.array}, {lanes}, ({items(indices)}), {value.text},"
+                f" {mask.text})"
+            )
             return
         guarded = s.predicate is not None and s.predicate != TRUE
         if guarded:
@@ -223,7 +226,10 @@ class Statements(Formulas):
         lanes = max((i.dtype.lanes for i in s.indices), default=1)
         if lanes > 1:
             *indices, value = self.formulas(*s.indices, s.value)
-            self.put(f"_vector_atomic({s.buffer.name!r}, {storage.array}, {lanes}, ({items(indices)}), {s.op!r}, {value.text})")
+            self.put(
+                f"_vector_atomic({s.buffer.name!r}, {storage.array}, {lanes}, ({items(indices)}), {s.op!r},"
+                f" {value.text})"
+            )
             return
         op = {"add": e.Add, "min": e.Min, "max": e.Max}[s.op]
         *indices, value = self.formulas(*s.indices, op(Load(s.buffer, s.indices), s.value))
@@ -246,8 +252,14 @@ class Statements(Formulas):
             var, code = self.variables[it.var.name]
             (extent,) = self.formulas(it.extent)
             if code.lo < 0 or code.hi >= extent.lo:
-                self.put(f"if not 0 <= {code.text} < {extent.text}: _off_iterator({s.name!r}, {it.var.name!r}, {code.text}, {extent.text})")
-                self.variables[it.var.name] = (var, Code(code.text, max(0, code.lo), max(0, min(code.hi, extent.hi - 1))))
+                self.put(
+                    f"if not 0 <= {code.text} < {extent.text}: _off_iterator({s.name!r}, {it.var.name!r}, {code.text},"
+                    f" {extent.text})"
+                )
+                self.variables[it.var.name] = (
+                    var,
+                    Code(code.text, max(0, code.lo), max(0, min(code.hi, extent.hi - 1))),
+                )
             if it.kind == "reduce":
                 first.append(f"{code.text} == 0")
         if s.init is not None:

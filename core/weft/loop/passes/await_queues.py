@@ -1,4 +1,5 @@
-"""Instructions of queues are begun where they stand, and awaited where somebody needs what they write, or changes what they read."""
+"""Instructions of queues are begun where they stand, and awaited where somebody needs what they write, or changes what
+they read."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ MOST_COUNTED = 64
 
 
 def await_queues(program: Program, queues: Mapping[str, Queue]) -> Program:
-    """Afterwards instructions of queues are begun, and wherever what one of them writes may be touched, or what it reads may be written, it has been awaited.
+    """Afterwards instructions of queues are begun, and wherever what one of them writes may be touched, or what it
+    reads may be written, it has been awaited.
 
         allocate t: float32[2, 16] in tiles                              allocate t: float32[2, 16] in tiles
         @load(t[0, 0], x[0, 0])                                          @begin_load(t[0, 0], x[0, 0])
@@ -61,10 +63,11 @@ def await_queues(program: Program, queues: Mapping[str, Queue]) -> Program:
                                                                          @await_dma(0)
                                                                          @gemm(c[0], t[1, 0])
 
-    A wait stands in front of the outermost statement that begins nothing itself and needs it, so not in the loops of a computation, and waits for no more than
-    is needed: as many instructions may go on as have certainly begun since. It looks at loops turn by turn: an instruction is of this turn, of
-    the one before, of an earlier one, and boxes of elements (`Evaluate.within`) are compared by their distance. Nothing goes on when its memory is given
-    back, when an iteration of a loop ends whose iterations run at once, since each has its own queues, and when the kernel ends.
+    A wait stands in front of the outermost statement that begins nothing itself and needs it, so not in the loops of a
+    computation, and waits for no more than is needed: as many instructions may go on as have certainly begun since. It
+    looks at loops turn by turn: an instruction is of this turn, of the one before, of an earlier one, and boxes of
+    elements (`Evaluate.within`) are compared by their distance. Nothing goes on when its memory is given back, when an
+    iteration of a loop ends whose iterations run at once, since each has its own queues, and when the kernel ends.
 
     Args:
         queues: instruction → its queue. Its last address is that of the result.
@@ -80,7 +83,12 @@ def await_queues(program: Program, queues: Mapping[str, Queue]) -> Program:
             if inner is not None:
                 why = f"'{inner.call.name}' stands in a loop over threads"
                 hint = "queues are of kernels that one thread runs, on each unit or task"
-                raise LoopError(f"await_queues: program '{program.name}' begins what it cannot await", where=excerpt(program, at=inner), why=why, hint=hint)
+                raise LoopError(
+                    f"await_queues: program '{program.name}' begins what it cannot await",
+                    where=excerpt(program, at=inner),
+                    why=why,
+                    hint=hint,
+                )
     return _Program(program, queues).changed()
 
 
@@ -130,8 +138,8 @@ class _Site:
 
 
 When: TypeAlias = frozenset[tuple[str, str]]
-"""Loop around a begin → of which turn it is, if not of this one: the one before ("last"), an earlier one ("earlier"), any ("any"). Loop that it came before →
-"first": this is its first turn."""
+"""Loop around a begin → of which turn it is, if not of this one: the one before ("last"), an earlier one ("earlier"),
+any ("any"). Loop that it came before → "first": this is its first turn."""
 Item: TypeAlias = tuple[int, When]
 _NOW: When = frozenset()
 Since: TypeAlias = dict[Item, int]
@@ -141,7 +149,8 @@ _Sum: TypeAlias = tuple[tuple[int, int], ...]
 _Shape: TypeAlias = tuple[tuple[_Sum, int], ...]
 """Of each dimension of a box, where it begins but for a constant, and its length."""
 _Kind: TypeAlias = tuple[_Shape, When, tuple[str, ...]]
-"""Boxes that differ in constants only, in the same turns of loops: those that say something of the box, or of the statement that is compared."""
+"""Boxes that differ in constants only, in the same turns of loops: those that say something of the box, or of the
+statement that is compared."""
 Path: TypeAlias = tuple[tuple[tuple[_Node, ...], int], ...]
 """A place: a body and which of its nodes, then the node around it in its body, and so on."""
 
@@ -184,7 +193,8 @@ class _Boxes:
 
 
 class _State:
-    """What may go on at a place, by what it touches. A clock for each queue counts begins; what goes on has the time at which it began."""
+    """What may go on at a place, by what it touches. A clock for each queue counts begins; what goes on has the time at
+    which it began."""
 
     def __init__(self, sites: Sequence[_Site], since: Since) -> None:
         self.sites = sites
@@ -231,7 +241,11 @@ class _State:
         if queue.by == "token":
             ended = {i: self.count(i) for i in wait.items if i in self.began}
         else:
-            ended = {i: n for i in self.began if self.sites[i[0]].queue.name == queue.name and (n := self.count(i)) >= wait.left}
+            ended = {
+                i: n
+                for i in self.began
+                if self.sites[i[0]].queue.name == queue.name and (n := self.count(i)) >= wait.left
+            }
         for i in ended:
             del self.began[i]
             for key, kind, at in self._keys(i):
@@ -292,7 +306,8 @@ class _Program:
     def ends(self, path: Path, since: Since) -> list[tuple[_Wait, Since]] | None:
         """Which waits end what goes on from a place; None if somebody needs some of it before.
 
-        What goes on does so whatever else has begun. So a wait may go if others end all that it has ended: the rest of the program need not be looked at.
+        What goes on does so whatever else has begun. So a wait may go if others end all that it has ended: the rest of
+        the program need not be looked at.
         """
         self.needed, self.fixed, self.beginning, self.met = False, True, False, []
         state = _State(self.sites, since)
@@ -319,7 +334,11 @@ class _Program:
         """The place of a fence in front of the begins before a node, the first that does."""
         sites: dict[int, set[int]] = {}
         first = k
-        while first and (begun := {n.site for n in _all((nodes[first - 1],)) if n.site is not None}) and queue not in nodes[first - 1].waits:
+        while (
+            first
+            and (begun := {n.site for n in _all((nodes[first - 1],)) if n.site is not None})
+            and queue not in nodes[first - 1].waits
+        ):
             first -= 1
             sites[first] = begun
         this_turn = [i for i in ended if not any(v in nodes[k].loops for v, _ in i[1])]
@@ -332,7 +351,8 @@ class _Program:
             del nodes[place].waits[queue]
             return met
 
-        # The first place does best for what comes back in a later turn: what begins behind another cannot go on where it does not with that.
+        # The first place does best for what comes back in a later turn: what begins behind another cannot go on where
+        # it does not with that.
         at = first + bisect_left(range(first, k), True, key=lambda j: tried(first, range(j, k)) is not None)
         for place in range(at, k):
             if (met := tried(place, range(place, k))) is not None:
@@ -342,7 +362,9 @@ class _Program:
 
     # -- collecting
     def mark(self, s: Stmt) -> bool:
-        begins = any([isinstance(s, Evaluate) and s.call.name in self.queues, *(self.mark(c) for c in stmt_children(s))])
+        begins = any(
+            [isinstance(s, Evaluate) and s.call.name in self.queues, *(self.mark(c) for c in stmt_children(s))]
+        )
         if begins:
             self.begins.add(id(s))
         return begins
@@ -363,13 +385,21 @@ class _Program:
             case For() if begins:
                 self.loop(s)
                 if _repeats(s):
-                    return (_Node(s, loops, _unique(self.reads((s.extent,))), body=self.nodes(s.body, (*loops, s.var.name))),)
-                return (_Node(s, loops, _unique(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, (), ends=""))),)
+                    return (
+                        _Node(
+                            s, loops, _unique(self.reads((s.extent,))), body=self.nodes(s.body, (*loops, s.var.name))
+                        ),
+                    )
+                return (
+                    _Node(s, loops, _unique(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, (), ends=""))),
+                )
             case If() if begins:
                 other = () if s.orelse is None else self.nodes(s.orelse, loops)
                 return (_Node(s, loops, _unique(self.reads((s.cond,))), body=self.nodes(s.then, loops), other=other),)
             case While() if begins:
-                return (_Node(s, loops, _unique(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, (), ends=""))),)
+                return (
+                    _Node(s, loops, _unique(self.deep(s)), body=(*self.nodes(s.body, ()), _Node(None, (), ends=""))),
+                )
         return (_Node(s, loops, _unique(self.deep(s))),)
 
     def let(self, s: Let) -> None:
@@ -422,7 +452,9 @@ class _Program:
         yield from self.reads(tuple(a for a in s.call.args if not isinstance(a, Load)))
 
     def access(self, b: Buffer, indices: tuple[Expr, ...], write: bool) -> _Access:
-        return self.box(b, None if any(i.dtype.lanes > 1 for i in indices) else tuple((i, const(1)) for i in indices), write)
+        return self.box(
+            b, None if any(i.dtype.lanes > 1 for i in indices) else tuple((i, const(1)) for i in indices), write
+        )
 
     def box(self, b: Buffer, ranges: tuple[tuple[Expr, Expr], ...] | None, write: bool) -> _Access:
         """An output that may be the memory of an input has its name."""
@@ -432,7 +464,9 @@ class _Program:
         if ranges is not None:
             extents = [int_const(n) or range_of(substitute(n, self.lets), self.ranges).hi for _, n in ranges]
             starts = [substitute(i, self.lets) for i, _ in ranges]
-            if None not in extents and not any(has(i, (Load, IntrinsicCall)) for i in starts):  # data may change meanwhile
+            if None not in extents and not any(
+                has(i, (Load, IntrinsicCall)) for i in starts
+            ):  # data may change meanwhile
                 sums = [self.sum(i) for i in starts]
                 shape, at = tuple((terms, n or 0) for (terms, _), n in zip(sums, extents)), tuple(i for _, i in sums)
                 free = frozenset(v for terms, _ in sums for k, _ in terms for v in free_vars(self.terms[k]))
@@ -496,7 +530,9 @@ class _Program:
             return _State(self.sites, _joined(self.run(node.body, state).since(), self.run(node.other, other).since()))
         if _anew(s):
             if self.beginning:
-                self.run(node.body, _State(self.sites, {}))  # with queues of its own; nothing of them is left at its end
+                self.run(
+                    node.body, _State(self.sites, {})
+                )  # with queues of its own; nothing of them is left at its end
             return state
         if not isinstance(s, For):
             return self.run(node.body, state)
@@ -533,7 +569,11 @@ class _Program:
         for a in node.accesses:
             for kind, boxes in state.touching.get((a.buffer, not a.write), {}).items():
                 found.update((item, None) for item in self.meeting(boxes, kind, a, node.loops))
-        return list(found) if len({self.sites[site].queue.name for site, _ in found}) < 2 else [i for i in state.began if i in found]
+        return (
+            list(found)
+            if len({self.sites[site].queue.name for site, _ in found}) < 2
+            else [i for i in state.began if i in found]
+        )
 
     def meeting(self, boxes: _Boxes, kind: _Kind | None, b: _Access, loops: tuple[str, ...]) -> Iterator[Item]:
         """The items of a kind whose boxes may have an element in common with one of a statement in some loops."""
@@ -547,7 +587,8 @@ class _Program:
             (self.distance(x, y), i - j - at, n, m)
             for (x, i), (y, j), at, (_, n), (_, m) in zip(mine, self.now(b.shape, first), b.at, shape, b.shape)
         ]
-        # One begins at v + shift + its constant behind the other, for one of the values v: they meet if that is more than -n and less than m.
+        # One begins at v + shift + its constant behind the other, for one of the values v: they meet if that is more
+        # than -n and less than m.
         windows = {}
         for d, ((values, step), shift, n, m) in enumerate(dims):
             if not step and len(values) <= MOST_WINDOWS:
@@ -567,12 +608,16 @@ class _Program:
             self.distances[x, y] = distances(first - second, self.ranges)
         return self.distances[x, y]
 
-    def before(self, shape: _Shape, when: When, around: tuple[str, ...], same: tuple[str, ...]) -> tuple[tuple[_Sum, int], ...]:
+    def before(
+        self, shape: _Shape, when: When, around: tuple[str, ...], same: tuple[str, ...]
+    ) -> tuple[tuple[_Sum, int], ...]:
         """Where boxes of items begin; `same`: loops around a statement as well."""
         key = shape, when, around, same
         if key not in self.moves:
             states, values = dict(when), {}
-            for name, v in {name: v for terms, _ in shape for k, _ in terms for name, v in free_vars(self.terms[k]).items()}.items():
+            for name, v in {
+                name: v for terms, _ in shape for k, _ in terms for name, v in free_vars(self.terms[k]).items()
+            }.items():
                 state = states.get(name)
                 if name not in around or (name in same and state is None):
                     continue  # of dims, and loops whose iterations have queues of their own, there is one
@@ -599,7 +644,8 @@ class _Program:
 
     # -- writing
     def turns(self, nodes: tuple[_Node, ...]) -> dict[int, str]:
-        """Site of a queue that is awaited by tokens → the loop whose even and odd turns have tokens of their own, if it is awaited a turn later."""
+        """Site of a queue that is awaited by tokens → the loop whose even and odd turns have tokens of their own, if it
+        is awaited a turn later."""
         found: dict[int, set[str]] = {}
         for node in _all(nodes):
             for wait in node.waits.values():

@@ -63,22 +63,26 @@ from weft.loop.passes.copies import EMPTY, Names
 from weft.loop.passes.simplify import fails, holds, simplify
 
 LONGEST = 8192
-"""Steps of a sum that are one chain. A chain of n steps may be off by n/2 units in the last place of the sum of its terms' sizes (Higham, Accuracy and
-Stability of Numerical Algorithms, 4.2), but for terms of one sign only: what convolutions and products of usual lengths add up comes out in one."""
+"""Steps of a sum that are one chain. A chain of n steps may be off by n/2 units in the last place of the sum of its
+terms' sizes (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), but for terms of one sign only: what
+convolutions and products of usual lengths add up comes out in one."""
 BLOCK = 1024
 """Steps of a block of a longer sum, or of one whose length only a run knows."""
 PREFIX = 128
-"""Steps of a block of a sum that is read on the way: each block starts at 0, so that neighbours do not wait for one another, and its few steps are exact."""
+"""Steps of a block of a sum that is read on the way: each block starts at 0, so that neighbours do not wait for one
+another, and its few steps are exact."""
 ELEMENTS = 1 << 14
 """Elements that are summed side by side, at most: they need room for their totals."""
 
 
 def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> Program:
-    """Sums of floats that may have more than `longest` steps are added up in blocks of `block`; totals of blocks by compensated summation (Kahan, 1965).
+    """Sums of floats that may have more than `longest` steps are added up in blocks of `block`; totals of blocks by
+    compensated summation (Kahan, 1965).
 
-    Behind every block but the last what was added up goes to a total and starts again from 0; where there is one block only, nothing changes.
-    A sum is a store `acc[i] = acc[i] + value` in serial loops whose variables `i` does not have. Sums that other statements of their loops change, and those
-    of target's instructions, stay. Of a sum that its loop reads on the way (a prefix sum) the reads take the total so far and the block's part.
+    Behind every block but the last what was added up goes to a total and starts again from 0; where there is one block
+    only, nothing changes. A sum is a store `acc[i] = acc[i] + value` in serial loops whose variables `i` does not have.
+    Sums that other statements of their loops change, and those of target's instructions, stay. Of a sum that its loop
+    reads on the way (a prefix sum) the reads take the total so far and the block's part.
 
     for k in n { acc[] = acc[] + x[k] }
     → if 1024 < n { total[] = 0; lost[] = 0 }
@@ -149,7 +153,8 @@ class _Sum:
         return result
 
     def steps_inside(self, loop: str, unknown: int) -> Expr:
-        """The steps of one iteration of the chain's loop of this name; where they differ, the most, or `unknown` if nothing says how many."""
+        """The steps of one iteration of the chain's loop of this name; where they differ, the most, or `unknown` if
+        nothing says how many."""
         at = next(k for k, f in enumerate(self.chain) if f.var.name == loop)
         inside = {s.var.name for s in walk_stmts(self.chain[at]) if isinstance(s, (For, Let))}
         result: Expr = int64(1)
@@ -163,7 +168,8 @@ class _Sum:
 
 
 def accumulated(store: Store) -> bool:
-    """Whether it adds to a float what does not depend on it: `acc[i] = acc[i] + value`, `acc[i] - value`, `(acc[i] + value) + other`."""
+    """Whether it adds to a float what does not depend on it: `acc[i] = acc[i] + value`, `acc[i] - value`, `(acc[i] +
+    value) + other`."""
     return store.predicate is None and _adds_to(store.value, Load(store.buffer, store.indices))
 
 
@@ -189,7 +195,9 @@ class _Access:
     conditions: tuple[Expr, ...] = field(default=())
 
 
-def _accesses(stmt: Stmt, name: str, conditions: tuple[Expr, ...] = (), path: tuple[Stmt, ...] = ()) -> Iterator[_Access]:
+def _accesses(
+    stmt: Stmt, name: str, conditions: tuple[Expr, ...] = (), path: tuple[Stmt, ...] = ()
+) -> Iterator[_Access]:
     """Whatever in `stmt` reads or changes the buffer."""
     uses = isinstance(stmt, (Store, AtomicUpdate)) and stmt.buffer.name == name
     uses = uses or (isinstance(stmt, Evaluate) and any(r.buffer.name == name for r in stmt.within))
@@ -269,18 +277,25 @@ def _sum_of(store: Store, path: tuple[Stmt, ...]) -> _Sum | None:
 
 
 def _exists(store: Store, around: Sequence[Stmt], tile: Sequence[For], guards: Sequence[Expr]) -> bool:
-    """Whether the buffer has all elements of the tile, wherever the statements around it run, the last of which is the chain's outermost loop."""
+    """Whether the buffer has all elements of the tile, wherever the statements around it run, the last of which is the
+    chain's outermost loop."""
     loops = [*(s for s in around[:-1] if isinstance(s, For)), *tile]
     facts = [*guards, *(lt(f.var, f.extent) for f in loops)]
     for s, inside in pairwise(around):
         if isinstance(s, If) and not has(s.cond, Load):
             facts += holds(s.cond) if inside is s.then else fails(s.cond)
-    ranges = {f.var.name: Range(0, None) for f in loops} | {v: Range(0, None) for n in store.buffer.shape for v in free_vars(n)}
-    return all(prove(le(int64(0), i), ranges, facts) and prove(lt(i, n), ranges, facts) for i, n in zip(store.indices, store.buffer.shape))
+    ranges = {f.var.name: Range(0, None) for f in loops} | {
+        v: Range(0, None) for n in store.buffer.shape for v in free_vars(n)
+    }
+    return all(
+        prove(le(int64(0), i), ranges, facts) and prove(lt(i, n), ranges, facts)
+        for i, n in zip(store.indices, store.buffer.shape)
+    )
 
 
 def _alone(loop: For, name: str) -> bool:
-    """Whether all that the loop does with the buffer is to add to elements that do not vary in it, and to start sums in its first iteration."""
+    """Whether all that the loop does with the buffer is to add to elements that do not vary in it, and to start sums in
+    its first iteration."""
     later = {loop.var.name: Range(1, None)}
     for access in _accesses(loop.body, name):
         s = access.stmt
@@ -329,45 +344,68 @@ def _blocked(top: For, sums: Sequence[_Sum], block: int, names: Names) -> Stmt:
         inner = Var(names.fresh(f"{stmt.var.name}_step"), stmt.var.dtype)
         mine = [t for s, t in zip(sums, totals) if any(f.var.name == stmt.var.name for f in s.chain)]
         body = substitute_stmt(stmt.body, {stmt.var.name: outer * step + inner})
-        loop = For(inner, minimum(step, stmt.extent - outer * step), body, stmt.kind, tuple(a for a in stmt.annotations if a[0] != "unswitch"))
-        # Behind a block, not before the next one: LLVM would take the first iteration out, and have the whole of the loop twice.
+        loop = For(
+            inner,
+            minimum(step, stmt.extent - outer * step),
+            body,
+            stmt.kind,
+            tuple(a for a in stmt.annotations if a[0] != "unswitch"),
+        )
+        # Behind a block, not before the next one: LLVM would take the first iteration out, and have the whole of the
+        # loop twice.
         flush = If(lt((outer + 1) * step, stmt.extent), seq(*(t.flush(names) for t in mine)))
         return For(outer, floordiv(stmt.extent + step - 1, step), seq(loop, flush), stmt.kind, stmt.annotations)
 
     inside = visit(top)
     bound = {s.var.name for s in walk_stmts(top) if isinstance(s, (For, Let))}
-    # Where the length of an inner loop varies in an outer one, whether there is more than one block is not known before.
+    # Where the length of an inner loop varies in an outer one, whether there is more than one block is not known
+    # before.
     several = None if any(free_vars(c).keys() & bound for c in splits) else any_of(splits)
 
     def where(stmt: Stmt) -> Stmt:
         return stmt if several is None else If(several, stmt)
 
-    result: Stmt = seq(*first, where(seq(*(t.start(names) for t in totals))), inside, where(seq(*(t.finish(names) for t in totals))))
+    result: Stmt = seq(
+        *first, where(seq(*(t.start(names) for t in totals))), inside, where(seq(*(t.finish(names) for t in totals)))
+    )
     for t in totals:
         result = Allocate(t.total, Allocate(t.lost, result))
     return result
 
 
 def _start_before(top: For, sums: Sequence[_Sum], names: Names) -> tuple[list[Stmt], For]:
-    """The starts of sums in the first step of their loops, as statements before, and the loop without: else each step of each block would ask."""
+    """The starts of sums in the first step of their loops, as statements before, and the loop without: else each step
+    of each block would ask."""
     before: list[Stmt] = []
     gone: set[int] = set()
     for s in sums:
         access = next(_accesses(top, s.store.buffer.name))
         start = access.stmt
-        if start is s.store or not isinstance(start, Store) or not isinstance(start.value, Const) or start.predicate is not None:
+        if (
+            start is s.store
+            or not isinstance(start, Store)
+            or not isinstance(start.value, Const)
+            or start.predicate is not None
+        ):
             continue
         path = access.path
         loops = [x for x in path if isinstance(x, For)]
         chain = {x.var.name for x in loops} & {f.var.name for f in s.chain}
         parts = [c for cond in access.conditions for c in holds(cond)]
-        first = {c.a.name for c in parts if isinstance(c, Eq) and isinstance(c.a, Var) and c.b == const(0, c.a.dtype)} & chain
+        first = {
+            c.a.name for c in parts if isinstance(c, Eq) and isinstance(c.a, Var) and c.b == const(0, c.a.dtype)
+        } & chain
         rest = [c for c in parts if not (isinstance(c, Eq) and isinstance(c.a, Var) and c.a.name in chain)]
         inside = {x.var.name for x in walk_stmts(top) if isinstance(x, (For, Let))}
         some = [lt(const(0, x.var.dtype), x.extent) for x in loops if x.var.name in chain]
         own = {x.var.name: Var(names.fresh(x.var.name), x.var.dtype) for x in loops if x.var.name not in chain}
         asked = {v for e in (*rest, *start.indices) for v in free_vars(e)} & inside
-        if first != chain or asked - own.keys() or any(has(c, Load) for c in rest) or any(free_vars(x.extent).keys() & inside for x in loops):
+        if (
+            first != chain
+            or asked - own.keys()
+            or any(has(c, Load) for c in rest)
+            or any(free_vars(x.extent).keys() & inside for x in loops)
+        ):
             continue
         if any(not isinstance(x, (For, If, Seq)) for x in path):
             continue
@@ -398,7 +436,8 @@ def _nothing(dtype: DType) -> Const:
 
 
 def _made(make: str, part: Load, total: Load, lost: Load, held: Sequence[Buffer], names: Names) -> Stmt:
-    """What starts the total of an element ("start"), puts a block's part into it ("flush"), or makes the whole of both ("finish").
+    """What starts the total of an element ("start"), puts a block's part into it ("flush"), or makes the whole of both
+    ("finish").
 
     Args:
         held: buffers that hold the part at its place; that of `part` comes last.
@@ -414,7 +453,15 @@ def _made(make: str, part: Load, total: Load, lost: Load, held: Sequence[Buffer]
     # Of a total that is not finite nothing is lost: ∞ - ∞ would make it NaN.
     error = select(eq(t - t, zero), (t - total) - y, zero)
     again = (Store(b, part.indices, _nothing(part.dtype)) for b in held)
-    return Let(y, part - lost, Let(t, Add(total, y), seq(Store(lost.buffer, lost.indices, error), Store(total.buffer, total.indices, t), *again)))
+    return Let(
+        y,
+        part - lost,
+        Let(
+            t,
+            Add(total, y),
+            seq(Store(lost.buffer, lost.indices, error), Store(total.buffer, total.indices, t), *again),
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -430,7 +477,13 @@ class _Total:
         acc = s.store.buffer
         shape = tuple(f.extent for f in s.tile)
         scope = acc.scope if acc.scope == "register" else "local"
-        return _Total(s, *(Buffer(names.fresh(f"{acc.name}_{what}"), shape, acc.dtype, scope, acc.align) for what in ("total", "lost")))
+        return _Total(
+            s,
+            *(
+                Buffer(names.fresh(f"{acc.name}_{what}"), shape, acc.dtype, scope, acc.align)
+                for what in ("total", "lost")
+            ),
+        )
 
     def _each(self, names: Names, make: str) -> Stmt:
         """The statement of each element, under loops of its own."""
@@ -462,7 +515,8 @@ class _Total:
 
 @dataclass(frozen=True)
 class _Prefix:
-    """A loop whose steps add to the elements of `state`; `sum` holds them from the step's addition on, and may be `state` itself."""
+    """A loop whose steps add to the elements of `state`; `sum` holds them from the step's addition on, and may be
+    `state` itself."""
 
     loop: For
     state: Buffer
@@ -473,8 +527,17 @@ class _Prefix:
 
 
 def _block_prefixes(program: Program, longest: int, block: int) -> Program:
-    loops = [s for s in walk_stmts(program.body) if isinstance(s, For) and s.kind == "serial" and ((n := int_const(s.extent)) is None or n > longest)]
-    found = [p for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None]
+    loops = [
+        s
+        for s in walk_stmts(program.body)
+        if isinstance(s, For) and s.kind == "serial" and ((n := int_const(s.extent)) is None or n > longest)
+    ]
+    found = [
+        p
+        for loop in loops
+        for s in walk_stmts(loop.body)
+        if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None
+    ]
     if not found:
         return program
     names = Names.of(program)
@@ -487,7 +550,8 @@ def _block_prefixes(program: Program, longest: int, block: int) -> Program:
 
 
 def _prefix_of(store: Store, loop: For, program: Program) -> _Prefix | None:
-    """The prefix sum that the loop makes by this store into its state: `sum = state + value … state = sum`, or `state = state + value`."""
+    """The prefix sum that the loop makes by this store into its state: `sum = state + value … state = sum`, or `state =
+    state + value`."""
     state, value = store.buffer, store.value
     if store.predicate is not None or state.dtype.kind != "float":
         return None
@@ -500,20 +564,35 @@ def _prefix_of(store: Store, loop: For, program: Program) -> _Prefix | None:
         others = [a for a in uses if a.stmt is not store]
         own = Load(state, store.indices)
         at = [s for s in next(a.path for a in uses if a.stmt is store) if isinstance(s, For)]
-        plain = all(_only_reads(a.stmt, (own,), state) and [s for s in a.path if isinstance(s, For)] == at for a in others)
+        plain = all(
+            _only_reads(a.stmt, (own,), state) and [s for s in a.path if isinstance(s, For)] == at for a in others
+        )
         return _Prefix(loop, state, state, store.indices, around) if others and plain else None
     total = value.buffer
-    if total.name == state.name or total.dtype != state.dtype or value.indices != store.indices or value.predicate is not None:
+    if (
+        total.name == state.name
+        or total.dtype != state.dtype
+        or value.indices != store.indices
+        or value.predicate is not None
+    ):
         return None
     stores = [a for a in _accesses(program.body, total.name) if not _only_reads(a.stmt, None, total)]
     # Where no step has stored it the sum is undefined, before as after; the state need not be.
     if len(stores) != 1 or len(uses) != 2 or stores[0].stmt is not uses[0].stmt or uses[1].stmt is not store:
         return None
     addition = uses[0].stmt
-    if not isinstance(addition, Store) or addition.predicate is not None or not _adds_to(addition.value, Load(state, addition.indices)):
+    if (
+        not isinstance(addition, Store)
+        or addition.predicate is not None
+        or not _adds_to(addition.value, Load(state, addition.indices))
+    ):
         return None
     other = _nest(uses[0].path, loop, addition.indices)
-    same = other is not None and _same_nest(around, store.indices, other, addition.indices) and not _loads(addition.value, total.name)
+    same = (
+        other is not None
+        and _same_nest(around, store.indices, other, addition.indices)
+        and not _loads(addition.value, total.name)
+    )
     return _Prefix(loop, state, total, store.indices, around) if same else None
 
 
@@ -526,14 +605,19 @@ def _only_reads(stmt: Stmt, elements: Sequence[Load] | None, buffer: Buffer) -> 
 
 
 def _nest(path: Sequence[Stmt], loop: For, element: Sequence[Expr]) -> tuple[Stmt, ...] | None:
-    """The loops and conditions of a path inside the loop; None where they are not the same in each of its steps, or an element's statement runs twice."""
+    """The loops and conditions of a path inside the loop; None where they are not the same in each of its steps, or an
+    element's statement runs twice."""
     used = {v for i in element for v in free_vars(i)}
     found: list[Stmt] = []
     for s in path:
         if isinstance(s, For):
             same = s.var.name in used and loop.var.name not in free_vars(s.extent)
         elif isinstance(s, If):
-            same = s.orelse is None and loop.var.name not in free_vars(s.cond) and not any(isinstance(e, Load) for e in walk(s.cond))
+            same = (
+                s.orelse is None
+                and loop.var.name not in free_vars(s.cond)
+                and not any(isinstance(e, Load) for e in walk(s.cond))
+            )
         else:
             same = isinstance(s, Seq)
         if not same:
@@ -549,7 +633,10 @@ def _same_nest(one: Sequence[Stmt], at: Sequence[Expr], other: Sequence[Stmt], t
     names = {b.var.name: a.var for a, b in zip(*loops)}
     shape = [[s.extent for s in part] for part in loops]
     conditions = [[s.cond for s in nest if isinstance(s, If)] for nest in (one, other)]
-    return shape[0] == shape[1] and (list(at), conditions[0]) == ([substitute(i, names) for i in there], [substitute(c, names) for c in conditions[1]])
+    return shape[0] == shape[1] and (list(at), conditions[0]) == (
+        [substitute(i, names) for i in there],
+        [substitute(c, names) for c in conditions[1]],
+    )
 
 
 def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Names) -> Stmt:
@@ -560,7 +647,11 @@ def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Na
 
     def whole(e: Expr) -> Expr | None:
         # What the total has lost is less than a unit in its last place: reads do without.
-        return Add(Load(read[e.buffer.name], e.indices, e.predicate), e) if isinstance(e, Load) and e.buffer.name in read else None
+        return (
+            Add(Load(read[e.buffer.name], e.indices, e.predicate), e)
+            if isinstance(e, Load) and e.buffer.name in read
+            else None
+        )
 
     def reads(stmt: Stmt) -> Stmt | None:
         own = isinstance(stmt, Store) and stmt.buffer.name in read
@@ -569,7 +660,9 @@ def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Na
     start, flush, finish = (seq(*(_everywhere(*k, make, names) for k in kept)) for make in ("start", "flush", "finish"))
     body = substitute_stmt(transform_stmts(loop.body, reads), {loop.var.name: outer * block + inner})
     steps = For(inner, minimum(int64(block), loop.extent - outer * block), body, loop.kind, loop.annotations)
-    blocks = For(outer, floordiv(loop.extent + (block - 1), block), seq(steps, If(lt((outer + 1) * block, loop.extent), flush)))
+    blocks = For(
+        outer, floordiv(loop.extent + (block - 1), block), seq(steps, If(lt((outer + 1) * block, loop.extent), flush))
+    )
     result = seq(start, blocks, finish)
     for _, total, lost in kept:
         result = Allocate(total, Allocate(lost, result))

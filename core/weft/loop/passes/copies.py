@@ -104,7 +104,9 @@ def plain_load(node: Expr) -> Expr:
     return node
 
 
-def copy_stmt(stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers: dict[str, Buffer] | None = None) -> Stmt:
+def copy_stmt(
+    stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers: dict[str, Buffer] | None = None
+) -> Stmt:
     """`stmt` with variables replaced by `values`; with `names`, every binder inside is renamed to a fresh name.
 
     Unlike `substitute_stmt` it keeps the buffer of an allocation and of its uses the same when its shape changes.
@@ -145,22 +147,38 @@ def copy_stmt(stmt: Stmt, values: dict[str, Expr], names: Names | None, buffers:
                 inner = {**values, **{old.var.name: new.var for old, new in zip(result.iters, iters)}}
                 # The predicate and the regions may speak of the iterators.
                 own = {i.var.name: inner[i.var.name] for i in stmt.iters}
-                result = map_stmt_exprs(replace(result, iters=iters, name=names.fresh(stmt.name)), lambda e: rewrite(e, own, {}))
+                result = map_stmt_exprs(
+                    replace(result, iters=iters, name=names.fresh(stmt.name)), lambda e: rewrite(e, own, {})
+                )
                 assert isinstance(result, Block)
 
             def regions(rs: tuple | None) -> tuple | None:  # type: ignore[type-arg]
-                return None if rs is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in rs)
+                return (
+                    None if rs is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in rs)
+                )
 
             init = None if stmt.init is None else copy_stmt(stmt.init, inner, names, buffers)
-            return replace(result, init=init, body=copy_stmt(stmt.body, inner, names, buffers), reads=regions(result.reads), writes=regions(result.writes))
+            return replace(
+                result,
+                init=init,
+                body=copy_stmt(stmt.body, inner, names, buffers),
+                reads=regions(result.reads),
+                writes=regions(result.writes),
+            )
         case Evaluate():
             result = map_stmt_exprs(stmt, change)
             assert isinstance(result, Evaluate)
-            return replace(result, within=tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in result.within))
+            return replace(
+                result, within=tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in result.within)
+            )
         case _:
             head = map_stmt_exprs(stmt, change)
             children = stmt_children(stmt)
-            return with_stmt_children(head, tuple(copy_stmt(c, values, names, buffers) for c in children)) if children else head
+            return (
+                with_stmt_children(head, tuple(copy_stmt(c, values, names, buffers) for c in children))
+                if children
+                else head
+            )
 
 
 EMPTY = Seq(())

@@ -33,7 +33,12 @@ def distances(form: Polynomial, ranges: Mapping[str, Range]) -> tuple[Any, int]:
         values = np.unique(values[:, None] + group[None, :])
     for term, factor in sorted(terms.items(), key=lambda t: -abs(t[1])):
         known = None if has(term, (Load, IntrinsicCall)) else reach(term, ranges)
-        if known is None or known.lo is None or known.hi is None or len(values) * (known.hi - known.lo + 1) > MOST_VALUES:
+        if (
+            known is None
+            or known.lo is None
+            or known.hi is None
+            or len(values) * (known.hi - known.lo + 1) > MOST_VALUES
+        ):
             step = math.gcd(step, factor)
             continue
         values = np.unique(values[:, None] + factor * np.arange(known.lo, known.hi + 1)[None, :])
@@ -41,7 +46,8 @@ def distances(form: Polynomial, ranges: Mapping[str, Range]) -> tuple[Any, int]:
 
 
 def _remainders(terms: dict[Expr, int], ranges: Mapping[str, Range]) -> list[Any]:
-    """Takes pairs c·(x % m) − c·(y % m) where x − y is a number out of the terms; what each may be. What is below m already is its own remainder."""
+    """Takes pairs c·(x % m) − c·(y % m) where x − y is a number out of the terms; what each may be. What is below m
+    already is its own remainder."""
     found = []
     for a, b in itertools.permutations(list(terms), 2):
         if a not in terms or b not in terms or not isinstance(a, FloorMod) or terms[a] != -terms[b]:
@@ -62,8 +68,8 @@ def _remainders(terms: dict[Expr, int], ranges: Mapping[str, Range]) -> list[Any
 
 
 def overlaps(values: Any, step: int, more: int, n: int, m: int) -> bool:
-    """Whether a piece of a dimension that is n elements long and one of m may have an element in common: the first begins so much behind, by `distances`,
-    and some more."""
+    """Whether a piece of a dimension that is n elements long and one of m may have an element in common: the first
+    begins so much behind, by `distances`, and some more."""
     values = values + more  # they have one if -n < values < m
     if step:
         return bool((((values + n - 1) % step) <= n + m - 2).any())

@@ -35,7 +35,8 @@ SIDE_BY_SIDE = 4
 
 
 def expand_math(program: Program, functions: frozenset[str]) -> Program:
-    """Replaces calls of functions that are not in `functions` by formulas; shared parts are Let in front of the statement.
+    """Replaces calls of functions that are not in `functions` by formulas; shared parts are Let in front of the
+    statement.
 
     Runs after guard_loads: arguments of a call on the side of a Select are evaluated whatever the Select chooses.
 
@@ -54,7 +55,8 @@ def expand_math(program: Program, functions: frozenset[str]) -> Program:
         return transform(e, lambda n: _formula(n, lets) if isinstance(n, Call) and n.name not in functions else None)
 
     def interleaved(stores: Sequence[Store]) -> Stmt:
-        """Stores that do not depend on one another, their formulas step by step side by side: each is a long chain on its own."""
+        """Stores that do not depend on one another, their formulas step by step side by side: each is a long chain on
+        its own."""
         lets = [Lets(functions, names.fresh) for _ in stores]
         results = [map_stmt_exprs(x, partial(expand, lets=own)) for x, own in zip(stores, lets)]
         body: Stmt = seq(*results)
@@ -104,7 +106,9 @@ def expand_math(program: Program, functions: frozenset[str]) -> Program:
 def _apart(stores: Sequence[Store]) -> bool:
     """Whether no store reads what another one of them writes."""
     written = {s.buffer.name for s in stores}
-    return not any(isinstance(n, Load) and n.buffer.name in written for s in stores for e in stmt_exprs(s) for n in walk(e))
+    return not any(
+        isinstance(n, Load) and n.buffer.name in written for s in stores for e in stmt_exprs(s) for n in walk(e)
+    )
 
 
 def bound(lets: Lets, stmt: Stmt) -> Stmt:
@@ -121,7 +125,11 @@ def _formula(e: Call, lets: Lets) -> Expr:
         raise LoopError(
             f"expand_math: the target has no function '{e.name}' of {dtype}",
             where=str(e),
-            why="there is no formula for it either" if formula is None else f"its formula is for {'integers' if e.name == 'popcount' else 'floats'}",
+            why=(
+                "there is no formula for it either"
+                if formula is None
+                else f"its formula is for {'integers' if e.name == 'popcount' else 'floats'}"
+            ),
             hint="let the target declare the function as its own",
         )
     if integer or dtype.bits >= 32:

@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.expr.nodes import Add, Const, Expr, Mul, Sub, add, mul, sub, transform
-from weft.loop.nodes import Allocate, AtomicUpdate, Buffer, Evaluate, Load, Program, Stmt, Store, int64, map_stmt_exprs, transform_stmts
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    Buffer,
+    Evaluate,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int64,
+    map_stmt_exprs,
+    transform_stmts,
+)
 
 
 def scale(index: Expr, factor: Expr) -> Expr:
-    """index * factor, multiplied out over sums if `factor` is constant, so that constant parts of an index meet and add up."""
+    """index * factor, multiplied out over sums if `factor` is constant, so that constant parts of an index meet and add
+    up."""
     if isinstance(factor, Const):
         if isinstance(index, Add):
             return add(scale(index.a, factor), scale(index.b, factor))
@@ -67,7 +80,9 @@ def flatten_buffers(program: Program) -> Program:
             return replace(stmt, buffer=found[0], indices=offset(stmt.indices, found[1]))
         if isinstance(stmt, Allocate) and (found := target(stmt.buffer)) is not None:
             return replace(stmt, buffer=found[0])
-        return Evaluate(stmt.call) if isinstance(stmt, Evaluate) and stmt.within else stmt  # whoever asked where instructions stay has been told
+        return (
+            Evaluate(stmt.call) if isinstance(stmt, Evaluate) and stmt.within else stmt
+        )  # whoever asked where instructions stay has been told
 
     def param(buffer: Buffer) -> Buffer:
         found = target(buffer)

@@ -32,8 +32,9 @@ def _is_zero(e: Expr) -> bool:
 def guard_loads(program: Program) -> Program:
     """Gives a Load on a side of a Select the Select's condition as predicate, unless it is in bounds anyway.
 
-    select(c, x[i], 0.0) becomes the predicated load alone, since lanes without predicate give zero. A condition that reads under a guard which itself
-    reads memory is bound by a Let in front of the statement: written out, each level of selects would repeat the guards of all levels around it, twice.
+    select(c, x[i], 0.0) becomes the predicated load alone, since lanes without predicate give zero. A condition that
+    reads under a guard which itself reads memory is bound by a Let in front of the statement: written out, each level
+    of selects would repeat the guards of all levels around it, twice.
     """
     names: list[Names] = []  # made at the first use: most kernels bind nothing
 
@@ -70,12 +71,15 @@ def _movable(cond: Expr, stmt: Stmt) -> bool:
     """Whether `cond` may be computed in front of `stmt`: there it happens once, before all that the statement does."""
     if not isinstance(stmt, (Store, AtomicUpdate, Let, If)) or (isinstance(stmt, Store) and stmt.predicate is not None):
         return False  # a While asks again in every round; what a predicated store reads relies on its predicate
-    own = stmt.buffer.name if isinstance(stmt, (Store, AtomicUpdate)) else None  # vectorize_loops tells by the value whether it is accumulated
+    own = (
+        stmt.buffer.name if isinstance(stmt, (Store, AtomicUpdate)) else None
+    )  # vectorize_loops tells by the value whether it is accumulated
     return not any(isinstance(n, IntrinsicCall) or (isinstance(n, Load) and n.buffer.name == own) for n in walk(cond))
 
 
 def guard_expr(expr: Expr, scope: Scope, bind: Callable[[Expr], Expr]) -> Expr:
-    """`expr` with its loads guarded; `bind` gives the name of a condition that should not be repeated, or the condition itself."""
+    """`expr` with its loads guarded; `bind` gives the name of a condition that should not be repeated, or the condition
+    itself."""
     if not has(expr, Select):
         return expr
     certain = set(_unconditional(expr))

@@ -5,8 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft import dtypes as dt
-from weft.expr.nodes import Add, Call, Const, Div, Expr, FloorDiv, FloorMod, Ramp, Select, Sub, TruncDiv, TruncMod, Var, add, sub
-from weft.loop.nodes import For, IntrinsicCall, Let, Load, Program, Stmt, map_stmt_exprs, stmt_children, with_stmt_children
+from weft.expr.nodes import (
+    Add,
+    Call,
+    Const,
+    Div,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Ramp,
+    Select,
+    Sub,
+    TruncDiv,
+    TruncMod,
+    Var,
+    add,
+    sub,
+)
+from weft.loop.nodes import (
+    For,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    map_stmt_exprs,
+    stmt_children,
+    with_stmt_children,
+)
 from weft.loop.passes.copies import Names
 
 # An index sum of this many nodes is worth a name; LLVM moves smaller ones by itself.
@@ -38,9 +64,11 @@ def total(terms: list[tuple[Expr, bool]]) -> Expr:
 def hoist_invariants(program: Program) -> Program:
     """Binds calls, divisions and big index sums that are free of a loop's variables by a Let outside that loop.
 
-    Only formulas that cannot fault move, since they may move out of a condition: no loads, integer division by constants only.
+    Only formulas that cannot fault move, since they may move out of a condition: no loads, integer division by
+    constants only.
     """
-    # By identity: to hash a formula takes as long as to measure it. What is measured is kept, so that no other takes its place in memory.
+    # By identity: to hash a formula takes as long as to measure it. What is measured is kept, so that no other takes
+    # its place in memory.
     known: dict[int, tuple[int, bool, bool, frozenset[str]]] = {}
     kept: list[Expr] = []
     names: list[Names] = []  # made at the first use: most kernels hoist nothing
@@ -61,7 +89,9 @@ def hoist_invariants(program: Program) -> Program:
             for value, var in reversed(pending.pop().items()):
                 result = Let(var, value, result)
             return result
-        if isinstance(stmt, (For, Let)):  # nothing moves out of a loop over hardware indices: it is where the kernel begins
+        if isinstance(
+            stmt, (For, Let)
+        ):  # nothing moves out of a loop over hardware indices: it is where the kernel begins
             body = visit(stmt.body, depth, {**levels, stmt.var.name: depth}, pending)
             return stmt if body is stmt.body else replace(stmt, body=body)
         children = stmt_children(stmt)
@@ -104,7 +134,8 @@ def hoist_invariants(program: Program) -> Program:
             return var
 
         def move_sum(e: Expr) -> Expr:
-            """The invariant summands under one name; the constant stays, for instructions add it to an address for nothing."""
+            """The invariant summands under one name; the constant stays, for instructions add it to an address for
+            nothing."""
             terms, constant = summands(e)
             fixed: list[tuple[Expr, bool]] = []
             varying: list[tuple[Expr, bool]] = []

@@ -18,7 +18,9 @@ def lower_blocks(program: Program) -> Program:
         values: dict[str, Expr] = {i.var.name: b for i, b in zip(stmt.iters, stmt.bindings)}
         body = stmt.body
         init = stmt.init
-        if stmt.reads is not None:  # what is begun and awaited, or works on memory that threads share, says where it stays in it
+        if (
+            stmt.reads is not None
+        ):  # what is begun and awaited, or works on memory that threads share, says where it stays in it
             if isinstance(body, Evaluate):
                 body = replace(body, within=tuple(dict.fromkeys((*stmt.reads, *(stmt.writes or ())))))
             if isinstance(init, Evaluate):

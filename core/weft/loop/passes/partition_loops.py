@@ -87,7 +87,8 @@ def not_negative(cond: Expr) -> Polynomial | None:
 
 @dataclass
 class Atom:
-    """A comparison that a loop's middle part decides: there it is `value`. `exact`: on its side of the middle it is the opposite.
+    """A comparison that a loop's middle part decides: there it is `value`. `exact`: on its side of the middle it is the
+    opposite.
 
     `nowhere`: the bound beyond which no iteration of the loops between has the value.
     """
@@ -162,8 +163,9 @@ def _atom(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> Ato
 
 
 def _everywhere(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) -> tuple[Expr, bool] | None:
-    """What an iteration of `loop` has to be like for `cond` to hold in all of the loops between, and whether else it holds in none: for comparisons
-    that no bound of the variable decides, as those of the remainder that stands for the inner one of fused loops.
+    """What an iteration of `loop` has to be like for `cond` to hold in all of the loops between, and whether else it
+    holds in none: for comparisons that no bound of the variable decides, as those of the remainder that stands for the
+    inner one of fused loops.
     """
     form = not_negative(cond)
     if form is None or loop.var.name not in free_vars(cond) or _atom(cond, loop, binders, scope) is not None:
@@ -178,7 +180,8 @@ def _everywhere(cond: Expr, loop: For, binders: tuple[Stmt, ...], scope: Scope) 
 
 
 def _anywhere(e: Expr, loop: For, scope: Scope) -> bool:
-    """Whether a formula may stand anywhere in `loop`, without the conditions that it stood under: it reads nothing, calls nothing and divides by no zero."""
+    """Whether a formula may stand anywhere in `loop`, without the conditions that it stood under: it reads nothing,
+    calls nothing and divides by no zero."""
     if isinstance(e, (FloorDiv, FloorMod)):
         least = range_of(e.b, scope.ranges).lo
         # A loop of so many times the divisor has no iteration if that is zero.
@@ -188,9 +191,17 @@ def _anywhere(e: Expr, loop: For, scope: Scope) -> bool:
 
 def _only(asked: Expr, scope: Scope) -> dict[Expr, Expr]:
     """The term that has only one value left where `asked` is false, and that value."""
-    if isinstance(asked, Lt) and (bound := int_const(asked.b)) is not None and range_of(asked.a, scope.ranges).hi == bound:
+    if (
+        isinstance(asked, Lt)
+        and (bound := int_const(asked.b)) is not None
+        and range_of(asked.a, scope.ranges).hi == bound
+    ):
         return {asked.a: int64(bound)}
-    if isinstance(asked, Le) and (bound := int_const(asked.a)) is not None and range_of(asked.b, scope.ranges).lo == bound - 1:
+    if (
+        isinstance(asked, Le)
+        and (bound := int_const(asked.a)) is not None
+        and range_of(asked.b, scope.ranges).lo == bound - 1
+    ):
         return {asked.b: int64(bound - 1)}
     return {}
 
@@ -264,12 +275,14 @@ def _opposite(value: Expr) -> Expr:
 
 
 def partition_loops(program: Program) -> Program:
-    """Cuts serial loops at the bounds that their conditions give; parallel loops get one If around a body without conditions.
+    """Cuts serial loops at the bounds that their conditions give; parallel loops get one If around a body without
+    conditions.
 
     for i in n { if i*8 + 7 < m {…} }   →   for i in (m - 7 + 7)//8 {…}; for i_1 in … { if … {…} }
 
-    Vectorized and unrolled loops stay whole: the loop around them is cut where all their iterations agree. A loop annotated
-    partition=0 is left alone, and so are those of a box, which a machine copies whole. The program grows to at most MAX_GROWTH times its statements.
+    Vectorized and unrolled loops stay whole: the loop around them is cut where all their iterations agree. A loop
+    annotated partition=0 is left alone, and so are those of a box, which a machine copies whole. The program grows to
+    at most MAX_GROWTH times its statements.
     """
     if not any(True for _ in conditions_in(program.body)):
         return program
@@ -288,9 +301,15 @@ def partition_loops(program: Program) -> Program:
             return inside(stmt, scope)
         if isinstance(stmt, If):
             then = visit(stmt.then, scope.with_facts(holds(stmt.cond)))
-            return replace(stmt, then=then, orelse=None if stmt.orelse is None else visit(stmt.orelse, scope.with_facts(fails(stmt.cond))))
+            return replace(
+                stmt,
+                then=then,
+                orelse=None if stmt.orelse is None else visit(stmt.orelse, scope.with_facts(fails(stmt.cond))),
+            )
         if isinstance(stmt, Let) and stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1:
-            return replace(stmt, body=visit(stmt.body, scope.with_range(stmt.var.name, range_of(stmt.value, scope.ranges))))
+            return replace(
+                stmt, body=visit(stmt.body, scope.with_range(stmt.var.name, range_of(stmt.value, scope.ranges)))
+            )
         children = stmt_children(stmt)
         return with_stmt_children(stmt, tuple(visit(c, scope) for c in children)) if children else stmt
 
@@ -337,7 +356,9 @@ def partition_loops(program: Program) -> Program:
                     # The same comparison under different loops: the stricter bound serves both.
                     join, widen = (maximum, minimum) if atom.lower else (minimum, maximum)
                     nowhere = scope.simplify(widen(old.nowhere, atom.nowhere))
-                    atom = replace(atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False, nowhere=nowhere)
+                    atom = replace(
+                        atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False, nowhere=nowhere
+                    )
                 atoms[cond] = atom
         lower = [a for a in atoms.values() if a.lower]
         upper = [a for a in atoms.values() if not a.lower]
@@ -351,7 +372,8 @@ def partition_loops(program: Program) -> Program:
             return None
         no_pre, no_post = begin == int64(0), end == n
         middle = {a.cond: a.value for a in (*lower, *upper)}
-        # Beyond its own end a side is the opposite if it has one exact bound only; the other side's conditions hold if their bounds lie further out.
+        # Beyond its own end a side is the opposite if it has one exact bound only; the other side's conditions hold if
+        # their bounds lie further out.
         before = {a.cond: _opposite(a.value) for a in lower if a.exact and all(o.bound == a.bound for o in lower)}
         before |= {a.cond: a.value for a in upper if always(le(begin, a.bound), scope)}
         after = {a.cond: _opposite(a.value) for a in upper if a.exact and all(o.bound == a.bound for o in upper)}
@@ -390,15 +412,27 @@ def partition_loops(program: Program) -> Program:
             # What is known of the other side: where it is one of the ends, the variable's range.
             last = range_of(n, scope.ranges).hi
             first = range_of(end, scope.ranges).lo if no_pre else 0
-            rest = scope.with_range(loop.var.name, Range(first, last - 1 if no_pre and last is not None else None), *fails(test))
+            rest = scope.with_range(
+                loop.var.name, Range(first, last - 1 if no_pre and last is not None else None), *fails(test)
+            )
             slow = EMPTY if is_empty(sides[0]) else asking(loop, copy_stmt(sides[0], {}, names), rest)
             result: Stmt = replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
         else:
             middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)
-            result = EMPTY if is_empty(middle_body) else inside(replace(loop, extent=sub(end, begin), body=middle_body), scope)
+            result = (
+                EMPTY
+                if is_empty(middle_body)
+                else inside(replace(loop, extent=sub(end, begin), body=middle_body), scope)
+            )
             if not no_pre and not is_empty(sides[0]):
                 var = Var(names.fresh(loop.var.name), loop.var.dtype)
-                result = seq(inside(replace(loop, var=var, extent=begin, body=copy_stmt(sides[0], {loop.var.name: var}, names)), scope), result)
+                result = seq(
+                    inside(
+                        replace(loop, var=var, extent=begin, body=copy_stmt(sides[0], {loop.var.name: var}, names)),
+                        scope,
+                    ),
+                    result,
+                )
             if not no_post and not is_empty(sides[1]):
                 var = Var(names.fresh(loop.var.name), loop.var.dtype)
                 post = copy_stmt(sides[1], {loop.var.name: add(end, var)}, names)

@@ -6,7 +6,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Div, Expr, FloorDiv, FloorMod, Ramp, TruncDiv, TruncMod, free_vars, has, walk
-from weft.loop.nodes import Allocate, AtomicUpdate, For, IntrinsicCall, Let, Load, Program, Stmt, Store, int_const, stmt_exprs, transform_stmts, walk_stmts
+from weft.loop.nodes import (
+    Allocate,
+    AtomicUpdate,
+    For,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int_const,
+    stmt_exprs,
+    transform_stmts,
+    walk_stmts,
+)
 from weft.loop.passes.simplify import holds
 
 _DIVISIONS = (Div, FloorDiv, FloorMod, TruncDiv, TruncMod)
@@ -17,10 +31,12 @@ def relax_masks(program: Program) -> Program:
 
     A tile's last vector is computed whole then, in plain multiply-adds, and only its result is stored under the mask:
 
-        allocate c: float32[16] in register { c[ramp(0, 1, 16); m] = 0 … c[ramp(0, 1, 16); m] = c[ramp(0, 1, 16)] + … y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] }
-        → allocate c: float32[16] in register { c[ramp(0, 1, 16)] = 0 … c[ramp(0, 1, 16)] = c[ramp(0, 1, 16)] + … y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] }
+        allocate c: float32[16] in register { c[ramp(0, 1, 16); m] = 0 … c[ramp(0, 1, 16); m] = c[ramp(0, 1, 16)] + …
+        y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] } → allocate c: float32[16] in register { c[ramp(0, 1, 16)] = 0 …
+        c[ramp(0, 1, 16)] = c[ramp(0, 1, 16)] + … y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] }
 
-    Loads keep the masks of their own, so that nothing is read that was not read before. A condition that may change while the buffer lives stays.
+    Loads keep the masks of their own, so that nothing is read that was not read before. A condition that may change
+    while the buffer lives stays.
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -48,8 +64,11 @@ def _relax(allocate: Allocate) -> Stmt | None:
         formulas = [e for whole in stmt_exprs(s) for e in walk(whole)]
         if any(isinstance(e, IntrinsicCall) and _places(e, name) for e in formulas):
             return None  # it may look at other lanes, or get an address
-        # What leads to an element or says whether it is read counts in every lane: loads are made where their own predicate says.
-        for place in {p for e in formulas if isinstance(e, Load) for child in e.children() for p in _places(child, name)}:
+        # What leads to an element or says whether it is read counts in every lane: loads are made where their own
+        # predicate says.
+        for place in {
+            p for e in formulas if isinstance(e, Load) for child in e.children() for p in _places(child, name)
+        }:
             read[place] = set()
         places = {e.indices[0] for e in formulas if isinstance(e, Load) and e.buffer.name == name}
         conditions: set[Expr] = set()
@@ -63,14 +82,23 @@ def _relax(allocate: Allocate) -> Stmt | None:
     if not _apart({*stored, *read}, size):
         return None
     dropped = {
-        place: {c for c in read.get(place, ()) if c.dtype.lanes > 1 and not free_vars(c).keys() & changing and not has(c, (Load, IntrinsicCall))}
+        place: {
+            c
+            for c in read.get(place, ())
+            if c.dtype.lanes > 1 and not free_vars(c).keys() & changing and not has(c, (Load, IntrinsicCall))
+        }
         for place, stores in stored.items()
         if all(_harmless(s.value) for s in stores)
     }
 
     def rule(s: Stmt) -> Stmt | None:
         # A mask of which a part must stay is best the one that the loads have.
-        if isinstance(s, Store) and s.buffer.name == name and s.predicate is not None and {*holds(s.predicate)} <= dropped.get(s.indices[0], set()):
+        if (
+            isinstance(s, Store)
+            and s.buffer.name == name
+            and s.predicate is not None
+            and {*holds(s.predicate)} <= dropped.get(s.indices[0], set())
+        ):
             return replace(s, predicate=None)
         return None
 
@@ -87,7 +115,9 @@ def _apart(places: Iterable[Expr], size: int) -> bool:
     """Whether places are constant, whole vectors inside of the buffer, and no two of them share an element."""
     taken: set[int] = set()
     for place in places:
-        base, lanes = (place.base, place.lanes) if isinstance(place, Ramp) and int_const(place.stride) == 1 else (place, 1)
+        base, lanes = (
+            (place.base, place.lanes) if isinstance(place, Ramp) and int_const(place.stride) == 1 else (place, 1)
+        )
         first = int_const(base) if base.dtype.lanes == 1 else None
         if first is None or not 0 <= first <= size - lanes or taken & {*range(first, first + lanes)}:
             return False
@@ -98,5 +128,7 @@ def _apart(places: Iterable[Expr], size: int) -> bool:
 def _harmless(value: Expr) -> bool:
     """Whether a formula may be computed in lanes where it was not: nothing in it can trap or act."""
     return not any(
-        isinstance(e, IntrinsicCall) or (isinstance(e, _DIVISIONS) and e.dtype.is_integer and not isinstance(e.b, Const)) for e in walk(value)
+        isinstance(e, IntrinsicCall)
+        or (isinstance(e, _DIVISIONS) and e.dtype.is_integer and not isinstance(e.b, Const))
+        for e in walk(value)
     )

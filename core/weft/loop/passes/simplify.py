@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.expr.nodes import And, Const, Eq, Expr, Le, Lt, Ne, Not, Or, Select, Var, eq, has, le, lt, ne, select, transform
+from weft.expr.nodes import (
+    And,
+    Const,
+    Eq,
+    Expr,
+    Le,
+    Lt,
+    Ne,
+    Not,
+    Or,
+    Select,
+    Var,
+    eq,
+    has,
+    le,
+    lt,
+    ne,
+    select,
+    transform,
+)
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify as simplify_expr
 from weft.loop.nodes import (
@@ -35,7 +54,9 @@ _LEAVES = (Const, Var)
 class Scope:
     """What holds at a statement: ranges of variables and formulas known to be true."""
 
-    def __init__(self, ranges: dict[str, Range], facts: tuple[Expr, ...] = (), values: dict[str, Expr] | None = None) -> None:
+    def __init__(
+        self, ranges: dict[str, Range], facts: tuple[Expr, ...] = (), values: dict[str, Expr] | None = None
+    ) -> None:
         self.ranges, self.facts, self.values = ranges, facts, values or {}
         self._memo: dict[Expr, Expr] = {}
 
@@ -122,7 +143,8 @@ def program_scope(program: Program) -> Scope:
 
 
 def simplify(program: Program) -> Program:
-    """Simplifies every formula by loop extents, conditions and let values; drops loops of no or one trip, decided Ifs, unused names, empty statements."""
+    """Simplifies every formula by loop extents, conditions and let values; drops loops of no or one trip, decided Ifs,
+    unused names, empty statements."""
     return program.with_body(simplify_stmt(program.body, program_scope(program)))
 
 
@@ -145,7 +167,11 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
                 return EMPTY
             if trips == 1 and not hardware:
                 return simplify_stmt(stmt.body, scope.with_value(stmt.var.name, Const(0, stmt.var.dtype)))
-            inner = scope.with_range(stmt.var.name, Range(0, None if known.hi is None else known.hi - 1), *(() if trips else (lt(stmt.var, extent),)))
+            inner = scope.with_range(
+                stmt.var.name,
+                Range(0, None if known.hi is None else known.hi - 1),
+                *(() if trips else (lt(stmt.var, extent),)),
+            )
             body = simplify_stmt(stmt.body, inner)
             return EMPTY if is_empty(body) else replace(stmt, extent=extent, body=body)
         case While():
@@ -153,7 +179,13 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
         case If():
             cond = scope.simplify(stmt.cond)
             if isinstance(cond, Const):
-                return simplify_stmt(stmt.then, scope) if cond.value else EMPTY if stmt.orelse is None else simplify_stmt(stmt.orelse, scope)
+                return (
+                    simplify_stmt(stmt.then, scope)
+                    if cond.value
+                    else EMPTY
+                    if stmt.orelse is None
+                    else simplify_stmt(stmt.orelse, scope)
+                )
             then = simplify_stmt(stmt.then, scope.with_facts(holds(cond)))
             orelse = None if stmt.orelse is None else simplify_stmt(stmt.orelse, scope.with_facts(fails(cond)))
             return if_stmt(cond, then, orelse)
@@ -161,7 +193,11 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
             value = scope.simplify(stmt.value)
             if isinstance(value, _LEAVES):
                 return simplify_stmt(stmt.body, scope.with_value(stmt.var.name, value))
-            inner = scope.with_range(stmt.var.name, range_of(value, scope.ranges)) if stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1 else scope
+            inner = (
+                scope.with_range(stmt.var.name, range_of(value, scope.ranges))
+                if stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1
+                else scope
+            )
             body = simplify_stmt(stmt.body, inner)
             # A call for its effect must stay.
             return body if is_empty(body) and not has(value, IntrinsicCall) else replace(stmt, value=value, body=body)
@@ -175,13 +211,23 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
                     return EMPTY
                 predicate = None
             inner = scope if predicate is None or predicate.dtype.lanes > 1 else scope.with_facts(holds(predicate))
-            return replace(stmt, indices=tuple(inner.simplify(i) for i in stmt.indices), value=inner.simplify(stmt.value), predicate=predicate)
+            return replace(
+                stmt,
+                indices=tuple(inner.simplify(i) for i in stmt.indices),
+                value=inner.simplify(stmt.value),
+                predicate=predicate,
+            )
         case AtomicUpdate():
-            return replace(stmt, indices=tuple(scope.simplify(i) for i in stmt.indices), value=scope.simplify(stmt.value))
+            return replace(
+                stmt, indices=tuple(scope.simplify(i) for i in stmt.indices), value=scope.simplify(stmt.value)
+            )
         case Evaluate():
             call = scope.simplify(stmt.call)
             assert isinstance(call, IntrinsicCall)
-            within = tuple(Region(r.buffer, tuple((scope.simplify(lo), scope.simplify(n)) for lo, n in r.ranges)) for r in stmt.within)
+            within = tuple(
+                Region(r.buffer, tuple((scope.simplify(lo), scope.simplify(n)) for lo, n in r.ranges))
+                for r in stmt.within
+            )
             return Evaluate(call, within)
         case BlockStmt():
             return stmt

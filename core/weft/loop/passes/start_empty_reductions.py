@@ -28,10 +28,12 @@ from weft.loop.passes.copies import Names
 
 
 def start_empty_reductions(program: Program) -> Program:
-    """Stores the start value of every undecomposed reduction whose extent may be 0 where it is: the first step, which would store it, never comes.
+    """Stores the start value of every undecomposed reduction whose extent may be 0 where it is: the first step, which
+    would store it, never comes.
 
     for i in n { for k in m { block S(si: n = i, sk: reduce m = k) init { s[si] = 0.0f32 } { … } } }
-    → if m == 0 { for i_1 in n { block S_empty(si_1: n = i_1) { s[si_1] = 0.0f32 } } }   before the loop `k`, under the loops around it
+    → if m == 0 { for i_1 in n { block S_empty(si_1: n = i_1) { s[si_1] = 0.0f32 } } }   before the loop `k`, under the
+    loops around it
     """
     names = Names.of(program)
 

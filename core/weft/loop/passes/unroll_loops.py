@@ -11,7 +11,8 @@ from weft.loop.passes.simplify import decide_conditions
 
 
 def unroll_loops(program: Program) -> Program:
-    """Copies the bodies of unrolled loops, binders renamed. A loop whose extent is not constant becomes serial and says so in its annotations."""
+    """Copies the bodies of unrolled loops, binders renamed. A loop whose extent is not constant becomes serial and says
+    so in its annotations."""
     if not any(isinstance(s, For) and s.kind == "unrolled" for s in walk_stmts(program.body)):
         return program
     names = Names.of(program)
@@ -19,7 +20,16 @@ def unroll_loops(program: Program) -> Program:
     def outside(stmt: Stmt) -> Stmt:
         if isinstance(stmt, For) and stmt.kind == "unrolled":
             if int_const(stmt.extent) is None:
-                return outside(replace(stmt, kind="serial", annotations=(*stmt.annotations, ("unroll_declined", f"the extent {stmt.extent} is not constant"))))
+                return outside(
+                    replace(
+                        stmt,
+                        kind="serial",
+                        annotations=(
+                            *stmt.annotations,
+                            ("unroll_declined", f"the extent {stmt.extent} is not constant"),
+                        ),
+                    )
+                )
             return seq(*copies(stmt, {}, True))
         children = stmt_children(stmt)
         if not children:
@@ -28,7 +38,8 @@ def unroll_loops(program: Program) -> Program:
         return with_stmt_children(stmt, new) if any(n is not c for n, c in zip(new, children)) else stmt
 
     def copies(loop: For, values: dict[str, Expr], first: bool) -> list[Stmt]:
-        # Nested unrolled loops share one rewriting of each copy: a statement is rewritten once per copy, not once per loop.
+        # Nested unrolled loops share one rewriting of each copy: a statement is rewritten once per copy, not once per
+        # loop.
         n = int_const(loop.extent)
         assert n is not None
         parts = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)

@@ -1,4 +1,5 @@
-"""A loop whose body asks again and again what does not vary in it is written twice, the question asked once around both."""
+"""A loop whose body asks again and again what does not vary in it is written twice, the question asked once around
+both."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from weft.loop.passes.simplify import simplify
 
 
 def unswitch_loops(program: Program) -> Program:
-    """Of a loop annotated unswitch=1 the comparisons that neither vary in it nor read memory become one If around it: the loop without them, else as it was.
+    """Of a loop annotated unswitch=1 the comparisons that neither vary in it nor read memory become one If around it:
+    the loop without them, else as it was.
 
     for i in n { if k < m {…} } @ unswitch=1  →  if k < m { for i in n {…} } else { for i_1 in n { if k < m {…} } }
     """

@@ -88,8 +88,8 @@ class _Mask:
 def vectorize_loops(program: Program) -> Program:
     """For(vectorized, n) becomes statements on n lanes: Ramp, Broadcast, vector Load and Store, masks for conditions.
 
-    Of nested vectorized loops the innermost becomes vectors, the others unrolled loops. A loop that cannot be vectorized becomes
-    serial and keeps the reason in its annotation vectorize_declined.
+    Of nested vectorized loops the innermost becomes vectors, the others unrolled loops. A loop that cannot be
+    vectorized becomes serial and keeps the reason in its annotation vectorize_declined.
 
     Raises:
         LoopError: all lanes store different values to one address.
@@ -113,7 +113,9 @@ def vectorize_loops(program: Program) -> Program:
                     raise _Declined("one lane is no vector")
                 return _Lanes(stmt.var, lanes, names, ranges).stmt(stmt.body, None)
             except _Declined as reason:
-                return replace(stmt, kind="serial", annotations=(*stmt.annotations, ("vectorize_declined", str(reason))))
+                return replace(
+                    stmt, kind="serial", annotations=(*stmt.annotations, ("vectorize_declined", str(reason)))
+                )
         children = stmt_children(stmt)
         if not children:
             return stmt
@@ -177,8 +179,8 @@ class _Lanes:
         buffer = self.buffers.get(e.buffer.name, e.buffer)
         varies = any(i.dtype.lanes > 1 for i in indices)
         if not varies and (predicate is None or predicate.dtype.lanes == 1):
-            # One address for all lanes. Under a mask some lane is active: an If around the statement sees to that where it is known;
-            # else the load is made per lane, because it might fault when no lane is.
+            # One address for all lanes. Under a mask some lane is active: an If around the statement sees to that where
+            # it is known; else the load is made per lane, because it might fault when no lane is.
             if mask is None or mask.some is not None:
                 return Load(buffer, indices, predicate)
         elif not varies and predicate is not None and (mask is None or mask.some is not None):
@@ -186,7 +188,11 @@ class _Lanes:
             if some is not None:
                 # Lanes without predicate must still give zero.
                 zero = Const(0, e.dtype)
-                return select(predicate, Broadcast(Load(buffer, indices, None if some == TRUE else some), self.lanes), Broadcast(zero, self.lanes))
+                return select(
+                    predicate,
+                    Broadcast(Load(buffer, indices, None if some == TRUE else some), self.lanes),
+                    Broadcast(zero, self.lanes),
+                )
         if mask is not None:
             predicate = mask.lanes if predicate is None else and_(self.wide(predicate), mask.lanes)
         wide = tuple(self.wide(i) for i in indices)
@@ -261,11 +267,18 @@ class _Lanes:
                     hint="vectorize a loop over the elements of the output, or make the loop serial",
                 )
             if mask is not None and mask.some is None:
-                raise _Declined(f"a store to one element of '{s.buffer.name}' under a condition that differs between lanes")
+                raise _Declined(
+                    f"a store to one element of '{s.buffer.name}' under a condition that differs between lanes"
+                )
             return Store(buffer, indices, value, predicate)
         if mask is not None:
             predicate = mask.lanes if predicate is None else and_(self.wide(predicate), mask.lanes)
-        return Store(buffer, tuple(self.wide(i) for i in indices), self.wide(value), None if predicate is None else self.wide(predicate))
+        return Store(
+            buffer,
+            tuple(self.wide(i) for i in indices),
+            self.wide(value),
+            None if predicate is None else self.wide(predicate),
+        )
 
     def condition(self, s: If, mask: _Mask | None) -> Stmt:
         cond = self.expr(s.cond, mask)
@@ -333,4 +346,3 @@ def _some(cond: Expr, lanes: int) -> Expr | None:
             return None
         same.append(lt(maximum(found[0], int64(0)), minimum(found[1], int64(lanes))))
     return all_of(same)
-

@@ -1,4 +1,5 @@
-"""THE table of schedule primitives. One function `name(program, …) → (Program, result)` per file; adding one is a file and a line here."""
+"""THE table of schedule primitives. One function `name(program, …) → (Program, result)` per file; adding one is a file
+and a line here."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ PRIMITIVES: dict[str, Primitive] = {
     for f in (
         split, partition, pad_loop, fuse, reorder, lift, unroll, vectorize, parallel, serial, bind, annotate,
         compute_at, reverse_compute_at, compute_inline, reverse_compute_inline,
-        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, double_buffer, prefetch, serpentine,
+        cache_read, cache_write, set_scope, compact_buffer, decompose_reduction, rfactor, butterfly, double_buffer,
+        prefetch, serpentine,
         specialize, stage, stage_result, pad_tile, make_online, tensorize,
     )
 }  # fmt: skip
@@ -82,11 +84,12 @@ def apply_primitive(
     intrinsics: Mapping[str, Intrinsic],
     alignment: Callable[[str], int] = any_alignment,
 ) -> tuple[Program, Any]:
-    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` and `double_buffer` look names up in is its own argument,
-    and so is what buffers of a memory can be aligned to.
+    """A step of PRIMITIVES, which must be there. Traces hold names, so the table that `tensorize` and `double_buffer`
+    look names up in is its own argument, and so is what buffers of a memory can be aligned to.
 
     Raises:
-        ScheduleError: it may not act; or it would change a buffer whose shape or place is written into code that stands for a block.
+        ScheduleError: it may not act; or it would change a buffer whose shape or place is written into code that stands
+        for a block.
     """
     primitive = PRIMITIVES[step]
     extra: dict[str, Any] = {"intrinsics": intrinsics} if primitive in (tensorize, double_buffer) else {}
@@ -96,15 +99,21 @@ def apply_primitive(
     before = _layouts(program)
     if before and primitive is not double_buffer:  # it writes addresses anew
         now = _layouts(after)
-        changed = next((name for name, layouts in before.items() if not all(map(_holds, layouts, now.get(name, layouts)))), None)
+        changed = next(
+            (name for name, layouts in before.items() if not all(map(_holds, layouts, now.get(name, layouts)))), None
+        )
         if changed is not None:
-            why = f"it changes a buffer whose shape and place are written into the code of '{changed}', which is tensorized"
+            why = (
+                f"it changes a buffer whose shape and place are written into the code of '{changed}', which is"
+                " tensorized"
+            )
             raise Tree(program).error(step, why, (changed,), f"{step} first, tensorize '{changed}' last")
     return after, result
 
 
 def _holds(before: _Layout, after: _Layout) -> bool:
-    """Whether what code took for granted of a buffer is still so: all but its alignment is as it was, and that may have grown."""
+    """Whether what code took for granted of a buffer is still so: all but its alignment is as it was, and that may have
+    grown."""
     return before[:-1] == after[:-1] and after[-1] % before[-1] == 0
 
 
@@ -113,5 +122,8 @@ def _layouts(program: Program) -> dict[str, tuple[_Layout, ...]]:
     found = {}
     for b in blocks_in(program.body):
         if b.annotation(ANNOTATION) is not None:
-            found[b.name] = tuple((r.buffer.shape, r.buffer.dtype, r.buffer.scope, r.buffer.align) for r in (*(b.reads or ()), *(b.writes or ())))
+            found[b.name] = tuple(
+                (r.buffer.shape, r.buffer.dtype, r.buffer.scope, r.buffer.align)
+                for r in (*(b.reads or ()), *(b.writes or ()))
+            )
     return found

@@ -19,7 +19,11 @@ def annotate(program: Program, name: str, key: str, value: int | str) -> tuple[P
     if path is None:
         names = [*tree.block_paths, *tree.loop_paths]
         close = nearest(name, names)
-        raise tree.error("annotate", f"there is no block or loop '{name}'", hint=f"did you mean '{close}'?" if close else None)
+        raise tree.error(
+            "annotate", f"there is no block or loop '{name}'", hint=f"did you mean '{close}'?" if close else None
+        )
     target = path[-1]
     assert isinstance(target, (Block, For))
-    return tree.replace(path, replace(target, annotations=tuple({**dict(target.annotations), key: value}.items()))), None
+    return tree.replace(
+        path, replace(target, annotations=tuple({**dict(target.annotations), key: value}.items()))
+    ), None

@@ -10,22 +10,31 @@ AXES: tuple[LoopKind, ...] = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadI
 
 
 def bind(program: Program, loop: str, axis: LoopKind) -> tuple[Program, None]:
-    """Each iteration is one block or thread of the grid; threads may meet in buffers of scope "shared". Or, with `unit.NAME`, each is one unit of
-    the machine's level NAME, for example one of several matrix arrays: the number of iterations is a constant.
+    """Each iteration is one block or thread of the grid; threads may meet in buffers of scope "shared". Or, with
+    `unit.NAME`, each is one unit of the machine's level NAME, for example one of several matrix arrays: the number of
+    iterations is a constant.
 
     for i in 64 { … }  →  for i in 64 threadIdx.x { … }
 
-    A parallel loop has proved already that its iterations are independent: its pieces may be bound although their formulas no longer show it.
+    A parallel loop has proved already that its iterations are independent: its pieces may be bound although their
+    formulas no longer show it.
     """
     tree = Tree(program)
     if axis not in AXES and level_of(axis) is None:
         raise tree.error("bind", f"there is no axis '{axis}'", (loop,), "one of " + ", ".join([*AXES, f"{UNIT}NAME"]))
     proved = tree.loop(loop, "bind").kind == "parallel"
     f = tree.loop(loop, "bind") if proved else serial_loop(tree, loop, "bind")
-    others = [s for s in (*tree.loop_path(loop, "bind")[:-1], *walk_stmts(f.body)) if isinstance(s, For) and s.kind == axis]
+    others = [
+        s for s in (*tree.loop_path(loop, "bind")[:-1], *walk_stmts(f.body)) if isinstance(s, For) and s.kind == axis
+    ]
     if others:
         other = others[0].var.name
-        raise tree.error("bind", f"{axis} is taken by loop '{other}' of the same nest", {loop: "here", other: axis}, "fuse the two, or choose another axis")
+        raise tree.error(
+            "bind",
+            f"{axis} is taken by loop '{other}' of the same nest",
+            {loop: "here", other: axis},
+            "fuse the two, or choose another axis",
+        )
     if level_of(axis) is not None:
         constant_extent(tree, f, "bind")
     if not proved:

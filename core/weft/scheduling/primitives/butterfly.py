@@ -6,7 +6,20 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.expr.nodes import BUILDERS, Expr, Var, bitxor, const, free_vars, substitute
-from weft.loop.nodes import Block, BlockIter, Buffer, For, Load, Program, Stmt, Store, int_const, seq, stmt_exprs, substitute_stmt
+from weft.loop.nodes import (
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    int_const,
+    seq,
+    stmt_exprs,
+    substitute_stmt,
+)
 from weft.scheduling.primitives.cache_read import allocate
 from weft.scheduling.primitives.rfactor import identity_of, update_of
 from weft.scheduling.region import accesses, loops_under
@@ -15,8 +28,9 @@ from weft.scheduling.tree import Tree, nest
 
 
 def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[str]]:
-    """`block` combines the iterations of reduction loop `loop` two at a time: on each level every iteration combines what it has with what the one has whose
-    number differs in one bit, the greatest first. Returns the names of the levels' blocks.
+    """`block` combines the iterations of reduction loop `loop` two at a time: on each level every iteration combines
+    what it has with what the one has whose number differs in one bit, the greatest first. Returns the names of the
+    levels' blocks.
 
         for k in 4 { block S(rk: reduce 4 = k) init { s[0] = 0.0f32 } { s[0] = s[0] + p[rk] } }
         → butterfly("S", "k") → ["S_2", "S_1"]
@@ -25,8 +39,9 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
         for k_2 in 4 { block S_1(m: 4 = k_2) { S_1[0, m] = S_2[0, m] + S_2[0, m ^ 1] } }
         block S { s[0] = S_1[0, 0] }
 
-    In the end each has the whole result. Where the iterations are threads of a warp and what they have lies in registers, they hand it to each other.
-    The loop's extent is a power of two, and it is the only reduction loop of the block.
+    In the end each has the whole result. Where the iterations are threads of a warp and what they have lies in
+    registers, they hand it to each other. The loop's extent is a power of two, and it is the only reduction loop of the
+    block.
     """
     step = "butterfly"
     tree = Tree(program)
@@ -34,10 +49,14 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
     store, operation, value = update_of(tree, b, step)
     n = int_const(f.extent) or 0
     if n < 2 or n & (n - 1):
-        raise tree.error(step, f"the extent {f.extent} of '{loop}' is no power of two", (loop,), "split it by a power of two")
+        raise tree.error(
+            step, f"the extent {f.extent} of '{loop}' is no power of two", (loop,), "split it by a power of two"
+        )
     loops = [s for s in path[own_nest(path) : -1] if isinstance(s, For)]
     around = domain(path)
-    reduced = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" and free_vars(x).keys() & around.keys()]
+    reduced = [
+        (i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" and free_vars(x).keys() & around.keys()
+    ]
     if not any(s is f for s in loops) or [x for _, x in reduced] != [Var(loop, dt.int64)]:
         why = f"'{block}' reduces {', '.join(str(x) for _, x in reduced) or 'nothing'}, not '{loop}' alone"
         raise tree.error(step, why, (block, loop), "rfactor first")
@@ -45,7 +64,12 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
     rest = [(i, x) for i, x in zip(b.iters, b.bindings) if i is not mine and i.kind != "reduce"]
     ones: dict[str, Expr] = {i.var.name: x for i, x in zip(b.iters, b.bindings) if i is not mine and i.kind == "reduce"}
     if free_vars(b.predicate).keys() & {loop, mine.var.name} or any(loop in free_vars(x) for _, x in rest):
-        raise tree.error(step, f"a condition or another iterator of '{block}' depends on '{loop}'", (block, loop), "rfactor takes conditions into the value")
+        raise tree.error(
+            step,
+            f"a condition or another iterator of '{block}' depends on '{loop}'",
+            (block, loop),
+            "rfactor takes conditions into the value",
+        )
     assert isinstance(b.init, Store)
     top = own_nest(path)
     if not all(x.fills(loops_under(path[top])) for x in accesses(path[top], store.buffer.name) if x.write):
@@ -59,7 +83,9 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
     def level(to: Buffer, result: Expr) -> Stmt:
         """A nest like the block's own, whose every iteration stores a result."""
         fresh: dict[str, Expr] = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in loops}
-        iters: dict[str, Expr] = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i in (*(i for i, _ in rest), mine)}
+        iters: dict[str, Expr] = {
+            i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i in (*(i for i, _ in rest), mine)
+        }
         new = Block(
             to.name,
             (*(replace(i, var=iters[i.var.name]) for i, _ in rest), BlockIter(iters[mine.var.name], f.extent)),  # type: ignore[arg-type]
@@ -76,14 +102,18 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
         n //= 2
         source = buffers[-1] if buffers else None
         buffers.append(Buffer(tree.fresh(f"{block}_{n}"), (*store.buffer.shape, f.extent), store.buffer.dtype))
-        levels.append(level(buffers[-1], BUILDERS[operation](held(source, mine.var), held(source, bitxor(mine.var, const(n))))))
+        levels.append(
+            level(buffers[-1], BUILDERS[operation](held(source, mine.var), held(source, bitxor(mine.var, const(n)))))
+        )
     result = held(buffers[-1], const(0))
     if b.init.value != identity_of(operation, value.dtype, b.init.value):
         result = BUILDERS[operation](b.init.value, result)
     body, asked = Store(store.buffer, place, result), substitute(b.predicate, ones)
     used = {v for e in (*stmt_exprs(body), asked) for v in free_vars(e)}
     kept = [(i, x) for i, x in rest if i.var.name in used]
-    last = replace(b, iters=tuple(i for i, _ in kept), bindings=tuple(x for _, x in kept), predicate=asked, body=body, init=None)
+    last = replace(
+        b, iters=tuple(i for i, _ in kept), bindings=tuple(x for _, x in kept), predicate=asked, body=body, init=None
+    )
     program = tree.replace(path[: top + 1], seq(*levels, nest([s for s in loops if s is not f], last)))
     for buffer in buffers:
         program = allocate(program, buffer)

@@ -28,10 +28,14 @@ from weft.scheduling.rewrite import copy_block
 from weft.scheduling.tree import Tree, contains
 
 
-def cache_read(program: Program, block: str, buffer: str, scope: str, order: Sequence[int] | None = None) -> tuple[Program, str]:
-    """`block` reads `buffer` from a copy in memory `scope`, made by a new block before it. Returns the new block's name.
+def cache_read(
+    program: Program, block: str, buffer: str, scope: str, order: Sequence[int] | None = None
+) -> tuple[Program, str]:
+    """`block` reads `buffer` from a copy in memory `scope`, made by a new block before it. Returns the new block's
+    name.
 
-    `order`: the buffer's dimensions in the order in which the copy has them, and the copying loops; None: the buffer's own.
+    `order`: the buffer's dimensions in the order in which the copy has them, and the copying loops; None: the buffer's
+    own.
 
         block C(…) { y[bi] = x[bi]*2.0f32 }
         → cache_read("C", "x", "shared") → "x_shared"
@@ -58,7 +62,12 @@ def cache_read(program: Program, block: str, buffer: str, scope: str, order: Seq
     if contains(path[spot], lambda s: getattr(s, "name", None) in suppliers):
         where = path[spot]
         assert isinstance(where, For)
-        raise tree.error(step, f"'{buffer}' is written under the same loop '{where.var.name}'", (block, *suppliers), "cache_read before compute_at")
+        raise tree.error(
+            step,
+            f"'{buffer}' is written under the same loop '{where.var.name}'",
+            (block, *suppliers),
+            "cache_read before compute_at",
+        )
     late = [w for w in suppliers if list(tree.block_paths).index(w) > list(tree.block_paths).index(block)]
     if late:
         raise tree.error(step, f"'{late[0]}' writes '{buffer}' after '{block}' read it", (block, late[0]))
@@ -81,7 +90,9 @@ def permuted(block: Block, buffer: str, cached: Buffer, order: tuple[int, ...]) 
         return Load(cached, at(e.indices), e.predicate) if isinstance(e, Load) and e.buffer.name == buffer else None
 
     def regions(found: tuple[Region, ...] | None) -> tuple[Region, ...] | None:
-        return found and tuple(Region(cached, tuple(r.ranges[d] for d in order)) if r.buffer.name == buffer else r for r in found)
+        return found and tuple(
+            Region(cached, tuple(r.ranges[d] for d in order)) if r.buffer.name == buffer else r for r in found
+        )
 
     def rule(s: Stmt) -> Stmt:
         s = map_stmt_exprs(s, lambda e: transform(e, load))
@@ -102,7 +113,11 @@ def dims_in(order: Sequence[int] | None, buffer: Buffer, tree: Tree, step: str, 
     """
     dims = tuple(range(len(buffer.shape))) if order is None else tuple(order)
     if sorted(dims) != list(range(len(buffer.shape))):
-        raise tree.error(step, f"the order {dims} does not name each of the {len(buffer.shape)} dimensions of '{buffer.name}' once", (block,))
+        raise tree.error(
+            step,
+            f"the order {dims} does not name each of the {len(buffer.shape)} dimensions of '{buffer.name}' once",
+            (block,),
+        )
     return dims
 
 

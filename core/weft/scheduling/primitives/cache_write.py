@@ -14,7 +14,8 @@ from weft.scheduling.tree import Tree, blocks_in, map_blocks
 
 
 def cache_write(program: Program, block: str, scope: str, order: Sequence[int] | None = None) -> tuple[Program, str]:
-    """`block` computes into a new buffer in memory `scope`, and a new block after it copies that out. Returns the copy block's name.
+    """`block` computes into a new buffer in memory `scope`, and a new block after it copies that out. Returns the copy
+    block's name.
 
     `order`: the result's dimensions in the order in which the new buffer has them; None: the result's own.
 
@@ -35,7 +36,9 @@ def cache_write(program: Program, block: str, scope: str, order: Sequence[int] |
     (old,) = buffers
     several = writers(tree, [old.name])
     if several != [block]:
-        raise tree.error(step, f"blocks {several} all write '{old.name}'", several, "cache_write before decompose_reduction")
+        raise tree.error(
+            step, f"blocks {several} all write '{old.name}'", several, "cache_write before decompose_reduction"
+        )
     if b.init is None and block in readers(tree, [old.name]):
         raise tree.error(step, f"'{block}' updates '{old.name}' in place: the new buffer would start empty", (block,))
     dims = dims_in(order, old, tree, step, block)
@@ -45,7 +48,12 @@ def cache_write(program: Program, block: str, scope: str, order: Sequence[int] |
     steps = {v for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
     spot = next((k for k, s in enumerate(path) if isinstance(s, For) and s.var.name not in steps), len(path) - 1)
     if any(isinstance(x, Allocate) and x.buffer.name == old.name for x in path[spot:]):
-        raise tree.error(step, f"'{old.name}' is allocated under the loops that the copy comes after", (block, old.name), "cache_write before compact_buffer")
+        raise tree.error(
+            step,
+            f"'{old.name}' is allocated under the loops that the copy comes after",
+            (block, old.name),
+            "cache_write before compact_buffer",
+        )
     here = {x.name for x in blocks_in(path[spot])}
     users = {r for r in readers(tree, [old.name], but=block) if r in here}
     moved = {block} | users  # readers under the same loop come before the copy: they take the new buffer
@@ -54,4 +62,13 @@ def cache_write(program: Program, block: str, scope: str, order: Sequence[int] |
         return permuted(x, old.name, new, dims) if isinstance(x, Block) and x.name in moved else x
 
     inside = map_blocks(path[spot], change)  # type: ignore[arg-type]
-    return allocate(tree.replace(path[: spot + 1], seq(inside, copy_block(tree, name, old, new, [dims.index(d) for d in range(len(dims))]))), new), name
+    return (
+        allocate(
+            tree.replace(
+                path[: spot + 1],
+                seq(inside, copy_block(tree, name, old, new, [dims.index(d) for d in range(len(dims))])),
+            ),
+            new,
+        ),
+        name,
+    )

@@ -38,14 +38,15 @@ from weft.scheduling.tree import Path, Tree, blocks_in
 
 
 def compact_buffer(program: Program, buffer: str, align: int = 1) -> tuple[Program, None]:
-    """Moves the allocation of `buffer` to the innermost loop around all its uses and cuts it to the box that is live there.
+    """Moves the allocation of `buffer` to the innermost loop around all its uses and cuts it to the box that is live
+    there.
 
         allocate t: float32[n, m] { for i in n { for j in 16 { … t[i, j] = … }  for k in 16 { … t[i, k] … } } }
         → compact_buffer("t")
         for i in n { allocate t: float32[16] { for j in 16 { … t[j] = … }  for k in 16 { … t[k] … } } }
 
-    Dimensions of extent 1 go. The innermost dimension is rounded up to a multiple of `align` (whole vectors). The allocation enters a loop only
-    if every iteration writes what it reads.
+    Dimensions of extent 1 go. The innermost dimension is rounded up to a multiple of `align` (whole vectors). The
+    allocation enters a loop only if every iteration writes what it reads.
     """
     step = "compact_buffer"
     tree = Tree(program)
@@ -173,13 +174,19 @@ class Shrunk:
         changed = self.rebase_here(stmt, lambda indices: self.index(indices, around))
         inside = {**around, stmt.var.name: stmt.extent} if isinstance(stmt, For) else around
         children = stmt_children(changed)
-        return with_stmt_children(changed, tuple(self.rebase(c, tree, inside) for c in children)) if children else changed
+        return (
+            with_stmt_children(changed, tuple(self.rebase(c, tree, inside) for c in children)) if children else changed
+        )
 
     def rebase_here(self, stmt: Stmt, index: Callable[[tuple[Expr, ...]], tuple[Expr, ...]]) -> Stmt:
         """The uses directly in `stmt`."""
 
         def load(node: Expr) -> Expr | None:
-            return Load(self.new, index(node.indices), node.predicate) if isinstance(node, Load) and node.buffer.name == self.old.name else None
+            return (
+                Load(self.new, index(node.indices), node.predicate)
+                if isinstance(node, Load) and node.buffer.name == self.old.name
+                else None
+            )
 
         changed = map_stmt_exprs(stmt, lambda e: transform(e, load))
         if isinstance(changed, (Store, AtomicUpdate)) and changed.buffer.name == self.old.name:
@@ -187,7 +194,8 @@ class Shrunk:
         return changed
 
     def rebase_block(self, block: Block, tree: Tree, around: Mapping[str, Expr]) -> Block:
-        """A body knows its iterators only, so what depends on the loops around comes in as an iterator: the index within the box, or its start."""
+        """A body knows its iterators only, so what depends on the loops around comes in as an iterator: the index
+        within the box, or its start."""
         if not accesses(block, self.old.name):
             return block
         extents = {**around, **{i.var.name: i.extent for i in block.iters}}
@@ -218,7 +226,10 @@ class Shrunk:
         def region(r: Region) -> Region:
             if r.buffer.name != self.old.name:
                 return r
-            return Region(self.new, tuple(zip(index(tuple(lo for lo, _ in r.ranges)), [r.ranges[k][1] for k in self.dims] or [const(1)])))
+            return Region(
+                self.new,
+                tuple(zip(index(tuple(lo for lo, _ in r.ranges)), [r.ranges[k][1] for k in self.dims] or [const(1)])),
+            )
 
         body = transform_stmts(block.body, lambda s: self.rebase_here(s, index))
         init = None if block.init is None else transform_stmts(block.init, lambda s: self.rebase_here(s, index))
@@ -229,12 +240,20 @@ class Shrunk:
         used = {v for e in parts for v in free_vars(e)}
         pairs = [(i, b) for i, b in zip(block.iters, block.bindings) if i.kind != "spatial" or i.var.name in used]
         pairs += list(added.values())
-        return replace(block, iters=tuple(i for i, _ in pairs), bindings=tuple(b for _, b in pairs), body=body, init=init, reads=reads, writes=writes)
+        return replace(
+            block,
+            iters=tuple(i for i, _ in pairs),
+            bindings=tuple(b for _, b in pairs),
+            body=body,
+            init=init,
+            reads=reads,
+            writes=writes,
+        )
 
 
 def _kind_of(start: Expr, block: Block) -> Literal["spatial", "reduce", "scan"]:
-    """The kind of an iterator bound to `start`: that of those which the same loops drive, if it is one. A mixture with loops of results is no
-    reduction's: it does not begin at 0, where a sum is started."""
+    """The kind of an iterator bound to `start`: that of those which the same loops drive, if it is one. A mixture with
+    loops of results is no reduction's: it does not begin at 0, where a sum is started."""
     kinds = {v: {i.kind for i, b in zip(block.iters, block.bindings) if v in free_vars(b)} for v in free_vars(start)}
     found = {kind for of_loop in kinds.values() for kind in of_loop or {"spatial"}}
     return found.pop() if len(found) == 1 else "spatial"

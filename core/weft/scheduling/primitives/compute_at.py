@@ -7,12 +7,23 @@ from weft.loop.nodes import For, Program, Seq, seq
 from weft.scheduling.dependence import child_index, out_of_scope, readers, reads, writers, writes
 from weft.scheduling.loop_kinds import still_independent
 from weft.scheduling.region import Interval, accesses, hull, loops_under, union_box
-from weft.scheduling.rewrite import conditions, domain, entangled, free_names, iter_boxes, iter_limits, moved_outgrows, own_predicate, renest
+from weft.scheduling.rewrite import (
+    conditions,
+    domain,
+    entangled,
+    free_names,
+    iter_boxes,
+    iter_limits,
+    moved_outgrows,
+    own_predicate,
+    renest,
+)
 from weft.scheduling.tree import Tree, blocks_in
 
 
 def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
-    """Moves producer `block` into `loop`, before its first consumer there; it computes just the box that one iteration reads.
+    """Moves producer `block` into `loop`, before its first consumer there; it computes just the box that one iteration
+    reads.
 
         for i in n { for j in m { block A(ai: n = i, aj: m = j) { a[ai, aj] = x[ai, aj]*2.0f32 } } }
         for r in n { for c in m - 2 { block B(…) { y[br, bc] = a[br, bc] + a[br, bc + 2] } } }
@@ -22,8 +33,8 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
           for c in m - 2 { block B(…) { … } }
         }
 
-    The box comes from interval analysis with the outer loops symbolic; what may leave the buffer is guarded. The buffer keeps its shape
-    (see compact_buffer), and the block gets fresh loops: schedule its inside after moving it.
+    The box comes from interval analysis with the outer loops symbolic; what may leave the buffer is guarded. The buffer
+    keeps its shape (see compact_buffer), and the block gets fresh loops: schedule its inside after moving it.
     """
     step = "compute_at"
     tree = Tree(program)
@@ -36,7 +47,9 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
             raise tree.error(step, why, (block,), "compute_at moves producers of intermediate buffers")
     several = writers(tree, produced)
     if several != [block]:
-        raise tree.error(step, f"blocks {several} all write '{block}'s buffer", several, "compute_at before decompose_reduction")
+        raise tree.error(
+            step, f"blocks {several} all write '{block}'s buffer", several, "compute_at before decompose_reduction"
+        )
     if any(s is path[-1] for s in blocks_in(f.body)):
         raise tree.error(step, f"'{block}' is under '{loop}' already", (block, loop))
     used = readers(tree, produced, but=block)
@@ -44,13 +57,28 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     outside = [u for u in used if u not in here]
     if not used or outside:
         why = f"its consumers {outside} are not under '{loop}'" if used else "it has no consumer"
-        raise tree.error(step, why, {block: "producer", loop: "wanted here", **dict.fromkeys(outside, "consumer")}, "choose a loop around all consumers")
+        raise tree.error(
+            step,
+            why,
+            {block: "producer", loop: "wanted here", **dict.fromkeys(outside, "consumer")},
+            "choose a loop around all consumers",
+        )
     lost = out_of_scope(tree, b, target)
     if lost is not None:
-        raise tree.error(step, f"buffer '{lost}' of '{block}' does not exist under '{loop}'", (block, loop, lost), "move blocks before compact_buffer")
+        raise tree.error(
+            step,
+            f"buffer '{lost}' of '{block}' does not exist under '{loop}'",
+            (block, loop, lost),
+            "move blocks before compact_buffer",
+        )
     tied = entangled(b)
     if tied is not None:
-        raise tree.error(step, f"iterators '{tied[0]}' and '{tied[1]}' of '{block}' depend on one another", (block,), "move blocks before compact_buffer")
+        raise tree.error(
+            step,
+            f"iterators '{tied[0]}' and '{tied[1]}' of '{block}' depend on one another",
+            (block,),
+            "move blocks before compact_buffer",
+        )
     extra = own_predicate(b)
     if extra:
         raise tree.error(step, f"'{block}' runs only where {extra[0]}, which cannot move along", (block,))
@@ -64,7 +92,9 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     outer = domain(target)
     early = [u for u in used if order.index(u) < order.index(block)]
     if early:
-        raise tree.error(step, f"'{early[0]}' reads the buffer of '{block}' before '{block}' writes it", (early[0], block))
+        raise tree.error(
+            step, f"'{early[0]}' reads the buffer of '{block}' before '{block}' writes it", (early[0], block)
+        )
     moving = loops_under(f.body, outer)
     boxes: dict[str, Interval] = {}
     unknown: set[str] = set()
@@ -81,7 +111,9 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
                 else:
                     boxes[v] = both
     free_names(tree, path)
-    new = renest(tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f), limits)
+    new = renest(
+        tree, b, {v: box for v, box in boxes.items() if v not in unknown}, outer, conditions(target[:-1], f), limits
+    )
     grown = moved_outgrows(path, b, target, new)
     if grown is not None:
         why = f"'{block}' would run over more of '{grown}' than one iteration's own buffers hold"

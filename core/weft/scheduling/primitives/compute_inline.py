@@ -33,7 +33,9 @@ def whole_index(store: Store, block: Block) -> dict[int, str] | None:
     iters = [i.var for i in block.iters]
     found = {k: i.name for k, i in enumerate(store.indices) if isinstance(i, Var) and i in iters}
     rest = [i for k, i in enumerate(store.indices) if k not in found]
-    if sorted(found.values()) != sorted(v.name for v in iters) or any(not isinstance(i, Const) or i.value != 0 for i in rest):
+    if sorted(found.values()) != sorted(v.name for v in iters) or any(
+        not isinstance(i, Const) or i.value != 0 for i in rest
+    ):
         return None
     return found
 
@@ -41,9 +43,9 @@ def whole_index(store: Store, block: Block) -> dict[int, str] | None:
 def compute_inline(program: Program, block: str) -> tuple[Program, None]:
     """Puts the formula of `block` wherever its result is loaded; block and buffer disappear.
 
-        block A(ai: n = i) { a[ai] = x[ai]*2.0f32 }      block B(bi: n = j) { y[bi] = a[bi] + 1.0f32 }
-        → compute_inline("A")
-        block B(bi: n = j) { y[bi] = x[bi]*2.0f32 + 1.0f32 }
+    block A(ai: n = i) { a[ai] = x[ai]*2.0f32 }      block B(bi: n = j) { y[bi] = a[bi] + 1.0f32 }
+    → compute_inline("A")
+    block B(bi: n = j) { y[bi] = x[bi]*2.0f32 + 1.0f32 }
     """
     step = "compute_inline"
     tree = Tree(program)
@@ -51,13 +53,24 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
     store, value = single_store(tree, b, step, "compute_at keeps the block and moves it")
     name = store.buffer.name
     if tree.is_output(name):
-        raise tree.error(step, f"'{block}' writes the output '{name}'", (block,), "reverse_compute_inline puts it into its producer")
+        raise tree.error(
+            step, f"'{block}' writes the output '{name}'", (block,), "reverse_compute_inline puts it into its producer"
+        )
     dims = whole_index(store, b)
     if dims is None:
-        raise tree.error(step, f"'{block}' does not store at its own iterators, so a load does not tell which iteration it wants", (block,), "compute_at")
+        raise tree.error(
+            step,
+            f"'{block}' does not store at its own iterators, so a load does not tell which iteration it wants",
+            (block,),
+            "compute_at",
+        )
     if own_predicate(b):
         raise tree.error(step, f"'{block}' runs only where {b.predicate}", (block,))
-    if writers(tree, [name]) != [block] or name in reads(b) or any(isinstance(n, Load) and n.buffer.name == name for n in walk(value)):
+    if (
+        writers(tree, [name]) != [block]
+        or name in reads(b)
+        or any(isinstance(n, Load) and n.buffer.name == name for n in walk(value))
+    ):
         raise tree.error(step, f"'{name}' has other writers, or '{block}' updates it in place", writers(tree, [name]))
     users = readers(tree, [name], but=block)
     if not users:
@@ -74,12 +87,20 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
         there, user = tree.block_path(u, step), tree.block(u, step)
         lost = out_of_scope(tree, replace(b, body=Evaluate(IntrinsicCall("value", (value,))), init=None), there)
         if lost is not None:
-            raise tree.error(step, f"buffer '{lost}' of '{block}' does not exist at '{u}'", (block, u, lost), "compute_inline before compact_buffer")
+            raise tree.error(
+                step,
+                f"buffer '{lost}' of '{block}' does not exist at '{u}'",
+                (block, u, lost),
+                "compute_inline before compact_buffer",
+            )
         if depth is not None:
             moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
             read = union_box([a.box(moving) for a in accesses(user, name) if not a.write])
             if outgrows(path, b, {v: read[k] for k, v in dims.items()}) is not None:
-                why = f"'{u}' may read what '{block}' stored in another iteration, when its own buffers held something else"
+                why = (
+                    f"'{u}' may read what '{block}' stored in another iteration, when its own buffers held something"
+                    " else"
+                )
                 raise tree.error(step, why, (block, u), "compute_inline before compact_buffer")
 
     def load(node: Expr) -> Expr | None:
@@ -89,7 +110,8 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
 
     def inlined(s: Block) -> Block:
         extents = clean_extents(s)
-        # What a reduction accumulates into is named alike where it is read and stored, also where an iterator has one value only.
+        # What a reduction accumulates into is named alike where it is read and stored, also where an iterator has one
+        # value only.
         stored = [Load(x.buffer, x.indices) for x in walk_stmts(s.body) if isinstance(x, Store)]
         kept = {tidy(x, extents): x for x in stored}
 
@@ -102,5 +124,8 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
 
         return replace(s, body=map_exprs(s.body, change), init=None if s.init is None else map_exprs(s.init, change))
 
-    new: list[tuple[Path, Stmt | None]] = [(path, None), *((tree.block_path(u, step), inlined(tree.block(u, step))) for u in users)]
+    new: list[tuple[Path, Stmt | None]] = [
+        (path, None),
+        *((tree.block_path(u, step), inlined(tree.block(u, step))) for u in users),
+    ]
     return program.with_body(rebuild_all(program.body, new, tree.allocate_paths.get(name, ())) or Seq(())), None

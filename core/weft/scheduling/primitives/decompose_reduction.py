@@ -15,8 +15,8 @@ from weft.scheduling.tree import Tree, conjuncts, nest
 def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Program, str]:
     """The init of `block` becomes block `<block>_init` before `loop`, over the spatial loops inside. Returns its name.
 
-        for k in 64 { for j in 16 { block C(bj: 16 = j, rk: reduce 64 = k) init { c[bj] = 0.0f32 } { c[bj] = c[bj] + … } } }
-        → decompose_reduction("C", "k") → "C_init"
+        for k in 64 { for j in 16 { block C(bj: 16 = j, rk: reduce 64 = k) init { c[bj] = 0.0f32 } { c[bj] = c[bj] + … }
+        } } → decompose_reduction("C", "k") → "C_init"
         for j_init in 16 { block C_init(bj_1: 16 = j_init) { c[bj_1] = 0.0f32 } }
         for k in 64 { for j in 16 { block C(…) { c[bj] = c[bj] + … } } }
 
@@ -34,26 +34,44 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
     reduced = {v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x)}
     above = [v for v in outer if v in reduced]
     if above:
-        why = f"the reduction loop '{above[0]}' is outside '{loop}': the start would be stored again in each of its steps"
-        raise tree.error(step, why, {loop: "wanted here", above[0]: "reduction"}, f"decompose at '{above[0]}' or outside it")
+        why = (
+            f"the reduction loop '{above[0]}' is outside '{loop}': the start would be stored again in each of its steps"
+        )
+        raise tree.error(
+            step, why, {loop: "wanted here", above[0]: "reduction"}, f"decompose at '{above[0]}' or outside it"
+        )
     spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind != "reduce"]
     used = {v for _, x in spatial for v in free_vars(x)}
     inside = [s for s in path[len(spot) - 1 : -1] if isinstance(s, For)]
     both = [s.var.name for s in inside if s.var.name in used & reduced]
     if both:
-        raise tree.error(step, f"loop '{both[0]}' drives spatial and reduce iterators at once", (both[0],), "fuse spatial loops only with spatial ones")
+        raise tree.error(
+            step,
+            f"loop '{both[0]}' drives spatial and reduce iterators at once",
+            (both[0],),
+            "fuse spatial loops only with spatial ones",
+        )
     name = tree.fresh(f"{block}_init")
     kept = [s for s in inside if s.var.name in used]
     renamed: dict[str, Expr] = {s.var.name: Var(tree.fresh(f"{s.var.name}_init"), dt.int64) for s in kept}
     # What the condition says of reduction loops holds at their first step; with none the start value is the result.
     gone = {s.var.name: const(0) for s in inside if s.var.name not in used}
     around = {**outer, **{renamed[s.var.name].name: s.extent for s in kept}}  # type: ignore[attr-defined]
-    asked = [c for c in conjuncts(b.predicate) if not (free_vars(c).keys() & gone.keys() and not free_vars(c).keys() & (used | outer.keys()))]
+    asked = [
+        c
+        for c in conjuncts(b.predicate)
+        if not (free_vars(c).keys() & gone.keys() and not free_vars(c).keys() & (used | outer.keys()))
+    ]
     predicate = all_of(tidy(substitute(substitute(c, gone), renamed), around) for c in asked)
     lost = out_of_scope(tree, replace(b, body=b.init, init=None), spot)
     if lost is not None:
         marks = {loop: "wanted here", lost: "too late"}
-        raise tree.error(step, f"buffer '{lost}' is allocated inside '{loop}'", marks, "choose an inner loop, or decompose before compact_buffer")
+        raise tree.error(
+            step,
+            f"buffer '{lost}' is allocated inside '{loop}'",
+            marks,
+            "choose an inner loop, or decompose before compact_buffer",
+        )
     iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in spatial}
     init = Block(
         name,
@@ -64,7 +82,10 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
         annotations=b.annotations,
     )
     if b.writes is not None:  # its code does not show what the start writes
-        held = tuple(replace(r, ranges=tuple((substitute(lo, iters), substitute(n, iters)) for lo, n in r.ranges)) for r in b.writes)
+        held = tuple(
+            replace(r, ranges=tuple((substitute(lo, iters), substitute(n, iters)) for lo, n in r.ranges))
+            for r in b.writes
+        )
         init = replace(init, reads=(), writes=held)
     loops = [replace(s, var=renamed[s.var.name], extent=substitute(s.extent, renamed), annotations=()) for s in kept]  # type: ignore[arg-type]
     new = Tree(tree.replace(path, replace(b, init=None)))

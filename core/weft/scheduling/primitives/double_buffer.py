@@ -39,10 +39,16 @@ from weft.scheduling.tree import Tree, blocks_in, nest, with_conditions
 
 
 def double_buffer(
-    program: Program, block: str, loop: str, through: str | None = None, *, intrinsics: Mapping[str, Intrinsic] | None = None
+    program: Program,
+    block: str,
+    loop: str,
+    through: str | None = None,
+    *,
+    intrinsics: Mapping[str, Intrinsic] | None = None,
 ) -> tuple[Program, str]:
-    """`block`, which in each iteration of `loop` fills a buffer that others read, fills it one iteration ahead: the buffer has two halves, which iterations
-    take in turn. Returns the name of the block that fills the first half before the loop.
+    """`block`, which in each iteration of `loop` fills a buffer that others read, fills it one iteration ahead: the
+    buffer has two halves, which iterations take in turn. Returns the name of the block that fills the first half before
+    the loop.
 
         for k in n { allocate t: float32[16] in shared
           for i in 16 { block A(bk: n = k, bi: 16 = i) { t[bi] = x[bk, bi] } }
@@ -51,22 +57,32 @@ def double_buffer(
         allocate t: float32[2, 16] in shared
         for i_1 in 16 { block A_1(bi_1: 16 = i_1) where 0 < n { t[0, bi_1] = x[0, bi_1] } }
         for k in n {
-          for i in 16 { block A(bk: n = k + 1, bi: 16 = i, h: 2 = (k + 1) % 2) where k + 1 < n { t[h, bi] = x[bk, bi] } }
-          for j in 16 { block B(bj: 16 = j, h1: 2 = k % 2) { y[bj] = y[bj] + t[h1, bj] } } }
+          for i in 16 { block A(bk: n = k + 1, bi: 16 = i, h: 2 = (k + 1) % 2) where k + 1 < n { t[h, bi] = x[bk, bi] }
+          } for j in 16 { block B(bj: 16 = j, h1: 2 = k % 2) { y[bj] = y[bj] + t[h1, bj] } } }
 
-    `through`: what is brought waits in a buffer of that memory, one element for each iteration of the block's own loops, and is stored at the end of the
-    iteration, when it has arrived: then those who come between do not wait for it. Bind and vectorize the block's loops before.
+    `through`: what is brought waits in a buffer of that memory, one element for each iteration of the block's own
+    loops, and is stored at the end of the iteration, when it has arrived: then those who come between do not wait for
+    it. Bind and vectorize the block's loops before.
 
-    Blocks that are instructions already, `block` as well as those that read what it writes, get the addresses of the half that they are to use; so the order
-    of double_buffer and tensorize is free. Both halves are as aligned as the operands ask that may lie in them; as the buffer was, for code of no known
-    intrinsic. `intrinsics` come from the Schedule.
+    Blocks that are instructions already, `block` as well as those that read what it writes, get the addresses of the
+    half that they are to use; so the order of double_buffer and tensorize is free. Both halves are as aligned as the
+    operands ask that may lie in them; as the buffer was, for code of no known intrinsic. `intrinsics` come from the
+    Schedule.
     """
     step = "double_buffer"
     tree = Tree(program)
-    path, spot, b, f = tree.block_path(block, step), tree.loop_path(loop, step), tree.block(block, step), serial_loop(tree, loop, step)
+    path, spot, b, f = (
+        tree.block_path(block, step),
+        tree.loop_path(loop, step),
+        tree.block(block, step),
+        serial_loop(tree, loop, step),
+    )
     top = own_nest(path)
     if path[: len(spot)] != spot or not all(isinstance(s, (Seq, Allocate)) for s in path[len(spot) : top]):
-        why = f"'{block}' does not stand in '{loop}' under nothing but loops of its own, beside those who read what it writes"
+        why = (
+            f"'{block}' does not stand in '{loop}' under nothing but loops of its own, beside those who read what it"
+            " writes"
+        )
         raise tree.error(step, why, {loop: "wanted here", block: ""})
     coded = b.writes is not None
     if b.init is not None or not (coded or (isinstance(b.body, Store) and b.body.predicate is None)):
@@ -79,25 +95,44 @@ def double_buffer(
     (old,) = written_buffers(b)
     home = next((s for s in path[len(spot) : top] if isinstance(s, Allocate) and s.buffer.name == old.name), None)
     if home is None:
-        raise tree.error(step, f"'{old.name}' is not allocated in '{loop}'", (block, loop), "compact_buffer brings it there, if an iteration may have it alone")
+        raise tree.error(
+            step,
+            f"'{old.name}' is not allocated in '{loop}'",
+            (block, loop),
+            "compact_buffer brings it there, if an iteration may have it alone",
+        )
     if writers(tree, [old.name]) != [block] or old.name in reads(b):
         raise tree.error(step, f"'{old.name}' is not written by '{block}' once and for all", (block,))
-    inside = {s.buffer.name for s in path[len(spot) :] if isinstance(s, Allocate)} | {w.name for x in blocks_in(f.body) for w in written_buffers(x)}
+    inside = {s.buffer.name for s in path[len(spot) :] if isinstance(s, Allocate)} | {
+        w.name for x in blocks_in(f.body) for w in written_buffers(x)
+    }
     late = sorted(set(reads(b)) & inside)
     if late:
-        raise tree.error(step, f"'{block}' reads '{late[0]}', which the iteration before has not got for it", (block, late[0]))
+        raise tree.error(
+            step, f"'{block}' reads '{late[0]}', which the iteration before has not got for it", (block, late[0])
+        )
     if any(a.block is None for a in accesses(f.body, old.name)):
         raise tree.error(step, f"'{old.name}' is read outside of blocks", (old.name,))
     bytes_ = clean(prod((d for d in old.shape), start=const(old.dtype.bytes)), {})
-    for code in (x for x in blocks_in(f.body) if any(r.buffer.name == old.name for r in (*(x.reads or ()), *(x.writes or ())))):
+    for code in (
+        x for x in blocks_in(f.body) if any(r.buffer.name == old.name for r in (*(x.reads or ()), *(x.writes or ())))
+    ):
         known = (intrinsics or {}).get(str(code.annotation(ANNOTATION)))
         asked = old.align if known is None else _asked(known, old)
         if any(c % asked for c in poly(bytes_).terms.values()):
             size = int_const(bytes_)
             begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
-            why = f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it is aligned to {asked}"
+            why = (
+                f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it"
+                f" is aligned to {asked}"
+            )
             hint = "compact_buffer(…, align=…) before"
-            raise tree.error(step, why, (code.name,), hint if known is not None else f"double_buffer first, tensorize later; or {hint}")
+            raise tree.error(
+                step,
+                why,
+                (code.name,),
+                hint if known is not None else f"double_buffer first, tensorize later; or {hint}",
+            )
 
     halves = replace(old, shape=(const(2), *old.shape))
     around = domain(path)
@@ -108,18 +143,27 @@ def double_buffer(
         """The block in iteration `turn`: it fills a half."""
         known = {**around, loop: f.extent}
         bindings = [clean(substitute(x, {loop: turn}), known) for x in b.bindings]
-        predicate = with_conditions(substitute(b.predicate, {loop: turn}), () if int_const(f.extent) and not free_vars(turn) else (lt(turn, f.extent),))
+        predicate = with_conditions(
+            substitute(b.predicate, {loop: turn}),
+            () if int_const(f.extent) and not free_vars(turn) else (lt(turn, f.extent),),
+        )
         iters = list(b.iters)
         if int_const(half) is None:
             iters.append(BlockIter(Var(tree.fresh(f"{old.name}_half"), dt.int64), const(2)))
             bindings.append(half)
             half = iters[-1].var
-        return _in_half(replace(b, iters=tuple(iters), bindings=tuple(bindings), predicate=predicate), half, old, halves)
+        return _in_half(
+            replace(b, iters=tuple(iters), bindings=tuple(bindings), predicate=predicate), half, old, halves
+        )
 
     def own_loops(x: Block) -> tuple[Block, tuple[Expr, ...]]:
         """The block with an iterator for each of its loops, and these."""
         alone = {y.name: i.var for i, y in zip(x.iters, x.bindings) if isinstance(y, Var)}
-        added = {s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent) for s in loops if s.var.name not in alone}
+        added = {
+            s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent)
+            for s in loops
+            if s.var.name not in alone
+        }
         more = tuple(Var(v, dt.int64) for v in added)
         place = tuple(added[s.var.name].var if s.var.name in added else alone[s.var.name] for s in loops)
         return replace(x, iters=(*x.iters, *added.values()), bindings=(*x.bindings, *more)), place
@@ -133,7 +177,9 @@ def double_buffer(
     if through is not None:
         stored, place = own_loops(at(following, floormod(following, 2)))
         assert isinstance(stored.body, Store)
-        waiting = Buffer(tree.fresh(f"{block}_{through.split('.')[-1]}"), tuple(s.extent for s in loops), old.dtype, through)
+        waiting = Buffer(
+            tree.fresh(f"{block}_{through.split('.')[-1]}"), tuple(s.extent for s in loops), old.dtype, through
+        )
         brought = replace(stored, name=tree.fresh(f"{block}_ahead"), body=Store(waiting, place, stored.body.value))
         kept = replace(stored, body=replace(stored.body, value=Load(waiting, place)))
         names = Names(tree.names - {brought.name})
@@ -159,7 +205,11 @@ def double_buffer(
 
 def _asked(intrinsic: Intrinsic, buffer: Buffer) -> int:
     """What the operands of an instruction that may lie in a buffer must be aligned to."""
-    fits = (o for o, t in zip(intrinsic.operands, intrinsic.tensors) if t.dtype == buffer.dtype and (not o.scopes or buffer.scope in o.scopes))
+    fits = (
+        o
+        for o, t in zip(intrinsic.operands, intrinsic.tensors)
+        if t.dtype == buffer.dtype and (not o.scopes or buffer.scope in o.scopes)
+    )
     return max((o.align for o in fits), default=1)
 
 
@@ -184,10 +234,13 @@ def _from_half(tree: Tree, block: Block, loop: For, old: Buffer, halves: Buffer)
 
 
 def _in_half(block: Block, half: Expr, old: Buffer, halves: Buffer) -> Block:
-    """The block with a half of `halves` in the place of `old`: in formulas, stores, addresses, and in what it states that it touches."""
+    """The block with a half of `halves` in the place of `old`: in formulas, stores, addresses, and in what it states
+    that it touches."""
 
     def load(e: Expr) -> Expr | None:
-        return Load(halves, (half, *e.indices), e.predicate) if isinstance(e, Load) and e.buffer.name == old.name else None
+        return (
+            Load(halves, (half, *e.indices), e.predicate) if isinstance(e, Load) and e.buffer.name == old.name else None
+        )
 
     def regions(found: tuple[Region, ...]) -> tuple[Region, ...]:
         return tuple(Region(halves, ((half, const(1)), *r.ranges)) if r.buffer.name == old.name else r for r in found)

@@ -28,7 +28,9 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
     for outer, inner in pairwise(nest):
         if outer.body is not inner:
             names = outer.var.name, inner.var.name
-            raise tree.error("fuse", f"loop '{names[1]}' is not directly inside '{names[0]}'", names, "reorder them first")
+            raise tree.error(
+                "fuse", f"loop '{names[1]}' is not directly inside '{names[0]}'", names, "reorder them first"
+            )
         if free_vars(inner.extent).keys() & set(loops):
             raise tree.error("fuse", f"the extent of '{inner.var.name}' varies in the nest", (inner.var.name,))
     for f in nest:
@@ -48,7 +50,9 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
     values: dict[str, Expr] = {}
     rest: Expr = v
     for k in reversed(range(len(nest))):
-        by = int64(1) if int_const(nest[k].extent) == 0 else nest[k].extent  # of a loop without steps no index is wanted
+        by = (
+            int64(1) if int_const(nest[k].extent) == 0 else nest[k].extent
+        )  # of a loop without steps no index is wanted
         values[loops[k]] = clean(floormod(rest, by), within) if k else rest
         rest = clean(floordiv(rest, by), within) if k else rest
     annotations = dict(a for f in nest for a in f.annotations)

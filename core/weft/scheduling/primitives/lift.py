@@ -14,13 +14,15 @@ from weft.scheduling.tree import Tree
 
 
 def lift(program: Program, loop: str, inner: Sequence[str]) -> tuple[Program, str]:
-    """`inner`, the outermost loops of all nests directly inside `loop`, become one loop around it. Returns its name, that of the first of them.
+    """`inner`, the outermost loops of all nests directly inside `loop`, become one loop around it. Returns its name,
+    that of the first of them.
 
         for t in 9 { for i in n { block A(…) { … } } for j in n { block B(…) { … } } }
         → lift("t", ["i", "j"])
         for i in n { for t in 9 { block A(…) { … } block B(…) { … } } }
 
-    They must have one extent, and iterations that do not depend on one another: what is lifted out of the steps of a scan are its independent lines.
+    They must have one extent, and iterations that do not depend on one another: what is lifted out of the steps of a
+    scan are its independent lines.
     """
     step = "lift"
     tree = Tree(program)
@@ -30,7 +32,12 @@ def lift(program: Program, loop: str, inner: Sequence[str]) -> tuple[Program, st
     nests = f.body.stmts if isinstance(f.body, Seq) else (f.body,)
     found = [s.var.name for s in nests if isinstance(s, For)]
     if len(found) != len(nests) or found != list(inner):
-        raise tree.error(step, f"the nests inside '{loop}' begin with {found}, not with {list(inner)}", (loop, *inner), "name the outermost loop of each nest")
+        raise tree.error(
+            step,
+            f"the nests inside '{loop}' begin with {found}, not with {list(inner)}",
+            (loop, *inner),
+            "name the outermost loop of each nest",
+        )
     loops = [s for s in nests if isinstance(s, For)]
     around = domain(path[:-1])
     extents = [clean(s.extent, around) for s in loops]
@@ -38,7 +45,12 @@ def lift(program: Program, loop: str, inner: Sequence[str]) -> tuple[Program, st
         raise tree.error(step, f"the loops {found} have extents {', '.join(str(e) for e in extents)}", found)
     decided = next((s for s in (f, *loops) if s.kind != "serial"), None)
     if decided is not None:
-        raise tree.error(step, f"loop '{decided.var.name}' is {decided.kind} already", (decided.var.name,), "lift first, then bind or parallel")
+        raise tree.error(
+            step,
+            f"loop '{decided.var.name}' is {decided.kind} already",
+            (decided.var.name,),
+            "lift first, then bind or parallel",
+        )
     tree.names.difference_update(found)
     v = Var(tree.fresh(found[0]), dt.int64)
     inside = {**around, v.name: extents[0], loop: f.extent}

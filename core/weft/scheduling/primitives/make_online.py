@@ -8,8 +8,41 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from weft import dtypes as dt
-from weft.expr.nodes import Add, Call, Cast, Const, Expr, Max, Mul, Select, Sub, Var, all_of, eq, free_vars, mul, select, sub, substitute, walk
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Seq, Stmt, Store, int_const, seq, substitute_stmt
+from weft.expr.nodes import (
+    Add,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Max,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    all_of,
+    eq,
+    free_vars,
+    mul,
+    select,
+    sub,
+    substitute,
+    walk,
+)
+from weft.loop.nodes import (
+    Allocate,
+    Block,
+    BlockIter,
+    Buffer,
+    For,
+    Load,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    int_const,
+    seq,
+    substitute_stmt,
+)
 from weft.scheduling.dependence import disjoint, writers
 from weft.scheduling.primitives.compact_buffer import enters
 from weft.scheduling.primitives.compute_inline import whole_index
@@ -22,16 +55,17 @@ STEP = "make_online"
 
 
 def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Program, list[str]]:
-    """The loop of `block`, a maximum, and the loops after it, over the same steps, of exp(x - maximum) and of sums of these become one loop, the first of
-    `loops`. Each step takes the maximum so far; where that grows, the sums so far are scaled by exp(old - new). Returns the names of the blocks that keep the
-    old maximum, compute the factor, and scale each sum, in order.
+    """The loop of `block`, a maximum, and the loops after it, over the same steps, of exp(x - maximum) and of sums of
+    these become one loop, the first of `loops`. Each step takes the maximum so far; where that grows, the sums so far
+    are scaled by exp(old - new). Returns the names of the blocks that keep the old maximum, compute the factor, and
+    scale each sum, in order.
 
         for r in n { block M_init(…) { m[bi] = -inf } }
         for t in 8 { for r in n { block M(bi, rt: reduce 8 = t) { m[bi] = max(m[bi], y[rt, bi]) } } }
         for u in 8 { for r in n { for j in 16 { block E(bi, bj = u*16 + j) { e[bi, bj] = exp(x[bi, bj] - m[bi]) } } } }
         for r in n { block S_init(…) { s[bi] = 0.0f32 } }
-        for v in 8 { for r in n { for j in 16 { block S(bi, rj: reduce 128 = v*16 + j) { s[bi] = s[bi] + e[bi, rj] } } } }
-        → make_online("M", ["t", "u", "v"]) → ["M_before", "M_factor", "S_scale"]
+        for v in 8 { for r in n { for j in 16 { block S(bi, rj: reduce 128 = v*16 + j) { s[bi] = s[bi] + e[bi, rj] } } }
+        } → make_online("M", ["t", "u", "v"]) → ["M_before", "M_factor", "S_scale"]
         … for t in 8 {
           for r in n { block M_before(…) { m_before[bi] = m[bi] } }
           for r in n { block M(…) { … } }
@@ -41,9 +75,10 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
           for r in n { for j in 16 { block S(…) { … } } }
         }
 
-    The online normaliser of Milakov and Gimelshein (2018), on which FlashAttention (Dao et al., 2022) rests. Results change by rounding only; what was summed
-    up while the maximum was -∞, be it NaN, counts for nothing unless it stays so. A sum's term is the exponential, or it times something. Reductions are
-    decomposed at these loops before, and the loops stand side by side; what stands between them moves before or behind.
+    The online normaliser of Milakov and Gimelshein (2018), on which FlashAttention (Dao et al., 2022) rests. Results
+    change by rounding only; what was summed up while the maximum was -∞, be it NaN, counts for nothing unless it stays
+    so. A sum's term is the exponential, or it times something. Reductions are decomposed at these loops before, and the
+    loops stand side by side; what stands between them moves before or behind.
     """
     tree = Tree(program)
     if len(loops) < 2 or len(set(loops)) != len(loops):
@@ -53,9 +88,15 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
     first = fors[0]
     for f in fors:
         if f.kind != "serial" or f.extent != first.extent:
-            raise tree.error(STEP, f"loop '{f.var.name}' is {f.kind}, of {f.extent} steps; '{loops[0]}' has {first.extent}", (f.var.name, loops[0]))
+            raise tree.error(
+                STEP,
+                f"loop '{f.var.name}' is {f.kind}, of {f.extent} steps; '{loops[0]}' has {first.extent}",
+                (f.var.name, loops[0]),
+            )
     if [b.name for b in blocks_in(first.body)] != [block]:
-        raise tree.error(STEP, f"loop '{loops[0]}' does not hold '{block}' alone", {loops[0]: "the loop of the maximum", block: ""})
+        raise tree.error(
+            STEP, f"loop '{loops[0]}' does not hold '{block}' alone", {loops[0]: "the loop of the maximum", block: ""}
+        )
     m = _maximum(tree, tree.block(block, STEP), loops[0])
     exponentials: dict[str, Exponential] = {}
     sums: list[Sum] = []
@@ -68,7 +109,10 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
             sums.append(_sum(tree, b, exponentials))
     _nothing_else(tree, fors, m, exponentials, sums)
 
-    before, factor = (Buffer(tree.fresh(f"{m.buffer.name}_{what}"), m.buffer.shape, m.buffer.dtype, m.buffer.scope) for what in ("before", "factor"))
+    before, factor = (
+        Buffer(tree.fresh(f"{m.buffer.name}_{what}"), m.buffer.shape, m.buffer.dtype, m.buffer.scope)
+        for what in ("before", "factor")
+    )
     made: list[str] = []
 
     def beside(b: Block, loop: str, what: str, store: Store) -> Stmt:
@@ -79,13 +123,17 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
     body: list[Stmt] = [
         beside(tree.block(block, STEP), loops[0], "before", Store(before, m.indices, m)),
         first.body,
-        beside(tree.block(block, STEP), loops[0], "factor", Store(factor, m.indices, _exp(sub(Load(before, m.indices), m)))),
+        beside(
+            tree.block(block, STEP), loops[0], "factor", Store(factor, m.indices, _exp(sub(Load(before, m.indices), m)))
+        ),
     ]
     for f in fors[1:]:
         for b, _, row in [x for x in sums if x[0] in blocks_in(f.body)]:
             (acc,) = [s for s in [b.body] if isinstance(s, Store)]
             held = Load(acc.buffer, acc.indices)
-            new = select(eq(Load(before, row), lowest(before.dtype)), Const(0, acc.buffer.dtype), mul(held, Load(factor, row)))
+            new = select(
+                eq(Load(before, row), lowest(before.dtype)), Const(0, acc.buffer.dtype), mul(held, Load(factor, row))
+            )
             body.append(beside(b, f.var.name, "scale", Store(acc.buffer, acc.indices, new)))
         body.append(substitute_stmt(f.body, {f.var.name: first.var}) if f is not first else f.body)
     merged = replace(first, body=seq(*body))
@@ -101,7 +149,8 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
 
 @dataclass(frozen=True)
 class Exponential:
-    """A block that stores exp(x - maximum): its store, and where it reads the maximum, by iterators that are indices of the store."""
+    """A block that stores exp(x - maximum): its store, and where it reads the maximum, by iterators that are indices of
+    the store."""
 
     block: Block
     store: Store
@@ -114,7 +163,8 @@ Sum: TypeAlias = tuple[Block, Exponential, tuple[Expr, ...]]
 
 
 def _siblings(tree: Tree, loops: Sequence[str]) -> tuple[Path, list[Buffer], list[Stmt]]:
-    """The path of what holds the loops side by side, the buffers allocated in it around some of them, and its statements without these allocations."""
+    """The path of what holds the loops side by side, the buffers allocated in it around some of them, and its
+    statements without these allocations."""
     paths = [tree.loop_path(x, STEP) for x in loops]
     shared = 0
     while all(len(p) > shared + 1 and p[shared] is paths[0][shared] for p in paths):
@@ -143,12 +193,19 @@ def _siblings(tree: Tree, loops: Sequence[str]) -> tuple[Path, list[Buffer], lis
 def _maximum(tree: Tree, b: Block, loop: str) -> Load:
     """What the block accumulates into, a maximum over `loop`."""
     if b.init is not None:
-        raise tree.error(STEP, f"'{b.name}' starts by itself", (b.name,), f"decompose_reduction('{b.name}', '{loop}') first")
+        raise tree.error(
+            STEP, f"'{b.name}' starts by itself", (b.name,), f"decompose_reduction('{b.name}', '{loop}') first"
+        )
     store = b.body
     if isinstance(store, Store) and isinstance(store.value, Max):
         held = Load(store.buffer, store.indices)
         other = store.value.b if store.value.a == held else store.value.a
-        if held in (store.value.a, store.value.b) and not _reads(other, store.buffer) and _reduces(tree, b, loop) and _starts(tree, b, lowest(held.dtype)):
+        if (
+            held in (store.value.a, store.value.b)
+            and not _reads(other, store.buffer)
+            and _reduces(tree, b, loop)
+            and _starts(tree, b, lowest(held.dtype))
+        ):
             return held
     raise tree.error(STEP, f"'{b.name}' is no maximum over '{loop}' that starts at the least number", (b.name, loop))
 
@@ -159,30 +216,54 @@ def _exponential(tree: Tree, b: Block, m: Buffer) -> Exponential | None:
     if not reads:
         return None
     store = b.body
-    if isinstance(store, Store) and b.init is None and len(reads) == 1 and isinstance(store.value, Call) and isinstance(store.value.args[0], Sub):
+    if (
+        isinstance(store, Store)
+        and b.init is None
+        and len(reads) == 1
+        and isinstance(store.value, Call)
+        and isinstance(store.value.args[0], Sub)
+    ):
         (row,) = reads
         difference, dims = store.value.args[0], whole_index(store, b)
-        if dims is not None and store.value.name == "exp" and difference.b == Load(m, row) and not own_predicate(b) and not _reads(difference.a, m):
+        if (
+            dims is not None
+            and store.value.name == "exp"
+            and difference.b == Load(m, row)
+            and not own_predicate(b)
+            and not _reads(difference.a, m)
+        ):
             return Exponential(b, store, row, dims)
-    raise tree.error(STEP, f"'{b.name}' uses the maximum otherwise than as exp(x - maximum), element by element", (b.name,))
+    raise tree.error(
+        STEP, f"'{b.name}' uses the maximum otherwise than as exp(x - maximum), element by element", (b.name,)
+    )
 
 
 def _sum(tree: Tree, b: Block, exponentials: Mapping[str, Exponential]) -> Sum:
     """The block as a sum."""
     if b.init is not None:
-        raise tree.error(STEP, f"'{b.name}' starts by itself", (b.name,), f"decompose_reduction('{b.name}', its loop) first")
+        raise tree.error(
+            STEP, f"'{b.name}' starts by itself", (b.name,), f"decompose_reduction('{b.name}', its loop) first"
+        )
     store = b.body
     if isinstance(store, Store) and isinstance(store.value, Add) and store.predicate is None:
         held = Load(store.buffer, store.indices)
         term = store.value.b if store.value.a == held else store.value.a
-        read = _factor(term, exponentials) if held in (store.value.a, store.value.b) and not _reads(term, store.buffer) else None
+        read = (
+            _factor(term, exponentials)
+            if held in (store.value.a, store.value.b) and not _reads(term, store.buffer)
+            else None
+        )
         if read is not None and _starts(tree, b, Const(0, held.dtype)):
             e = exponentials[read.buffer.name]
             row = tuple(substitute(i, {v: read.indices[k] for k, v in e.dims.items()}) for i in e.row)
             moving = {i.var.name for i in b.iters if i.kind == "reduce"}
             if not any(free_vars(i).keys() & moving for i in row):
                 return b, e, row
-    raise tree.error(STEP, f"'{b.name}' is no sum, from zero, of exponentials of one maximum for each result, or of them times something", (b.name,))
+    raise tree.error(
+        STEP,
+        f"'{b.name}' is no sum, from zero, of exponentials of one maximum for each result, or of them times something",
+        (b.name,),
+    )
 
 
 def _factor(term: Expr, exponentials: Mapping[str, Exponential]) -> Load | None:
@@ -207,7 +288,9 @@ def _reads(e: Expr, buffer: Buffer) -> bool:
 
 
 def _reduces(tree: Tree, b: Block, loop: str) -> bool:
-    return int_const(tree.loop(loop, STEP).extent) == 1 or any(i.kind == "reduce" and loop in free_vars(x) for i, x in zip(b.iters, b.bindings))
+    return int_const(tree.loop(loop, STEP).extent) == 1 or any(
+        i.kind == "reduce" and loop in free_vars(x) for i, x in zip(b.iters, b.bindings)
+    )
 
 
 def _starts(tree: Tree, b: Block, value: Const) -> bool:
@@ -215,7 +298,12 @@ def _starts(tree: Tree, b: Block, value: Const) -> bool:
     assert isinstance(b.body, Store)
     others = [tree.block(n, STEP) for n in writers(tree, [b.body.buffer.name], but=b.name)]
     order = list(tree.block_paths)
-    return len(others) == 1 and isinstance(others[0].body, Store) and others[0].body.value == value and order.index(others[0].name) < order.index(b.name)
+    return (
+        len(others) == 1
+        and isinstance(others[0].body, Store)
+        and others[0].body.value == value
+        and order.index(others[0].name) < order.index(b.name)
+    )
 
 
 def _exp(e: Expr) -> Expr:
@@ -228,27 +316,47 @@ def _touched(stmts: Sequence[Stmt]) -> tuple[set[str], set[str]]:
     return {a.buffer.name for a in every if not a.write}, {a.buffer.name for a in every if a.write}
 
 
-def _nothing_else(tree: Tree, fors: Sequence[For], m: Load, exponentials: Mapping[str, Exponential], sums: Sequence[Sum]) -> None:
+def _nothing_else(
+    tree: Tree, fors: Sequence[For], m: Load, exponentials: Mapping[str, Exponential], sums: Sequence[Sum]
+) -> None:
     """Checks that nothing flows from one loop to another but the maximum, its exponentials, and each sum to itself."""
     for loop, block in [(f.var.name, b) for f in fors for b in blocks_in(f.body)]:
         reads, writes = _touched([block])
         for name in sorted(reads):
             if name != m.buffer.name and name not in exponentials and name not in writes and name in _touched(fors)[1]:
-                raise tree.error(STEP, f"'{block.name}' reads '{name}', which another of the loops writes", (block.name, loop))
+                raise tree.error(
+                    STEP, f"'{block.name}' reads '{name}', which another of the loops writes", (block.name, loop)
+                )
     for b, _, _ in sums:
         assert isinstance(b.body, Store)
-        users = [x.name for f in fors for x in blocks_in(f.body) if b.body.buffer.name in set.union(*_touched([x])) and x.name != b.name]
+        users = [
+            x.name
+            for f in fors
+            for x in blocks_in(f.body)
+            if b.body.buffer.name in set.union(*_touched([x])) and x.name != b.name
+        ]
         if users:
-            raise tree.error(STEP, f"'{users[0]}' uses what '{b.name}' sums up before it is complete", (b.name, users[0]))
+            raise tree.error(
+                STEP, f"'{users[0]}' uses what '{b.name}' sums up before it is complete", (b.name, users[0])
+            )
     for e in exponentials.values():
         inside = {x.name for f in fors for x in blocks_in(f.body)}
-        others = [x.name for x in blocks_in(tree.program.body) if x.name not in inside and e.store.buffer.name in set.union(*_touched([x]))]
+        others = [
+            x.name
+            for x in blocks_in(tree.program.body)
+            if x.name not in inside and e.store.buffer.name in set.union(*_touched([x]))
+        ]
         if others or tree.parameter(e.store.buffer.name) is not None:
-            raise tree.error(STEP, f"'{e.store.buffer.name}' is used outside the loops, where it would be of an earlier maximum", (e.block.name, *others))
+            raise tree.error(
+                STEP,
+                f"'{e.store.buffer.name}' is used outside the loops, where it would be of an earlier maximum",
+                (e.block.name, *others),
+            )
 
 
 def _over_spatial(tree: Tree, b: Block, loop: str, what: str, store: Store) -> tuple[Stmt, str]:
-    """`store`, over the iterators of `b`, under copies of the loops inside `loop` that tell its results apart; its block's name."""
+    """`store`, over the iterators of `b`, under copies of the loops inside `loop` that tell its results apart; its
+    block's name."""
     path = tree.block_path(b.name, STEP)
     loops = [s for s in path[len(tree.loop_path(loop, STEP)) :] if isinstance(s, For)]
     spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind != "reduce"]
@@ -292,8 +400,10 @@ def _around(tree: Tree, stmts: Sequence[Stmt], fors: Sequence[For]) -> tuple[lis
             elif not _conflict([s], fors[k:]):
                 late.append(s)
             else:
-                (name, *_) = [b.name for b in blocks_in(s)]
-                raise tree.error(STEP, f"'{name}' stands between the loops and depends on some before it as on some behind", (name,))
+                name, *_ = [b.name for b in blocks_in(s)]
+                raise tree.error(
+                    STEP, f"'{name}' stands between the loops and depends on some before it as on some behind", (name,)
+                )
     return early, late
 
 
@@ -303,17 +413,25 @@ def _conflict(some: Sequence[Stmt], others: Sequence[Stmt]) -> bool:
     return bool(w & (reads | writes) or r & writes)
 
 
-def _check(tree: Tree, loop: str, exponentials: Mapping[str, Exponential], sums: Sequence[Sum], scales: Sequence[str]) -> None:
+def _check(
+    tree: Tree, loop: str, exponentials: Mapping[str, Exponential], sums: Sequence[Sum], scales: Sequence[str]
+) -> None:
     """Each step has its exponentials for itself, and scales each result once."""
     path = tree.loop_path(loop, STEP)
     merged = path[-1]
     assert isinstance(merged, For)
     for e in exponentials.values():
         if not enters(merged, e.store.buffer, domain(path[:-1])):
-            raise tree.error(STEP, f"a step of '{loop}' may read exponentials of another step in '{e.store.buffer.name}'", (loop, e.block.name))
+            raise tree.error(
+                STEP,
+                f"a step of '{loop}' may read exponentials of another step in '{e.store.buffer.name}'",
+                (loop, e.block.name),
+            )
     for name, (b, _, _) in zip(scales, sums):
         assert isinstance(b.body, Store)
         inside = [s for s in tree.block_path(name, STEP)[len(path) :] if isinstance(s, For)]
         for f in inside:
             if not disjoint(accesses(f.body, b.body.buffer.name), f, loops_under(f.body)):
-                raise tree.error(STEP, f"'{b.name}' may have its results scaled twice by loop '{f.var.name}'", (b.name,))
+                raise tree.error(
+                    STEP, f"'{b.name}' may have its results scaled twice by loop '{f.var.name}'", (b.name,)
+                )

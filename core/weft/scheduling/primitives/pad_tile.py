@@ -14,40 +14,60 @@ from weft.scheduling.tree import Path, Tree, conjuncts
 
 
 def pad_tile(program: Program, block: str) -> tuple[Program, None]:
-    """The condition of a sum of products moves into its factors, which are zero where it does not hold; a start value is stored, and what other blocks
-    computed of the tile copied, everywhere.
+    """The condition of a sum of products moves into its factors, which are zero where it does not hold; a start value
+    is stored, and what other blocks computed of the tile copied, everywhere.
 
         allocate c: float32[16] in register { for j in 16 { for k in 8 {
           block C(bj: 16 = j, rk: reduce 9 = k) where j < n and k < m { c[bj] = c[bj] + a[rk]*b[rk, bj] } } } … }
         → pad_tile("C")
-        … block C(bj: 16 = j, rk: reduce 9 = k) { c[bj] = c[bj] + select(k < m, a[rk], 0.0f32)*select(j < n and k < m, b[rk, bj], 0.0f32) } …
+        … block C(bj: 16 = j, rk: reduce 9 = k) { c[bj] = c[bj] + select(k < m, a[rk], 0.0f32)*select(j < n and k < m,
+        b[rk, bj], 0.0f32) } …
 
-    The buffer is allocated, and has room for the whole tile; nobody reads what is new in it, and to the rest only zeros are added (a zero times infinity or
-    NaN, where an operand has them, is NaN, as in any product with padding). Where the factors are staged, the innermost loop has no condition any more.
-    Each iterator of the block is one loop (specialize sees to it).
+    The buffer is allocated, and has room for the whole tile; nobody reads what is new in it, and to the rest only zeros
+    are added (a zero times infinity or NaN, where an operand has them, is NaN, as in any product with padding). Where
+    the factors are staged, the innermost loop has no condition any more. Each iterator of the block is one loop
+    (specialize sees to it).
     """
     step = "pad_tile"
     tree = Tree(program)
     path, b = tree.block_path(block, step), tree.block(block, step)
     if not isinstance(b.body, Store) or b.init is not None or b.writes is not None or b.body.predicate is not None:
-        raise tree.error(step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first")
+        raise tree.error(
+            step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first"
+        )
     store = b.body
     if store.buffer.name not in tree.allocate_paths:
-        raise tree.error(step, f"'{store.buffer.name}' is a parameter, of which '{block}' may store what it is asked for only", (block,), "stage_result first")
+        raise tree.error(
+            step,
+            f"'{store.buffer.name}' is a parameter, of which '{block}' may store what it is asked for only",
+            (block,),
+            "stage_result first",
+        )
     home = tree.allocate_paths[store.buffer.name]
     _room(tree, step, path, home, b)
     value = store.value
     if isinstance(value, Const):
         if any(isinstance(s, For) for s in path[len(home) : own_nest(path)]):
-            why = f"'{block}' shares a loop with others that use '{store.buffer.name}': it might start what is computed already"
+            why = (
+                f"'{block}' shares a loop with others that use '{store.buffer.name}': it might start what is computed"
+                " already"
+            )
             raise tree.error(step, why, (block,))
         return tree.replace(path, replace(b, predicate=const(True))), None
-    if _each_once(store, b, domain(path[len(home) :])) and not any(isinstance(e, Load) and e.buffer.name == store.buffer.name for e in walk(value)):
+    if _each_once(store, b, domain(path[len(home) :])) and not any(
+        isinstance(e, Load) and e.buffer.name == store.buffer.name for e in walk(value)
+    ):
         reads = {a.buffer.name for a in block_accesses(b) if not a.write}
         if reads <= tree.allocate_paths.keys() and all(_inside(a, domain(path)) for a in accesses(b) if not a.write):
             return tree.replace(path, replace(b, predicate=const(True))), None
     target = Load(store.buffer, store.indices)
-    term = value.b if isinstance(value, Add) and value.a == target else value.a if isinstance(value, Add) and value.b == target else None
+    term = (
+        value.b
+        if isinstance(value, Add) and value.a == target
+        else value.a
+        if isinstance(value, Add) and value.b == target
+        else None
+    )
     if isinstance(term, Select) and isinstance(term.b, Const) and term.b.value == 0:
         within, term = conjuncts(term.cond), term.a
     else:
@@ -56,12 +76,16 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
         raise tree.error(step, f"'{block}' is no sum of products: it stores {value}", (block,))
     iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
     loops, moving = domain(path), {v for x in b.bindings for v in free_vars(x)}
-    for v in [v for v in loops if v in free_vars(b.predicate) and v not in moving]:  # that tells where the tile ends, and moves nothing in it
+    for v in [
+        v for v in loops if v in free_vars(b.predicate) and v not in moving
+    ]:  # that tells where the tile ends, and moves nothing in it
         iter_of[v] = Var(tree.fresh(f"{v}_v"), dt.int64)
         b = replace(b, iters=(*b.iters, BlockIter(iter_of[v], loops[v])), bindings=(*b.bindings, Var(v, dt.int64)))
     asked = [*(substitute(c, iter_of) for c in conjuncts(b.predicate)), *within]
     if any(free_vars(c).keys() & domain(path).keys() for c in asked):
-        raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
+        raise tree.error(
+            step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first"
+        )
     extents = clean_extents(b)
     factors = [term.a, term.b]
     kept = [any(isinstance(x, Load) and x.buffer.scope != "global" for x in walk(e)) for e in factors]
@@ -69,8 +93,11 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
     for c in asked:
         asks = free_vars(c).keys() & extents.keys()
         varies = [len(asks & free_vars(e).keys()) for e in factors]
-        # Any does; who varies with it anyway does not grow. A tile of another block may hold anything there, NaN as well.
-        for k in [k for k in range(2) if varies[k] == len(asks) or (kept[k] and varies[k])] or [varies.index(max(varies))]:
+        # Any does; who varies with it anyway does not grow. A tile of another block may hold anything there, NaN as
+        # well.
+        for k in [k for k in range(2) if varies[k] == len(asks) or (kept[k] and varies[k])] or [
+            varies.index(max(varies))
+        ]:
             held[k].append(c)
     a, z = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
     new = replace(store, value=tidy(target + a * z, extents))
@@ -78,7 +105,8 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
 
 
 def _where(condition: Expr, e: Expr) -> Expr:
-    """`e` where the condition holds, else zero; conversions stay outside, so that what is staged is as narrow as it was."""
+    """`e` where the condition holds, else zero; conversions stay outside, so that what is staged is as narrow as it
+    was."""
     if isinstance(e, Cast) and not e.value.dtype.is_bool:
         return Cast(_where(condition, e.value), e.dtype)
     return select(condition, e, const(0, e.dtype))
@@ -88,7 +116,9 @@ def _each_once(store: Store, block: Block, loops: Mapping[str, Expr]) -> bool:
     """Whether different iterations of the loops store different elements, as each is an index by itself."""
     alone = {i.name for i in store.indices if isinstance(i, Var)}
     driven = {i.var.name: free_vars(x).keys() & loops.keys() for i, x in zip(block.iters, block.bindings)}
-    whole = len(alone) == sum(isinstance(i, Var) for i in store.indices) and all(isinstance(i, (Var, Const)) for i in store.indices)
+    whole = len(alone) == sum(isinstance(i, Var) for i in store.indices) and all(
+        isinstance(i, (Var, Const)) for i in store.indices
+    )
     return whole and all(len(found) == (name in alone) for name, found in driven.items())
 
 
@@ -106,4 +136,6 @@ def _room(tree: Tree, step: str, path: Path, home: Path, block: Block) -> None:
 def _inside(use: Access, moving: Mapping[str, Expr]) -> bool:
     """Whether an access stays in its buffer while the loops run, whatever a predicate says."""
     ends = zip(use.box(moving), use.buffer.shape)
-    return all(e is not None and at_least_zero(e[0]) and at_least_zero((poly(extent) - e[1]).plus(-1)) for e, extent in ends)
+    return all(
+        e is not None and at_least_zero(e[0]) and at_least_zero((poly(extent) - e[1]).plus(-1)) for e, extent in ends
+    )

@@ -22,8 +22,8 @@ def partition(program: Program, loop: str, points: Sequence[int]) -> tuple[Progr
         → partition("i", [1]) → ["i_1"]
         for i_1 in 57 { block C(bi: 58 = i_1 + 1) { … } }
 
-    In each part conditions that hold in all of it go, and so does a block for which none of its iterations is left; a part in which nothing is
-    left has no loop. So what a border needs is apart from the middle, which needs nothing.
+    In each part conditions that hold in all of it go, and so does a block for which none of its iterations is left; a
+    part in which nothing is left has no loop. So what a border needs is apart from the middle, which needs nothing.
     The first part that remains keeps the names of blocks and buffers, the others get new ones.
     """
     step = "partition"
@@ -33,7 +33,12 @@ def partition(program: Program, loop: str, points: Sequence[int]) -> tuple[Progr
     size, path = int_const(f.extent) or 0, tree.loop_path(loop, step)
     ends = [0, *points, size]
     if not points or any(a >= b for a, b in pairwise(ends)):
-        raise tree.error(step, f"the points {list(points)} do not cut {size} iterations into parts", {loop: f"{size} iterations"}, "give rising points inside")
+        raise tree.error(
+            step,
+            f"the points {list(points)} do not cut {size} iterations into parts",
+            {loop: f"{size} iterations"},
+            "give rising points inside",
+        )
     outer = domain(path[:-1])
     parts: list[Stmt] = []
     names: list[str] = []

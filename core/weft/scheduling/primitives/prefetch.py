@@ -14,16 +14,22 @@ from weft.scheduling.rewrite import clean, domain
 from weft.scheduling.tree import Tree
 
 
-def prefetch(program: Program, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2) -> tuple[Program, None]:
-    """Each iteration of loop `at` asks for the lines of `buffer` that `block` reads in it one iteration of loop `ahead` later.
+def prefetch(
+    program: Program, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2
+) -> tuple[Program, None]:
+    """Each iteration of loop `at` asks for the lines of `buffer` that `block` reads in it one iteration of loop `ahead`
+    later.
 
-    Loops between the two along which `block` reads the same elements share the lines out. Nothing is asked for beyond the buffer.
+    Loops between the two along which `block` reads the same elements share the lines out. Nothing is asked for beyond
+    the buffer.
 
         for p in 8 { for r in 4 { for k in 32 { for i in 8 { for j in 16 { block C(…) { … w[p, k, i, j] … } } } } } }
         → prefetch("C", "w", "p", "k")
-        for p in 8 { for r in 4 { for k in 32 { for t in 2 unrolled { @prefetch(w[min(p + 1, 7), k, r*2 + t, 0], 2) } for i in 8 { … } } } }
+        for p in 8 { for r in 4 { for k in 32 { for t in 2 unrolled { @prefetch(w[min(p + 1, 7), k, r*2 + t, 0], 2) }
+        for i in 8 { … } } } }
 
-    `ahead` may be `at`. `line`: bytes that one request brings. `locality`: 3 brings them into every cache, 2 into those from the second on.
+    `ahead` may be `at`. `line`: bytes that one request brings. `locality`: 3 brings them into every cache, 2 into those
+    from the second on.
     """
     step = "prefetch"
     tree = Tree(program)
@@ -32,18 +38,32 @@ def prefetch(program: Program, block: str, buffer: str, ahead: str, at: str, lin
     names = [f.var.name for f in loops]
     for name in (ahead, at):
         if name not in names:
-            raise tree.error(step, f"loop '{name}' is not around block '{block}'", (block,), "loops around it: " + (", ".join(names) or "none"))
+            raise tree.error(
+                step,
+                f"loop '{name}' is not around block '{block}'",
+                (block,),
+                "loops around it: " + (", ".join(names) or "none"),
+            )
     first, last = names.index(ahead), names.index(at)
     if first > last:
         raise tree.error(step, f"loop '{ahead}' lies inside loop '{at}'", (ahead, at), "ahead is the outer of the two")
     reads = [a for a in block_accesses(b, buffer) if not a.write]
     places = {a.indices for a in reads}
     if len(places) != 1 or any(a.extents is not None or a.inner for a in reads):
-        why = f"'{block}' reads '{buffer}' at {len(places)} places" if len(places) != 1 else f"'{block}' reads '{buffer}' in loops of its own"
+        why = (
+            f"'{block}' reads '{buffer}' at {len(places)} places"
+            if len(places) != 1
+            else f"'{block}' reads '{buffer}' in loops of its own"
+        )
         raise tree.error(step, why, (block,))
     source = reads[0].buffer
     if source not in program.inputs:
-        raise tree.error(step, f"'{buffer}' is no input of the program", (block,), "what the program itself computes may not be there yet")
+        raise tree.error(
+            step,
+            f"'{buffer}' is no input of the program",
+            (block,),
+            "what the program itself computes may not be there yet",
+        )
     around = domain(path)
     values = {i.var.name: x for i, x in zip(b.iters, b.bindings)}
     indices = [clean(substitute(i, values), around, known_of(b)) for i in reads[0].indices]
@@ -55,7 +75,11 @@ def prefetch(program: Program, block: str, buffer: str, ahead: str, at: str, lin
             form = affine(i, [loop.var.name])
             coefficient = None if form is None else form.coefficient(loop.var.name)
             if coefficient is None or (coefficient and not size):
-                raise tree.error(step, f"how far '{buffer}' moves with loop '{loop.var.name}' is not a number", (block, loop.var.name))
+                raise tree.error(
+                    step,
+                    f"how far '{buffer}' moves with loop '{loop.var.name}' is not a number",
+                    (block, loop.var.name),
+                )
             total += coefficient * size
             size *= int_const(d) or 0
         return total

@@ -31,12 +31,19 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
     deepest = max(paths.values(), key=len)
     for x, p in paths.items():
         if deepest[: len(p)] != p and not all(a is b for a, b in zip(p, deepest)):
-            raise tree.error("reorder", f"loop '{x}' is not around '{deepest[-1].var.name}'", loops, "name loops of one nest")  # type: ignore[attr-defined]
+            raise tree.error(
+                "reorder", f"loop '{x}' is not around '{deepest[-1].var.name}'", loops, "name loops of one nest"
+            )  # type: ignore[attr-defined]
     start = min(len(p) for p in paths.values()) - 1
     chain = deepest[start:]
     for above, below in pairwise(chain):
         if not isinstance(above, For) or above.body is not below:
-            raise tree.error("reorder", "the loops are not a perfect nest", loops, "move what stands between them with compute_at or reverse_compute_at")
+            raise tree.error(
+                "reorder",
+                "the loops are not a perfect nest",
+                loops,
+                "move what stands between them with compute_at or reverse_compute_at",
+            )
     nest = [s for s in chain if isinstance(s, For)]
     wanted = iter(loops)
     order = [tree.loop(next(wanted), "reorder") if f.var.name in paths else f for f in nest]
@@ -46,7 +53,9 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
     for f in order:
         for name in free_vars(f.extent).keys() & place.keys():
             if place[name] > place[f.var.name]:
-                raise tree.error("reorder", f"the extent of '{f.var.name}' needs '{name}' outside it", (f.var.name, name))
+                raise tree.error(
+                    "reorder", f"the extent of '{f.var.name}' needs '{name}' outside it", (f.var.name, name)
+                )
     blocks = blocks_in(nest[-1].body)
     if len(blocks) == 1:
         before = {f.var.name: k for k, f in enumerate(nest)}
@@ -56,14 +65,19 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
             for v in free_vars(binding).keys() & place.keys():
                 for other in place:
                     if (place[other] < place[v]) != (before[other] < before[v]):
-                        why = f"'{v}' runs the scan iterator '{it.var.name}', whose steps use one another; '{other}' may not cross it"
+                        why = (
+                            f"'{v}' runs the scan iterator '{it.var.name}', whose steps use one another; '{other}' may"
+                            " not cross it"
+                        )
                         raise tree.error("reorder", why, (v, other))
     else:
         for f in nest:
             reason = carried(tree, f.var.name, "reorder")
             if reason is not None and f.var.name in paths:
                 why = f"{len(blocks)} blocks are under the nest and loop '{f.var.name}' does not commute: {reason[0]}"
-                raise tree.error("reorder", why, (f.var.name, reason[1]), "reorder before moving other blocks into the nest")
+                raise tree.error(
+                    "reorder", why, (f.var.name, reason[1]), "reorder before moving other blocks into the nest"
+                )
     body: Stmt = nest[-1].body
     for f in reversed(order):
         body = replace(f, body=body)

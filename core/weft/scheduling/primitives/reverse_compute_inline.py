@@ -15,13 +15,15 @@ from weft.scheduling.tree import Tree, blocks_in, rebuild_all
 
 
 def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]:
-    """Folds elementwise consumer `block` into its producer, which then stores the final value; the block and the buffer between disappear.
+    """Folds elementwise consumer `block` into its producer, which then stores the final value; the block and the buffer
+    between disappear.
 
         block A(ai: n = i) { a[ai] = x[ai]*2.0f32 }      block B(bi: n = j) { y[bi] = a[bi] + 1.0f32 }
         → reverse_compute_inline("B")
         block A(ai: n = i) { y[ai] = x[ai]*2.0f32 + 1.0f32 }
 
-    Dimensions that the consumer takes as one, `a[bi//4, bi%4]`, are elementwise as well: `bi` becomes the producer's `ai*4 + aj`.
+    Dimensions that the consumer takes as one, `a[bi//4, bi%4]`, are elementwise as well: `bi` becomes the producer's
+    `ai*4 + aj`.
     """
     step = "reverse_compute_inline"
     tree = Tree(program)
@@ -29,7 +31,11 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
     store, value = single_store(tree, b, step)
     if own_predicate(b):
         raise tree.error(step, f"'{block}' runs only where {b.predicate}", (block,))
-    candidates = [n for n in reads(b) if tree.parameter(n) is None and set(readers(tree, [n])) - set(writers(tree, [n])) == {block}]
+    candidates = [
+        n
+        for n in reads(b)
+        if tree.parameter(n) is None and set(readers(tree, [n])) - set(writers(tree, [n])) == {block}
+    ]
     for name in candidates:
         suppliers = writers(tree, [name])
         loads = [n for n in walk(value) if isinstance(n, Load) and n.buffer.name == name]
@@ -41,7 +47,12 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         why = f"'{block}' is not elementwise in an intermediate buffer that only it reads"
         raise tree.error(step, why, (block,), "compute_inline the producer, or reverse_compute_at")
     if len(suppliers) != 1:
-        raise tree.error(step, f"blocks {suppliers} all write '{name}'", suppliers, "reverse_compute_inline before decompose_reduction")
+        raise tree.error(
+            step,
+            f"blocks {suppliers} all write '{name}'",
+            suppliers,
+            "reverse_compute_inline before decompose_reduction",
+        )
     producer = tree.block(suppliers[0], step)
     hint = f"reverse_compute_at('{block}', a loop of '{producer.name}') keeps the block and moves it"
     inner, formula = single_store(tree, producer, step, hint)
@@ -51,15 +62,25 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         for _, more in joined:
             shape = mul(shape, more)
         if shape != extents[v] and not (certain_equal(shape, extents[v])):
-            raise tree.error(step, f"'{block}' takes {extents[v]} of the {shape} elements of '{name}' in dimension {k}", (block, producer.name), hint)
+            raise tree.error(
+                step,
+                f"'{block}' takes {extents[v]} of the {shape} elements of '{name}' in dimension {k}",
+                (block, producer.name),
+                hint,
+            )
     order = [x.name for x in blocks_in(program.body)]
     needs = [n for n in reads(b) if n != name]
     late = [w for w in writers(tree, needs, but=block) if order.index(w) > order.index(producer.name)]
     if late:
-        raise tree.error(step, f"'{late[0]}' writes what '{block}' reads only after '{producer.name}'", (producer.name, late[0], block))
-    if (readers(tree, [store.buffer.name], but=block) and any(
-        order.index(r) < order.index(block) for r in readers(tree, [store.buffer.name], but=block)
-    )) or writers(tree, [store.buffer.name]) != [block]:
+        raise tree.error(
+            step,
+            f"'{late[0]}' writes what '{block}' reads only after '{producer.name}'",
+            (producer.name, late[0], block),
+        )
+    if (
+        readers(tree, [store.buffer.name], but=block)
+        and any(order.index(r) < order.index(block) for r in readers(tree, [store.buffer.name], but=block))
+    ) or writers(tree, [store.buffer.name]) != [block]:
         raise tree.error(step, f"'{store.buffer.name}' is used before '{block}'", (block,))
     there = tree.block_path(producer.name, step)
     lost = out_of_scope(tree, b, there)
@@ -71,7 +92,10 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
         written = union_box([a.box(moving) for a in accesses(producer, name) if a.write])
         if outgrows(path, b, {v: _joined(written, parts) for v, parts in dims.items()}) is not None:
-            why = f"'{producer.name}' stores more per iteration than '{block}' takes, and '{block}' uses buffers that live for one iteration"
+            why = (
+                f"'{producer.name}' stores more per iteration than '{block}' takes, and '{block}' uses buffers that"
+                " live for one iteration"
+            )
             raise tree.error(step, why, (block, producer.name), "inline before compact_buffer")
     values: dict[str, Expr] = {}
     for v, parts in dims.items():
@@ -88,7 +112,12 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         return tidy(transform(marked, load), clean_extents(producer))
 
     new = replace(producer, body=Store(store.buffer, tuple(put(i) for i in store.indices), put(value)))
-    return program.with_body(rebuild_all(program.body, [(path, None), (there, new)], tree.allocate_paths.get(name, ())) or Seq(())), None
+    return (
+        program.with_body(
+            rebuild_all(program.body, [(path, None), (there, new)], tree.allocate_paths.get(name, ())) or Seq(())
+        ),
+        None,
+    )
 
 
 def certain_equal(a: Expr, b: Expr) -> bool:
@@ -96,9 +125,11 @@ def certain_equal(a: Expr, b: Expr) -> bool:
 
 
 def places(load: Load, block: Block) -> dict[str, dict[int, int]] | None:
-    """Iterator → the dimensions it runs over, outermost first, each with the steps of the iterator that one step there takes.
+    """Iterator → the dimensions it runs over, outermost first, each with the steps of the iterator that one step there
+    takes.
 
-    None unless every iterator runs over dimensions of its own, as whole index of one or split into quotient and remainder over two, and the others are zero.
+    None unless every iterator runs over dimensions of its own, as whole index of one or split into quotient and
+    remainder over two, and the others are zero.
     """
     iters = {i.var for i in block.iters}
     found: dict[str, dict[int, int]] = {}

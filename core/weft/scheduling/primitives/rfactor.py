@@ -7,7 +7,24 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.expr.nodes import BUILDERS, Add, And, Binary, Const, Expr, Max, Min, Mul, Or, Var, all_of, free_vars, select, substitute, walk
+from weft.expr.nodes import (
+    BUILDERS,
+    Add,
+    And,
+    Binary,
+    Const,
+    Expr,
+    Max,
+    Min,
+    Mul,
+    Or,
+    Var,
+    all_of,
+    free_vars,
+    select,
+    substitute,
+    walk,
+)
 from weft.loop.nodes import Block, BlockIter, Buffer, If, Load, Program, Store, seq
 from weft.scheduling.dependence import writers
 from weft.scheduling.primitives.cache_read import allocate
@@ -17,12 +34,14 @@ from weft.scheduling.tree import Tree, conjuncts, rebuild, rename_iters
 from weft.tensor.language import highest, lowest
 
 IDENTITIES: dict[type[Expr], Callable[[DType], Const]] = {
-    Add: lambda d: Const(0, d), Mul: lambda d: Const(1, d), Min: highest, Max: lowest, And: lambda d: Const(True, d), Or: lambda d: Const(False, d),
+    Add: lambda d: Const(0, d), Mul: lambda d: Const(1, d), Min: highest, Max: lowest, And: lambda d: Const(True, d),
+    Or: lambda d: Const(False, d),
 }  # fmt: skip
 
 
 def identity_of(operation: type[Expr], dtype: DType, start: Expr | None) -> Const:
-    """What changes nothing in a reduction from `start` (None: unknown). Only a sum from 0 is never -0, and may take 0 for it."""
+    """What changes nothing in a reduction from `start` (None: unknown). Only a sum from 0 is never -0, and may take 0
+    for it."""
     found = IDENTITIES[operation](dtype)
     return Const(-0.0, dtype) if operation is Add and dtype.is_float and start != found else found
 
@@ -32,15 +51,17 @@ def start_of(block: Block) -> Expr | None:
 
 
 def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tuple[Program, str]:
-    """One partial result per iteration of reduction loop `loop`, by a new block in place of `block`, which then combines them. Returns the new block's name.
+    """One partial result per iteration of reduction loop `loop`, by a new block in place of `block`, which then
+    combines them. Returns the new block's name.
 
-        for k_0 in 8 { for k_1 in 4 { block S(rk: reduce 32 = k_0*4 + k_1) init { s[0] = 0.0f32 } { s[0] = s[0] + x[rk] } } }
-        → rfactor("S", "k_1") → "S_rf"
-        for k_0 in 8 { for k_1 in 4 { block S_rf(f: 4 = k_1, r: reduce 8 = k_0) init { S_rf[f, 0] = 0.0f32 } { S_rf[f, 0] = S_rf[f, 0] + x[r*4 + f] } } }
-        for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0] = s[0] + S_rf[rf, 0] } }
+        for k_0 in 8 { for k_1 in 4 { block S(rk: reduce 32 = k_0*4 + k_1) init { s[0] = 0.0f32 } { s[0] = s[0] + x[rk]
+        } } } → rfactor("S", "k_1") → "S_rf"
+        for k_0 in 8 { for k_1 in 4 { block S_rf(f: 4 = k_1, r: reduce 8 = k_0) init { S_rf[f, 0] = 0.0f32 } { S_rf[f,
+        0] = S_rf[f, 0] + x[r*4 + f] } } } for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0]
+        = s[0] + S_rf[rf, 0] } }
 
-    The loop is spatial from then on: vectorize or parallel it, after reordering it as needed. It is the first dimension of the partial results, or
-    the `last`, as lanes should be.
+    The loop is spatial from then on: vectorize or parallel it, after reordering it as needed. It is the first dimension
+    of the partial results, or the `last`, as lanes should be.
     """
     step = "rfactor"
     tree = Tree(program)
@@ -48,7 +69,12 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     b, f = tree.block(block, step), tree.loop(loop, step)
     store, operation, value = update_of(tree, b, step)
     if writers(tree, [store.buffer.name]) != [block]:
-        raise tree.error(step, f"'{store.buffer.name}' has other writers", writers(tree, [store.buffer.name]), "rfactor before decompose_reduction")
+        raise tree.error(
+            step,
+            f"'{store.buffer.name}' has other writers",
+            writers(tree, [store.buffer.name]),
+            "rfactor before decompose_reduction",
+        )
     loops = domain(path)
     reduced = [v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x) if v in loops]
     spatial = {v for i, x in zip(b.iters, b.bindings) if i.kind != "reduce" for v in free_vars(x) if v in loops}
@@ -73,7 +99,9 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
         raise tree.error(step, f"the nest of '{block}' stores scattered elements of '{store.buffer.name}'", (block,))
 
     name = tree.fresh(f"{block}_rf")
-    partial = Buffer(name, (*store.buffer.shape, f.extent) if last else (f.extent, *store.buffer.shape), store.buffer.dtype)
+    partial = Buffer(
+        name, (*store.buffer.shape, f.extent) if last else (f.extent, *store.buffer.shape), store.buffer.dtype
+    )
     new_iters = {v: Var(tree.fresh(f"{v}_v"), dt.int64) for v in dict.fromkeys(reduced)}
     mine = Var(tree.fresh(f"{loop}_f"), dt.int64)
     new_iters[loop] = mine
@@ -82,7 +110,9 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     iters = [*keep, (BlockIter(mine, f.extent), f.var)]
     iters += [(BlockIter(v, loops[n], "reduce"), Var(n, dt.int64)) for n, v in new_iters.items() if n != loop]
     if len(iters) == len(keep) + 1:  # nothing is left to reduce, but an init needs a reduction
-        iters.append((BlockIter(Var(tree.fresh(f"{loop}_one"), dt.int64), Const(1, dt.int64), "reduce"), Const(0, dt.int64)))
+        iters.append(
+            (BlockIter(Var(tree.fresh(f"{loop}_one"), dt.int64), Const(1, dt.int64), "reduce"), Const(0, dt.int64))
+        )
     # A step that the condition holds back must still start the partial result, so the condition moves into the value.
     held = [c for c in conjuncts(b.predicate) if free_vars(c).keys() & set(reduced)]
     by_iter: dict[str, Expr] = {v: i.var for i, x in keep for v in free_vars(x) if x == Var(v, dt.int64)}
@@ -104,12 +134,23 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     )
     # The old block, over the partial results.
     part_index = Var(tree.fresh(f"{loop}_r"), dt.int64)
-    told = {v for i in store.indices for v in free_vars(i)}  # what only terms needed (where they lie in a part of a buffer) would become a loop for nothing
+    told = {
+        v for i in store.indices for v in free_vars(i)
+    }  # what only terms needed (where they lie in a part of a buffer) would become a loop for nothing
     keep = [(i, x) for i, x in keep if i.kind != "spatial" or i.var.name in told]
-    start = replace(b, iters=tuple(i for i, _ in keep), bindings=tuple(x for _, x in keep), predicate=Const(True, dt.bool_))
+    start = replace(
+        b, iters=tuple(i for i, _ in keep), bindings=tuple(x for _, x in keep), predicate=Const(True, dt.bool_)
+    )
     whole = (*store.indices, part_index) if last else (part_index, *store.indices)
-    body = Store(store.buffer, store.indices, BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole)))
-    combine = replace(start, iters=(*start.iters, BlockIter(part_index, f.extent, "reduce")), bindings=(*start.bindings, Var(loop, dt.int64)), body=body)
+    body = Store(
+        store.buffer, store.indices, BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole))
+    )
+    combine = replace(
+        start,
+        iters=(*start.iters, BlockIter(part_index, f.extent, "reduce")),
+        bindings=(*start.bindings, Var(loop, dt.int64)),
+        body=body,
+    )
     renamed = rename_iters(tree, combine)
     boxes = {n.var.name: boxes[o.var.name] for n, o in zip(renamed.iters, combine.iters) if o.var.name in boxes}
     final = renest(tree, renamed, boxes, outer, ())
@@ -119,27 +160,42 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
 
 
 def update_of(tree: Tree, block: Block, step: str) -> tuple[Store, type[Binary], Expr]:
-    """The store of a reduction, its operation, and the value of one step: where a condition around the body holds, else what changes nothing."""
+    """The store of a reduction, its operation, and the value of one step: where a condition around the body holds, else
+    what changes nothing."""
     body, asked = block.body, []
     while isinstance(body, If) and body.orelse is None:
         asked.append(body.cond)
         body = body.then
     if block.init is None or not isinstance(body, Store) or body.predicate is not None:
-        raise tree.error(step, f"'{block.name}' is no reduction by one operation with an init", (block.name,), f"{step} before decompose_reduction")
+        raise tree.error(
+            step,
+            f"'{block.name}' is no reduction by one operation with an init",
+            (block.name,),
+            f"{step} before decompose_reduction",
+        )
     found = combination(body)
     if found is not None:
         operation, value = found
-        return body, operation, select(all_of(asked), value, identity_of(operation, value.dtype, start_of(block))) if asked else value
+        return (
+            body,
+            operation,
+            select(all_of(asked), value, identity_of(operation, value.dtype, start_of(block))) if asked else value,
+        )
     names = ", ".join(c.__name__.lower() for c in IDENTITIES)
-    raise tree.error(step, f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,))
+    raise tree.error(
+        step, f"'{block.name}' does not combine its result and a new value by one of {names}", (block.name,)
+    )
 
 
 def combination(store: Store) -> tuple[type[Binary], Expr] | None:
-    """The operation by which a store combines what its element holds with a value that does not depend on its buffer, and that value; None if it does not."""
+    """The operation by which a store combines what its element holds with a value that does not depend on its buffer,
+    and that value; None if it does not."""
     target = Load(store.buffer, store.indices)
     if isinstance(store.value, tuple(IDENTITIES)):
         assert isinstance(store.value, Binary)
         for mine, other in ((store.value.a, store.value.b), (store.value.b, store.value.a)):
-            if mine == target and not any(isinstance(n, Load) and n.buffer.name == store.buffer.name for n in walk(other)):
+            if mine == target and not any(
+                isinstance(n, Load) and n.buffer.name == store.buffer.name for n in walk(other)
+            ):
                 return type(store.value), other
     return None

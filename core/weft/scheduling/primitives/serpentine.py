@@ -21,7 +21,8 @@ def serpentine(program: Program, loop: str, over: str, parts: int = 1) -> tuple[
     The iterations of `loop` must be independent, and no block under it may have a condition on it.
 
     Args:
-        parts: equal parts of `loop`, each of which is reversed by itself, so that it keeps its elements: one for each thread.
+        parts: equal parts of `loop`, each of which is reversed by itself, so that it keeps its elements: one for each
+        thread.
     """
     step = "serpentine"
     tree = Tree(program)
@@ -36,7 +37,9 @@ def serpentine(program: Program, loop: str, over: str, parts: int = 1) -> tuple[
     independent(tree, loop, step)
     for b in blocks_in(f.body):
         if loop in free_vars(b.predicate):
-            raise tree.error(step, f"'{b.name}' runs only where {b.predicate}", (loop, b.name), "pad_loop, or split into whole tiles")
+            raise tree.error(
+                step, f"'{b.name}' runs only where {b.predicate}", (loop, b.name), "pad_loop, or split into whole tiles"
+            )
     size = n // parts
     there = select(eq(floormod(outer.var, 2), 0), f.var, f.var + (size - 1) - floormod(f.var, size) * 2)
     body = _substitute(f.body, {loop: there})

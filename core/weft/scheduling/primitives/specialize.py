@@ -13,13 +13,15 @@ from weft.scheduling.tree import Tree, conjuncts
 
 
 def specialize(program: Program, block: str) -> tuple[Program, None]:
-    """The iterators of `block` become the loops around it, one for each of several steps, and what their extents decide in its formulas is decided.
+    """The iterators of `block` become the loops around it, one for each of several steps, and what their extents decide
+    in its formulas is decided.
 
         for i in 56 { block C(bi: 58 = i + 1) { y[bi] = select(1 <= bi and bi < 57, x[bi - 1], 0.0f32) } }
         → specialize("C")
         for i in 56 { block C(bi: 56 = i) { y[bi + 1] = x[bi] } }
 
-    A condition around the block's whole body becomes part of its predicate. A reduction has to be decomposed first: its start is told by its iterators.
+    A condition around the block's whole body becomes part of its predicate. A reduction has to be decomposed first: its
+    start is told by its iterators.
     """
     step = "specialize"
     tree = Tree(program)
@@ -27,7 +29,9 @@ def specialize(program: Program, block: str) -> tuple[Program, None]:
     if b.reads is not None or b.writes is not None:
         raise tree.error(step, f"'{block}' states what it reads and writes: its body is code", (block,))
     if b.init is not None:
-        raise tree.error(step, f"'{block}' starts a reduction where its iterators are 0", (block,), "decompose_reduction first")
+        raise tree.error(
+            step, f"'{block}' starts a reduction where its iterators are 0", (block,), "decompose_reduction first"
+        )
     loops = domain(path[:-1])
     single = {v for v, n in loops.items() if int_const(n) == 1}
     old = {i.var.name: x for i, x in zip(b.iters, b.bindings)}
@@ -37,7 +41,9 @@ def specialize(program: Program, block: str) -> tuple[Program, None]:
         for v in (loops.keys() & free_vars(x).keys()) - single:
             known = iters.get(v)
             if known is not None and known.kind != i.kind:
-                raise tree.error(step, f"loop '{v}' drives a {known.kind} and a {i.kind} iterator of '{block}'", (block, v))
+                raise tree.error(
+                    step, f"loop '{v}' drives a {known.kind} and a {i.kind} iterator of '{block}'", (block, v)
+                )
             if known is None:
                 most = greatest(poly(loops[v]), {k: e for k, e in loops.items() if k != v})
                 if most is None or most.names() & loops.keys():

@@ -12,24 +12,36 @@ from weft.scheduling.rewrite import clean, domain, guard, rewrite_loops
 from weft.scheduling.tree import Tree
 
 
-def split(program: Program, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> tuple[Program, list[str]]:
+def split(
+    program: Program, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None
+) -> tuple[Program, list[str]]:
     """Replaces `loop` by a nest of loops with these extents, outermost first; one may be None: whatever is left.
 
         for i in n { block C(bi: n = i) … }
         → split("i", [None, 16])
         for i_0 in (n + 15)//16 { for i_1 in 16 { block C(bi: n = i_0*16 + i_1) where i_0*16 + i_1 < n … } }
 
-    The condition is there only if the factors may overshoot. New loops are called i_0, i_1, … unless `names` says otherwise.
-    Pieces of a parallel loop are parallel: what its iterations may do at once, theirs may.
+    The condition is there only if the factors may overshoot. New loops are called i_0, i_1, … unless `names` says
+    otherwise. Pieces of a parallel loop are parallel: what its iterations may do at once, theirs may.
     """
     tree = Tree(program)
     path = tree.loop_path(loop, "split")
     f = path[-1]
     assert isinstance(f, For)
     if f.kind not in ("serial", "parallel"):
-        raise tree.error("split", f"loop '{loop}' is {f.kind} already", {loop: f.kind}, "split first, then bind, vectorize, unroll or parallel the pieces")
+        raise tree.error(
+            "split",
+            f"loop '{loop}' is {f.kind} already",
+            {loop: f.kind},
+            "split first, then bind, vectorize, unroll or parallel the pieces",
+        )
     if sum(x is None for x in factors) > 1 or not factors:
-        raise tree.error("split", f"factors {list(factors)} leave the extents open", (loop,), "give at least one factor, at most one of them None")
+        raise tree.error(
+            "split",
+            f"factors {list(factors)} leave the extents open",
+            (loop,),
+            "give at least one factor, at most one of them None",
+        )
     if any(x is not None and x < 1 for x in factors):
         raise tree.error("split", f"factors {list(factors)} are not all positive", (loop,))
     if names is not None and len(names) != len(factors):
@@ -37,9 +49,19 @@ def split(program: Program, loop: str, factors: Sequence[int | None], names: Seq
     product = math.prod(x for x in factors if x is not None)
     size = int_const(f.extent)
     if None not in factors and size is not None and product < size:
-        raise tree.error("split", f"factors {list(factors)} cover {product} of {size} iterations", {loop: f"{size} iterations"}, "make one factor None")
+        raise tree.error(
+            "split",
+            f"factors {list(factors)} cover {product} of {size} iterations",
+            {loop: f"{size} iterations"},
+            "make one factor None",
+        )
     if None not in factors and size is None:
-        raise tree.error("split", f"nothing says that {product} iterations are enough", {loop: f"{f.extent} iterations"}, "make one factor None")
+        raise tree.error(
+            "split",
+            f"nothing says that {product} iterations are enough",
+            {loop: f"{f.extent} iterations"},
+            "make one factor None",
+        )
     rest = clean(ceildiv(f.extent, product), domain(path[:-1]))
     extents: list[Expr] = [rest if x is None else const(x) for x in factors]
     tree.names.discard(loop)

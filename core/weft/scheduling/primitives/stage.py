@@ -13,8 +13,9 @@ from weft.scheduling.tree import Tree, nest
 
 
 def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> tuple[Program, str]:
-    """The part of the value of `block`, or all of it, that prints as `formula` is computed before, for all of `loop` and the loops in it, into a buffer in
-    memory `scope`. Returns the new block's name. The block's own name in the place of `loop`: one element at a time.
+    """The part of the value of `block`, or all of it, that prints as `formula` is computed before, for all of `loop`
+    and the loops in it, into a buffer in memory `scope`. Returns the new block's name. The block's own name in the
+    place of `loop`: one element at a time.
 
         for i in n { for j in 16 { block C(bi: n = i, bj: 16 = j) { y[bi, bj] = exp(x[bi, bj])*2.0f32 } } }
         → stage("C", "j", "exp(x[bi, bj])", "register") → "C_part"
@@ -22,8 +23,9 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
           for j_1 in 16 { block C_part(bi_1: n = i, bj_1: 16 = j_1) { C_register[bj_1] = exp(x[bi_1, bj_1]) } }
           for j in 16 { block C(bi: n = i, bj: 16 = j) { y[bi, bj] = C_register[bj]*2.0f32 } } }
 
-    The opposite of compute_inline, for formulas of which an instruction computes a part. Each iterator of the block is one loop (specialize sees to it).
-    `loop` may hold other blocks as well, as long as the formula reads nothing that is written in it: what does not vary with a loop is computed before it.
+    The opposite of compute_inline, for formulas of which an instruction computes a part. Each iterator of the block is
+    one loop (specialize sees to it). `loop` may hold other blocks as well, as long as the formula reads nothing that is
+    written in it: what does not vary with a loop is computed before it.
     """
     step = "stage"
     tree = Tree(program)
@@ -31,12 +33,18 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
     spot = path if loop == block else tree.loop_path(loop, step)
     loops = path[len(spot) - 1 : -1]  # none for the block itself
     if path[: len(spot)] != spot or not all(isinstance(s, (For, Seq, Allocate)) for s in loops):
-        raise tree.error(step, f"loop '{loop}' does not hold '{block}', under nothing but loops", {loop: "wanted here", block: ""})
+        raise tree.error(
+            step, f"loop '{loop}' does not hold '{block}', under nothing but loops", {loop: "wanted here", block: ""}
+        )
     driven = [x.name for x in b.bindings if isinstance(x, Var)]
     if len(set(driven)) != len(b.bindings):
-        raise tree.error(step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first")
+        raise tree.error(
+            step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first"
+        )
     if not isinstance(b.body, Store) or b.init is not None or b.writes is not None:
-        raise tree.error(step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first")
+        raise tree.error(
+            step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first"
+        )
     found = next((e for e in walk(b.body.value) if str(e) == formula), None)
     if found is None:
         raise tree.error(step, f"'{formula}' is no part of the value {b.body.value}", (block,))
@@ -45,7 +53,12 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
     changed_there = {a.buffer.name for a in accesses(spot[-1]) if a.write}
     early = next((e.buffer.name for e in walk(found) if isinstance(e, Load) and e.buffer.name in changed_there), None)
     if early is not None:
-        raise tree.error(step, f"'{formula}' reads '{early}', which is written in '{loop}'", {loop: "wanted here", block: ""}, "choose an inner loop")
+        raise tree.error(
+            step,
+            f"'{formula}' reads '{early}', which is written in '{loop}'",
+            {loop: "wanted here", block: ""},
+            "choose an inner loop",
+        )
     used = free_vars(found)
     inner = [s for s in loops if isinstance(s, For)]
     iter_of = {x.name: i for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}

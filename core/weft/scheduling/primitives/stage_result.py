@@ -29,48 +29,74 @@ from weft.scheduling.tree import Tree, conjuncts, nest
 
 
 def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[Program, str]:
-    """`block`, a reduction, computes all of `loop` and the loops in it into a new buffer in memory `scope` (one for each of its results), with one dimension
-    for each of these loops that is no reduction's; a new block after `loop` copies that out. Returns the copy block's name. The mirror of `stage`.
+    """`block`, a reduction, computes all of `loop` and the loops in it into a new buffer in memory `scope` (one for
+    each of its results), with one dimension for each of these loops that is no reduction's; a new block after `loop`
+    copies that out. Returns the copy block's name. The mirror of `stage`.
 
         for i in n { for k in 8 { for j in 16 {
-          block C(bi: n = i, bj: 16 = j, rk: reduce 8 = k) { init { y[bi, bj//4, bj%4] = 0.0f32 } y[bi, bj//4, bj%4] = y[bi, bj//4, bj%4] + x[rk, bj] } } } }
+          block C(bi: n = i, bj: 16 = j, rk: reduce 8 = k) { init { y[bi, bj//4, bj%4] = 0.0f32 } y[bi, bj//4, bj%4] =
+          y[bi, bj//4, bj%4] + x[rk, bj] } } } }
         → stage_result("C", "k", "register") → "C_copy"
         for i in n { allocate C_register: float32[16] in register
-          for k in 8 { for j in 16 { block C(…) { init { C_register[bj] = 0.0f32 } C_register[bj] = C_register[bj] + x[rk, bj] } } }
-          for j_1 in 16 { block C_copy(bi_1: n = i, bj_1: 16 = j_1) { y[bi_1, bj_1//4, bj_1%4] = C_register[bj_1] } } }
+          for k in 8 { for j in 16 { block C(…) { init { C_register[bj] = 0.0f32 } C_register[bj] = C_register[bj] +
+          x[rk, bj] } } } for j_1 in 16 { block C_copy(bi_1: n = i, bj_1: 16 = j_1) { y[bi_1, bj_1//4, bj_1%4] =
+          C_register[bj_1] } } }
 
-    Where cache_write keeps the result's dimensions, this one keeps the loops, so that it does not matter by what formulas the result is stored.
+    Where cache_write keeps the result's dimensions, this one keeps the loops, so that it does not matter by what
+    formulas the result is stored.
     """
     step = "stage_result"
     tree = Tree(program)
     path, spot, b = tree.block_path(block, step), tree.loop_path(loop, step), tree.block(block, step)
     loops = [s for s in path[len(spot) - 1 : -1] if isinstance(s, For)]
     if path[: len(spot)] != spot or len(loops) != len(path) - len(spot):
-        raise tree.error(step, f"loop '{loop}' does not hold '{block}' alone, under nothing but loops", {loop: "wanted here", block: ""})
+        raise tree.error(
+            step,
+            f"loop '{loop}' does not hold '{block}' alone, under nothing but loops",
+            {loop: "wanted here", block: ""},
+        )
     buffers = written_buffers(b)
     if not buffers or b.writes is not None or b.init is None:
-        raise tree.error(step, f"'{block}' is no reduction with an init", (block,), "before decompose_reduction and tensorize")
+        raise tree.error(
+            step, f"'{block}' is no reduction with an init", (block,), "before decompose_reduction and tensorize"
+        )
     found: dict[str, tuple[Expr, ...]] = {}
     for old in buffers:
         if writers(tree, [old.name]) != [block]:
-            raise tree.error(step, f"blocks {writers(tree, [old.name])} all write '{old.name}'", (block,), "before decompose_reduction")
+            raise tree.error(
+                step,
+                f"blocks {writers(tree, [old.name])} all write '{old.name}'",
+                (block,),
+                "before decompose_reduction",
+            )
         places = {a.indices for a in block_accesses(b, old.name)}
         if len(places) != 1:
             raise tree.error(step, f"'{block}' uses several elements of '{old.name}' in one step", (block,))
         (found[old.name],) = places
     outside = domain(path[: len(spot) - 1])
     # A step of a scan is one step: its scan iterators stay what they are outside.
-    fixed = {i.var.name for i, x in zip(b.iters, b.bindings) if i.kind == "scan" and free_vars(x).keys() <= outside.keys()}
-    reduced = {v for i, x in zip(b.iters, b.bindings) if i.kind != "spatial" and i.var.name not in fixed for v in free_vars(x)}
+    fixed = {
+        i.var.name for i, x in zip(b.iters, b.bindings) if i.kind == "scan" and free_vars(x).keys() <= outside.keys()
+    }
+    reduced = {
+        v for i, x in zip(b.iters, b.bindings) if i.kind != "spatial" and i.var.name not in fixed for v in free_vars(x)
+    }
     spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "spatial" or i.var.name in fixed]
     driven = {v for _, x in spatial for v in free_vars(x)}
     late = sorted(reduced & outside.keys())
     if late:
         why = f"'{block}' is not complete there: its reduction over '{late[0]}' goes on outside"
-        raise tree.error(step, why, {loop: "wanted here", late[0]: "reduction"}, "choose a loop outside every reduction loop")
+        raise tree.error(
+            step, why, {loop: "wanted here", late[0]: "reduction"}, "choose a loop outside every reduction loop"
+        )
     both = [s.var.name for s in loops if s.var.name in reduced & driven]
     if both:
-        raise tree.error(step, f"loop '{both[0]}' drives spatial and reduce iterators at once", (both[0],), "fuse spatial loops only with spatial ones")
+        raise tree.error(
+            step,
+            f"loop '{both[0]}' drives spatial and reduce iterators at once",
+            (both[0],),
+            "fuse spatial loops only with spatial ones",
+        )
     inside = {s.var.name for s in loops}
     held: list[Expr] = []  # what tells which elements there are; the rest tells which terms there are
     for c in conjuncts(b.predicate):
@@ -81,7 +107,11 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
             raise tree.error(step, f"the condition {c} of '{block}' mixes spatial and reduction loops", (block,))
     kept = [s for s in loops if s.var.name in driven]
     alone = {x.name: i for i, x in spatial if isinstance(x, Var)}
-    added = {s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent) for s in kept if s.var.name not in alone}
+    added = {
+        s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent)
+        for s in kept
+        if s.var.name not in alone
+    }
     place = {s.var.name: (alone.get(s.var.name) or added[s.var.name]).var for s in kept}
     shape: tuple[Expr, ...] = tuple(s.extent for s in kept) or (const(1),)
     new = {old.name: Buffer(tree.fresh(f"{block}_{scope.split('.')[-1]}"), shape, old.dtype, scope) for old in buffers}
@@ -92,7 +122,11 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
 
     def moved(s: Stmt) -> Stmt:
         s = map_stmt_exprs(s, lambda e: transform(e, load))
-        return replace(s, buffer=new[s.buffer.name], indices=at) if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in found else s
+        return (
+            replace(s, buffer=new[s.buffer.name], indices=at)
+            if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in found
+            else s
+        )
 
     changed = replace(
         b,

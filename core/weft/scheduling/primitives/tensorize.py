@@ -65,7 +65,8 @@ from weft.tensor.language import Read
 STEP = "tensorize"
 ANNOTATION = "tensorize"
 ROUNDED = "rounded"
-"""With a buffer's name and a dimension: from which index on what a block stores there is nobody's, as its length was rounded up."""
+"""With a buffer's name and a dimension: from which index on what a block stores there is nobody's, as its length was
+rounded up."""
 
 _NOT_WHOLE = "the condition {} does not hold in the whole tile for certain"
 _WHOLE = "pad_loop makes the tiles of '{}' whole, or split by a divisor"
@@ -81,33 +82,43 @@ def any_alignment(scope: str) -> int:
 
 
 def tensorize(
-    program: Program, name: str, intrinsic: str, *, intrinsics: Mapping[str, Intrinsic], alignment: Callable[[str], int] = any_alignment
+    program: Program,
+    name: str,
+    intrinsic: str,
+    *,
+    intrinsics: Mapping[str, Intrinsic],
+    alignment: Callable[[str], int] = any_alignment,
 ) -> tuple[Program, None]:
-    """The loop `name` and all inside it, one block's tile, become the code of an intrinsic; a block's name means the nest that holds it alone.
+    """The loop `name` and all inside it, one block's tile, become the code of an intrinsic; a block's name means the
+    nest that holds it alone.
 
-        for i_0 in n { for k_0 in 4 { for i_1 in 8 { for j in 8 { for k_1 in 8 { block C(…) init { C[…] = 0.0f32 } { C[…] = C[…] + A[…]*B[…] } } } } } }
-        → tensorize("i_1", "gemm8x8")
+        for i_0 in n { for k_0 in 4 { for i_1 in 8 { for j in 8 { for k_1 in 8 { block C(…) init { C[…] = 0.0f32 } {
+        C[…] = C[…] + A[…]*B[…] } } } } } } → tensorize("i_1", "gemm8x8")
         for i_0 in n { for k_0 in 4 {
-          block C(vi: n = i_0, vk: reduce 4 = k_0) reads(A[vi*8 for 8, vk*8 for 8], B[…], C[…]) writes(C[vi*8 for 8, 0 for 8]) @ tensorize="gemm8x8" {
+          block C(vi: n = i_0, vk: reduce 4 = k_0) reads(A[vi*8 for 8, vk*8 for 8], B[…], C[…]) writes(C[vi*8 for 8, 0
+          for 8]) @ tensorize="gemm8x8" {
             init { @fill_zero(C[vi*8, 0]) }
             @fuse_gemm8x8_add(A[vi*8, vk*8], B[vk*8, 0], C[vi*8, 0])
           } } }
 
-    A block that starts its sum and finishes it in the tile becomes `compute`; one whose sum goes on outside becomes `reset` (where it starts) and
-    `update`; one whose start was decomposed becomes `update`, and its start, tensorized by itself, `reset`.
+    A block that starts its sum and finishes it in the tile becomes `compute`; one whose sum goes on outside becomes
+    `reset` (where it starts) and `update`; one whose start was decomposed becomes `update`, and its start, tensorized
+    by itself, `reset`.
 
-    The block's formula and the meaning agree up to names, the order of loops, loops of one trip and the order of operands of commutative
-    operations; indices may hold symbols. Every assignment of the tile's loops to the axes of the meaning is tried: an axis is one loop, or several that
-    walk all operands as one would (digits of it, wherever they stand), or none where its extent may be 1. Of those that match, one with the innermost loops
-    for the last axes is taken. The operands' scopes, alignment and strides must be as the intrinsic asks, as far as formulas and declarations of buffers
-    tell; a buffer is aligned from now on to what its instructions ask for, as far as its memory allows (`alignment`, by the name of a scope). `intrinsics` and
-    `alignment` come from the Schedule.
+    The block's formula and the meaning agree up to names, the order of loops, loops of one trip and the order of
+    operands of commutative operations; indices may hold symbols. Every assignment of the tile's loops to the axes of
+    the meaning is tried: an axis is one loop, or several that walk all operands as one would (digits of it, wherever
+    they stand), or none where its extent may be 1. Of those that match, one with the innermost loops for the last axes
+    is taken. The operands' scopes, alignment and strides must be as the intrinsic asks, as far as formulas and
+    declarations of buffers tell; a buffer is aligned from now on to what its instructions ask for, as far as its memory
+    allows (`alignment`, by the name of a scope). `intrinsics` and `alignment` come from the Schedule.
 
-    Conditions must be certain in the whole tile; or they bound one axis, which is a loop or several, whose length the instruction takes at run time
-    (`Intrinsic.dynamic`): then that length ends where the condition does, rounded up to what the length must be a multiple of.
+    Conditions must be certain in the whole tile; or they bound one axis, which is a loop or several, whose length the
+    instruction takes at run time (`Intrinsic.dynamic`): then that length ends where the condition does, rounded up to
+    what the length must be a multiple of.
 
-        for i_0 in (n + 7)//8 { for i_1 in 8 { block C(v: n = i_0*8 + i_1) where i_0*8 + i_1 < n { y[v] = x[v] + 1.0f32 } } }
-        → tensorize("i_1", "add_one")
+        for i_0 in (n + 7)//8 { for i_1 in 8 { block C(v: n = i_0*8 + i_1) where i_0*8 + i_1 < n { y[v] = x[v] + 1.0f32
+        } } } → tensorize("i_1", "add_one")
         for i_0 in (n + 7)//8 { block C(v: (n + 7)//8 = i_0) reads(x[v*8 for min(n - v*8, 8)]) writes(y[…]) {
           @add_one(x[v*8], y[v*8], min(n - v*8, 8)) } }
     """
@@ -129,7 +140,8 @@ def tensorize(
 
 @dataclass(frozen=True)
 class _Tile:
-    """What the block's iterators are, over the loops outside and those of the tile, and these but loops of one trip: extent and kind. Outermost first."""
+    """What the block's iterators are, over the loops outside and those of the tile, and these but loops of one trip:
+    extent and kind. Outermost first."""
 
     values: dict[str, Expr]
     variables: dict[str, tuple[int, str]]
@@ -143,15 +155,18 @@ class _Tile:
         return total
 
     def __str__(self) -> str:
-        return ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, (n, kind) in self.variables.items()) or "one step"
+        return (
+            ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, (n, kind) in self.variables.items())
+            or "one step"
+        )
 
 
 @dataclass(frozen=True)
 class _Fitted:
     """An intrinsic at the lengths that an assignment gives it.
 
-    `lengths`: what its code gets; `moving`: how many steps of each loop it computes, of an axis that ends within its last one alone; `padded`: axes of which
-    it computes more than are wanted, and how many are.
+    `lengths`: what its code gets; `moving`: how many steps of each loop it computes, of an axis that ends within its
+    last one alone; `padded`: axes of which it computes more than are wanted, and how many are.
     """
 
     declared: Intrinsic
@@ -177,7 +192,8 @@ class _Match:
 
 
 class _No(Exception):
-    """Why a way to see the tile does not do. The later the check (`depth`), the better it tells the user what is wrong."""
+    """Why a way to see the tile does not do. The later the check (`depth`), the better it tells the user what is
+    wrong."""
 
     def __init__(self, depth: int, why: str, hint: str | None = None) -> None:
         super().__init__(why)
@@ -185,7 +201,9 @@ class _No(Exception):
 
 
 class _Tensorize:
-    def __init__(self, tree: Tree, path: Path, top: int, name: str, intrinsic: Intrinsic, alignment: Callable[[str], int]) -> None:
+    def __init__(
+        self, tree: Tree, path: Path, top: int, name: str, intrinsic: Intrinsic, alignment: Callable[[str], int]
+    ) -> None:
         self.alignment = alignment
         self.tree, self.path, self.name, self.intrinsic = tree, path, name, intrinsic
         self.aligned: dict[str, int] = {}
@@ -207,7 +225,10 @@ class _Tensorize:
         right = ["the meaning", *_wrapped(print_program(meant.program()))]
         width = max(map(len, left))
         where = "\n".join(f"{a:<{width}} | {b}".rstrip() for a, b in zip_longest(left, right, fillvalue=""))
-        what = f"tensorize may not put '{self.intrinsic.name}' in the place of '{self.name}' in program '{self.tree.program.name}'"
+        what = (
+            f"tensorize may not put '{self.intrinsic.name}' in the place of '{self.name}' in program"
+            f" '{self.tree.program.name}'"
+        )
         raise ScheduleError(what, where=where, why=why, hint=hint)
 
     def run(self) -> Program:
@@ -216,9 +237,15 @@ class _Tensorize:
             self.fail(f"block '{b.name}' states what it reads and writes: its body is code already")
         for f in self.nest:
             if f.kind != "serial":
-                self.fail(f"loop '{f.var.name}' is {f.kind}", "the instruction takes the place of its loops: decide about those outside only")
+                self.fail(
+                    f"loop '{f.var.name}' is {f.kind}",
+                    "the instruction takes the place of its loops: decide about those outside only",
+                )
             if int_const(f.extent) is None:
-                self.fail(f"the extent {f.extent} of loop '{f.var.name}' is not constant", f"split it first: split('{f.var.name}', [None, 8])")
+                self.fail(
+                    f"the extent {f.extent} of loop '{f.var.name}' is not constant",
+                    f"split it first: split('{f.var.name}', [None, 8])",
+                )
         self.loops = {**self.outer, **{f.var.name: f.extent for f in self.nest}}
         if not isinstance(b.body, Store) or b.body.predicate is not None:
             self.fail(f"the body of block '{b.name}' is not one store")
@@ -234,14 +261,18 @@ class _Tensorize:
         program = self.tree.replace(self.path, self.opaque(reads, body, init, written, all_of(dict.fromkeys(left))))
         if not self.aligned:
             return program
-        buffers = [*program.params, *(s.buffer for p in self.tree.allocate_paths.values() for s in p[-1:] if isinstance(s, Allocate))]
+        buffers = [
+            *program.params,
+            *(s.buffer for p in self.tree.allocate_paths.values() for s in p[-1:] if isinstance(s, Allocate)),
+        ]
         moved = {x.name: replace(x, align=self.aligned[x.name]) for x in buffers if x.name in self.aligned}
         inputs, outputs = (tuple(moved.get(x.name, x) for x in xs) for xs in (program.inputs, program.outputs))
         return replace(program, inputs=inputs, outputs=outputs, body=replace_buffers(program.body, moved))
 
     # -- the tile
     def asked(self) -> tuple[list[Expr], dict[Expr, set[str]]]:
-        """The block's conditions that do not depend on the tile, and those that it does not decide, with its loops that they speak of."""
+        """The block's conditions that do not depend on the tile, and those that it does not decide, with its loops that
+        they speak of."""
         inside = {f.var.name for f in self.nest if int_const(f.extent) != 1}
         known = conditions(self.path[:-1], self.path[-1])
         bound = {i.var.name: x for i, x in zip(self.block.iters, self.block.bindings)}
@@ -267,14 +298,19 @@ class _Tensorize:
         for i in b.iters:
             for v in free_vars(bindings[i.var.name]).keys() & sizes.keys():
                 if i.kind == "scan" or kinds.setdefault(v, i.kind) != i.kind:
-                    self.fail(f"loop '{v}' drives a {i.kind} iterator" + ("" if i.kind == "scan" else f" and a {kinds[v]} iterator") + f" of '{b.name}'")
+                    self.fail(
+                        f"loop '{v}' drives a {i.kind} iterator"
+                        + ("" if i.kind == "scan" else f" and a {kinds[v]} iterator")
+                        + f" of '{b.name}'"
+                    )
         idle = [v for v in sizes if v not in kinds]
         if idle:
             self.fail(f"loop '{idle[0]}' drives no iterator of '{b.name}'")
         return _Tile(bindings, {v: (sizes[v], kinds[v]) for v in sizes})
 
     def fitted(self, chains: Chains) -> _Fitted:
-        """The intrinsic with the loops' extents for lengths, and the lengths that its code gets: as long as the conditions hold."""
+        """The intrinsic with the loops' extents for lengths, and the lengths that its code gets: as long as the
+        conditions hold."""
         x = self.intrinsic
         sizes, owners = dict(x.least), dict[str, list[str]]()
         for v, extent, _ in x.extents:
@@ -284,7 +320,11 @@ class _Tensorize:
                     sizes[extent.name] = math.prod(self.tile.variables[loop][0] for loop in chains[v.name])
         broken = x.broken(sizes)
         if broken is not None:
-            raise _No(1, f"its lengths would be {', '.join(f'{v} = {n}' for v, n in sizes.items())}: {broken} does not hold", "split the loops")
+            raise _No(
+                1,
+                f"its lengths would be {', '.join(f'{v} = {n}' for v, n in sizes.items())}: {broken} does not hold",
+                "split the loops",
+            )
         lengths: dict[str, Expr] = {v: const(n) for v, n in sizes.items()}
         moving: dict[str, Expr] = {v: const(n) for v, (n, _) in self.tile.variables.items()}
         padded: dict[str, Polynomial] = {}
@@ -298,17 +338,27 @@ class _Tensorize:
             sizes_of = {v: self.tile.variables[v][0] for v in chains[axis]}
             trips = _trips(c, sizes_of)
             if trips is None:
-                raise _No(1, why, f"a length ends where a condition bounds its loops, as one, from above; {_WHOLE.format(self.block.name)}")
+                raise _No(
+                    1,
+                    why,
+                    "a length ends where a condition bounds its loops, as one, from above;"
+                    f" {_WHOLE.format(self.block.name)}",
+                )
             loop = chains[axis][-1]
             multiple = x.multiples.get(length, 1)
             if multiple > 1:
                 if self.tile.variables[loop][1] == "reduce":
-                    hint = f"a sum of more elements than there are needs zeros there: pad_loop the copies of its operands, then '{self.block.name}'"
+                    hint = (
+                        "a sum of more elements than there are needs zeros there: pad_loop the copies of its operands,"
+                        f" then '{self.block.name}'"
+                    )
                     raise _No(1, f"{why}, and '{length}' is a multiple of {multiple}", hint)
                 if axis in padded:
                     # The rounded end is checked against what others store; of two ends the lesser is not known.
                     hint = f"say where loop '{loop}' ends by one condition; {_WHOLE.format(self.block.name)}"
-                    raise _No(1, f"{why}: it is the second that ends '{loop}', whose length is a multiple of {multiple}", hint)
+                    raise _No(
+                        1, f"{why}: it is the second that ends '{loop}', whose length is a multiple of {multiple}", hint
+                    )
                 padded[axis] = trips
                 trips = poly(floordiv(trips.plus(multiple - 1).expr(), multiple)).scale(multiple)
             moving.update(dict.fromkeys(chains[axis], const(1)))
@@ -316,13 +366,22 @@ class _Tensorize:
             shorter[length] = (const(1) + Var(length, dt.int64)) * multiple
         spoken = next((v for v in shorter if v in x.spoken), None)
         if spoken is not None:
-            why = f"a run may have fewer steps than the tile, and the formula of '{x.name}' speaks of the length '{spoken}', which is then another"
+            why = (
+                f"a run may have fewer steps than the tile, and the formula of '{x.name}' speaks of the length"
+                f" '{spoken}', which is then another"
+            )
             raise _No(1, why, "pad_loop makes tiles whole")
         at_most = {v: const(sizes[v] // x.multiples.get(v, 1)) for v in shorter}
         for limit in x.limits if shorter else ():
-            if not certain(clean(substitute(limit, {**{v: const(n) for v, n in sizes.items()}, **shorter}), at_most), at_most):
+            if not certain(
+                clean(substitute(limit, {**{v: const(n) for v, n in sizes.items()}, **shorter}), at_most), at_most
+            ):
                 what = ", ".join(f"'{v}' of up to {sizes[v]}" for v in shorter)
-                raise _No(1, f"a run may have fewer steps than the tile, and of {what} it is not certain that {limit}", "pad_loop makes tiles whole")
+                raise _No(
+                    1,
+                    f"a run may have fewer steps than the tile, and of {what} it is not certain that {limit}",
+                    "pad_loop makes tiles whole",
+                )
         return _Fitted(x, x.at(sizes), chains, lengths, moving, padded)
 
     # -- which code
@@ -336,7 +395,9 @@ class _Tensorize:
             m = self.match(lambda y: y.source.bodies[0])
             return m.regions, m.intrinsic.emit("compute", *m.views, lengths=m.lengths), None, m.written
         start = simplify(reduce.init[0])
-        if b.init is None and not any(isinstance(n, Load) and n.buffer.name == self.store.buffer.name for n in _leaves(self.store.value)):
+        if b.init is None and not any(
+            isinstance(n, Load) and n.buffer.name == self.store.buffer.name for n in _leaves(self.store.value)
+        ):
             m = self.match(lambda y: start, start=True)
             return (), self.code(m, "reset", "it is the start of a sum", *m.views), None, m.written
 
@@ -349,7 +410,11 @@ class _Tensorize:
         held = (*m.regions, m.written)
         if b.init is None:
             return held, self.code(m, "update", "its sum was started elsewhere", *m.views), None, m.written
-        if not isinstance(b.init, Store) or (b.init.buffer, b.init.indices) != (self.store.buffer, self.store.indices) or simplify(b.init.value) != start:
+        if (
+            not isinstance(b.init, Store)
+            or (b.init.buffer, b.init.indices) != (self.store.buffer, self.store.indices)
+            or simplify(b.init.value) != start
+        ):
             self.fail(f"block '{b.name}' starts its sum otherwise than the meaning, which starts from {start}")
         if not self.goes_on():
             return m.regions, m.intrinsic.emit("compute", *m.views, lengths=m.lengths), None, m.written
@@ -358,7 +423,10 @@ class _Tensorize:
 
     def code(self, m: _Match, form: Form, why: str, *views: OperandView | Const) -> Stmt:
         if m.intrinsic.code(form) is None:
-            self.fail(f"'{self.intrinsic.name}' has no code to {form} the result, and block '{self.block.name}' needs it: {why}")
+            self.fail(
+                f"'{self.intrinsic.name}' has no code to {form} the result, and block '{self.block.name}' needs it:"
+                f" {why}"
+            )
         if form == "reset":  # the start has no step of the sum yet
             own = {str(n) for _, n, kind in self.intrinsic.extents if kind != "reduce"}
             known = zip(self.intrinsic.lengths, m.lengths, m.intrinsic.given)
@@ -366,7 +434,8 @@ class _Tensorize:
         return m.intrinsic.emit(form, *views, lengths=m.lengths)
 
     def goes_on(self) -> bool:
-        """Whether the reduction has steps outside the tile. Its first must be at the first step of every loop: that is where the start is stored."""
+        """Whether the reduction has steps outside the tile. Its first must be at the first step of every loop: that is
+        where the start is stored."""
         values = self.tile.values
         reduced = [values[i.var.name] for i in self.block.iters if i.kind == "reduce"]
         outside = {v for x in reduced for v in free_vars(x) if v in self.outer and int_const(self.outer[v]) != 1}
@@ -377,16 +446,23 @@ class _Tensorize:
 
     # -- matching
     def match(self, pattern: Callable[[Intrinsic], Expr], start: bool = False) -> _Match:
-        """The operands in the program, by the first assignment that does. `start`: the pattern is the start of a sum, where the result alone is seen."""
+        """The operands in the program, by the first assignment that does. `start`: the pattern is the start of a sum,
+        where the result alone is seen."""
         tile = self.tile
         known = {**self.outer, **{v: const(n) for v, (n, _) in tile.variables.items()}}
 
         def inside(e: Expr) -> Expr:
-            return simplify(substitute(e, tile.values), ranges(known))  # bare variables too: those of one trip are 0 wherever they stand
+            return simplify(
+                substitute(e, tile.values), ranges(known)
+            )  # bare variables too: those of one trip are 0 wherever they stand
 
         value, place = inside(self.store.value), tuple(inside(i) for i in self.store.indices)
         numbers = [k for k, o in enumerate(self.intrinsic.operands) if o.number]
-        axes = [(v.name, n if isinstance(n, int) else str(n), kind) for v, n, kind in self.intrinsic.extents if not (start and kind == "reduce")]
+        axes = [
+            (v.name, n if isinstance(n, int) else str(n), kind)
+            for v, n, kind in self.intrinsic.extents
+            if not (start and kind == "reduce")
+        ]
         best = _No(0, f"the formula of block '{self.block.name}' is not that of the meaning")
         assigned = False
         steps = _steps([place, *(n.indices for n in _leaves(value) if isinstance(n, Load))], tile.variables)
@@ -404,59 +480,100 @@ class _Tensorize:
             meant = simplify(substitute(pattern(x), ones), ranges({v: const(n) for v, n in fixed}))
             for pairs in _unify(meant, value, (), {id(x.tensors[k]) for k in numbers}):
                 try:
-                    found = _Place(fitted, tile, known, ones, self.alignment).operands(pairs, self.store.buffer, place, start)
-                    self.room(fitted, [Access(n.buffer, n.indices, False, None) for n in _leaves(value) if isinstance(n, Load)], place)
+                    found = _Place(fitted, tile, known, ones, self.alignment).operands(
+                        pairs, self.store.buffer, place, start
+                    )
+                    self.room(
+                        fitted,
+                        [Access(n.buffer, n.indices, False, None) for n in _leaves(value) if isinstance(n, Load)],
+                        place,
+                    )
                     self.aligned.update({v: math.lcm(n, self.aligned.get(v, 1)) for v, n in found.aligned.items()})
                     return found
                 except _No as no:
                     best = max(best, no, key=lambda n: n.depth)
         if not assigned:
             at = self.intrinsic.at(self.intrinsic.least)
-            alike = any(True for _ in _unify(simplify(pattern(at)), value, (), {id(at.tensors[k]) for k in numbers})) or bool(self.intrinsic.lengths)
-            meant_over = ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, n, kind in axes if n != 1) or "one step"
+            alike = any(
+                True for _ in _unify(simplify(pattern(at)), value, (), {id(at.tensors[k]) for k in numbers})
+            ) or bool(self.intrinsic.lengths)
+            meant_over = (
+                ", ".join(f"{v}: {'reduce ' if kind == 'reduce' else ''}{n}" for v, n, kind in axes if n != 1)
+                or "one step"
+            )
             if alike:
                 hint = "name an inner loop" if self.intrinsic.lengths else None
                 best = _No(1, f"the tile runs over {tile}, the meaning over {meant_over}", hint)
         self.fail(best.why, best.hint)
 
     def room(self, fitted: _Fitted, reads: Sequence[Access], place: tuple[Expr, ...]) -> None:
-        """Checks that what is computed beyond what is wanted is read where there is something, and stored where nobody looks."""
+        """Checks that what is computed beyond what is wanted is read where there is something, and stored where nobody
+        looks."""
         if not fitted.padded:
             return
         moving = {**self.outer, **{v: const(n) for v, (n, _) in self.tile.variables.items()}}
         result = Access(self.store.buffer, place, True, None)
-        whole = f"the length of loop '{fitted.chains[next(iter(fitted.padded))][-1]}' is rounded up to a multiple of what the instruction takes"
+        whole = (
+            f"the length of loop '{fitted.chains[next(iter(fitted.padded))][-1]}' is rounded up to a multiple of what"
+            " the instruction takes"
+        )
         for use in (result, *reads):
             inside = zip(use.box(moving), use.buffer.shape)
-            if not all(e is not None and at_least_zero(e[0]) and at_least_zero((poly(n) - e[1]).plus(-1)) for e, n in inside):
-                raise _No(5, f"{whole}, and '{use.buffer.name}' has no room for the whole tile", "cache_read or cache_write into a tile of its own first")
+            if not all(
+                e is not None and at_least_zero(e[0]) and at_least_zero((poly(n) - e[1]).plus(-1)) for e, n in inside
+            ):
+                raise _No(
+                    5,
+                    f"{whole}, and '{use.buffer.name}' has no room for the whole tile",
+                    "cache_read or cache_write into a tile of its own first",
+                )
         name = result.buffer.name
         if name not in self.tree.allocate_paths:
-            raise _No(5, f"{whole}: what it stores beyond must be nobody's, and '{name}' is a parameter", "cache_write first")
+            raise _No(
+                5, f"{whole}: what it stores beyond must be nobody's, and '{name}' is a parameter", "cache_write first"
+            )
         home = self.tree.allocate_paths[name]
         for axis, wanted in fitted.padded.items():
-            # Whoever stores to the buffer stops where the block's condition stops it: so there is nothing beyond that anybody reads.
+            # Whoever stores to the buffer stops where the block's condition stops it: so there is nothing beyond that
+            # anybody reads.
             at = [d for d, i in enumerate(place) if free_vars(i).keys() & set(fitted.chains[axis])]
             end = poly(place[at[0]]) - self.tile.value(fitted.chains[axis]) + wanted if len(at) == 1 else None
             if end is None or end.names() & {*self.tile.variables, *domain(self.path[len(home) :])}:
-                raise _No(5, f"{whole}, and elements of '{name}' beyond the condition may be others of '{self.block.name}'", "cache_write first")
-            other = next((b for b in writers(self.tree, [name]) if b != self.block.name and not self.stops(b, name, at[0], end)), None)
+                raise _No(
+                    5,
+                    f"{whole}, and elements of '{name}' beyond the condition may be others of '{self.block.name}'",
+                    "cache_write first",
+                )
+            other = next(
+                (b for b in writers(self.tree, [name]) if b != self.block.name and not self.stops(b, name, at[0], end)),
+                None,
+            )
             if other is not None:
-                raise _No(5, f"{whole}: what it stores beyond must be nobody's, and '{other}' stores there, too", "cache_write first")
+                raise _No(
+                    5,
+                    f"{whole}: what it stores beyond must be nobody's, and '{other}' stores there, too",
+                    "cache_write first",
+                )
             self.ends[name, at[0]] = end
 
     def stops(self, block: str, buffer: str, d: int, end: Polynomial) -> bool:
-        """Whether another block stores nothing at or beyond an index of dimension `d`; or what its own length was rounded up to, from the same index on."""
+        """Whether another block stores nothing at or beyond an index of dimension `d`; or what its own length was
+        rounded up to, from the same index on."""
         b, path = self.tree.block(block, STEP), self.tree.block_paths[block]
         if b.annotation(f"{ROUNDED}.{buffer}.{d}") == str(end.expr()):
             return True
         shared = next((k for k, (x, y) in enumerate(zip(path, self.path)) if x is not y), len(self.path))
         uses = [a for a in accesses(b, buffer) if a.write]
         moving = domain(path[shared:])
-        return all(a.extents is None and any(at_least_zero((end - most).plus(-1)) for most in a.limits(moving)[d]) for a in uses)
+        return all(
+            a.extents is None and any(at_least_zero((end - most).plus(-1)) for most in a.limits(moving)[d])
+            for a in uses
+        )
 
     # -- the result
-    def opaque(self, reads: tuple[Region, ...], body: Stmt, init: Stmt | None, written: Region, predicate: Expr) -> Block:
+    def opaque(
+        self, reads: tuple[Region, ...], body: Stmt, init: Stmt | None, written: Region, predicate: Expr
+    ) -> Block:
         b = self.block
         kinds: dict[str, str] = {}
         names: dict[str, str] = {}
@@ -466,11 +583,16 @@ class _Tensorize:
                     self.fail(f"loop '{v}' drives a {kinds[v]} and a {i.kind} iterator of '{b.name}'")
                 if i.var.name not in names.values():
                     names.setdefault(v, i.var.name)
-        for s in (body, *([] if init is None else [init])):  # where a length ends may be told by loops that move nothing
+        for s in (
+            body,
+            *([] if init is None else [init]),
+        ):  # where a length ends may be told by loops that move nothing
             for e in (e for x in walk_stmts(s) for e in stmt_exprs(x)):
                 for v in free_vars(e).keys() & self.outer.keys():
                     kinds.setdefault(v, "spatial")
-        fresh: dict[str, Var] = {v: Var(names.get(v) or self.tree.fresh(f"{v}_v"), dt.int64) for v in self.outer if v in kinds}
+        fresh: dict[str, Var] = {
+            v: Var(names.get(v) or self.tree.fresh(f"{v}_v"), dt.int64) for v in self.outer if v in kinds
+        }
         values: dict[str, Expr] = dict(fresh)
         iters, bindings = [], []
         for v, var in fresh.items():
@@ -480,7 +602,14 @@ class _Tensorize:
             iters.append(BlockIter(var, most.expr(), kinds[v]))  # type: ignore[arg-type]
             bindings.append(Var(v, dt.int64))
         if not iters:
-            iters, bindings = [BlockIter(Var(b.iters[0].var.name if b.iters else self.tree.fresh(f"{b.name}_v"), dt.int64), const(1))], [const(0)]  # type: ignore[list-item]
+            iters, bindings = (
+                [
+                    BlockIter(
+                        Var(b.iters[0].var.name if b.iters else self.tree.fresh(f"{b.name}_v"), dt.int64), const(1)
+                    )
+                ],
+                [const(0)],
+            )  # type: ignore[list-item]
         taken = Names.of(self.tree.program)
         taken.used |= self.tree.names
 
@@ -499,7 +628,11 @@ class _Tensorize:
             predicate=predicate,
             reads=tuple(dict.fromkeys(region(r) for r in reads)),
             writes=(region(written),),
-            annotations=(*b.annotations, (ANNOTATION, self.intrinsic.name), *((f"{ROUNDED}.{v}.{d}", str(x.expr())) for (v, d), x in self.ends.items())),
+            annotations=(
+                *b.annotations,
+                (ANNOTATION, self.intrinsic.name),
+                *((f"{ROUNDED}.{v}.{d}", str(x.expr())) for (v, d), x in self.ends.items()),
+            ),
         )
 
 
@@ -508,7 +641,14 @@ def _wrapped(text: str, width: int = 76) -> list[str]:
     result = []
     for line in text.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()))
-        result += wrap(line, width, subsequent_indent=indent + "    ", break_long_words=False, break_on_hyphens=False, drop_whitespace=True) or [""]
+        result += wrap(
+            line,
+            width,
+            subsequent_indent=indent + "    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        ) or [""]
     return result
 
 
@@ -521,8 +661,8 @@ def _leaves(e: Expr) -> Iterator[Expr]:
 
 
 def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...], numbers: Container[int]) -> Iterator[tuple[Pair, ...]]:
-    """Every way in which the formula `e` is `p` with elements of buffers (constants, of tensors in `numbers`) in the place of reads, and indices in the
-    place of axes.
+    """Every way in which the formula `e` is `p` with elements of buffers (constants, of tensors in `numbers`) in the
+    place of reads, and indices in the place of axes.
     """
     if p.dtype != e.dtype:
         return
@@ -534,7 +674,9 @@ def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...], numbers: Container[int]) -
     elif isinstance(p, Const):
         if p == e:
             yield pairs
-    elif type(p) is type(e) and len(p.children()) == len(e.children()) and not (isinstance(p, Call) and p.name != e.name):  # type: ignore[attr-defined]
+    elif (
+        type(p) is type(e) and len(p.children()) == len(e.children()) and not (isinstance(p, Call) and p.name != e.name)
+    ):  # type: ignore[attr-defined]
         swaps = isinstance(p, _COMMUTATIVE) or (isinstance(p, (Min, Max)) and p.dtype.is_integer)
         for order in [e.children(), e.children()[::-1]] if swaps else [e.children()]:
             found = iter([pairs])
@@ -567,7 +709,12 @@ class _Digits:
         apart: loops that are like no other, as more than places depends on them.
     """
 
-    def __init__(self, variables: Mapping[str, tuple[int, str]], steps: Mapping[str, tuple[Polynomial, ...] | None], apart: Container[str]) -> None:
+    def __init__(
+        self,
+        variables: Mapping[str, tuple[int, str]],
+        steps: Mapping[str, tuple[Polynomial, ...] | None],
+        apart: Container[str],
+    ) -> None:
         self.steps = steps
         self.sizes = {v: n for v, (n, _) in variables.items()}
         alone = {v for v in variables if v in apart or steps[v] is None}
@@ -576,7 +723,10 @@ class _Digits:
         groups: list[str] = []
         self.group: dict[str, str] = {}
         for v, x in variables.items():
-            like = next((u for u in groups if v not in alone and u not in alone and (x, steps[v]) == (variables[u], steps[u])), v)
+            like = next(
+                (u for u in groups if v not in alone and u not in alone and (x, steps[v]) == (variables[u], steps[u])),
+                v,
+            )
             groups += [v] if like == v else []
             self.group[v] = like
         self.rank = {v: k for k, v in enumerate(groups)}
@@ -589,11 +739,14 @@ class _Digits:
         return list(found.values())
 
     def follow(self, outer: str, inner: str) -> bool:
-        """Whether a step of the first moves every access as far as all steps of the second: they are two digits of one axis."""
+        """Whether a step of the first moves every access as far as all steps of the second: they are two digits of one
+        axis."""
         if outer in self.still and inner in self.still:
             return self.rank[self.group[outer]] <= self.rank[self.group[inner]]  # in any order: one will do
         mine, other = self.steps[outer], self.steps[inner]
-        return mine is not None and other is not None and all(p == q.scale(self.sizes[inner]) for p, q in zip(mine, other))
+        return (
+            mine is not None and other is not None and all(p == q.scale(self.sizes[inner]) for p, q in zip(mine, other))
+        )
 
 
 def _assign(
@@ -602,9 +755,9 @@ def _assign(
     digits: _Digits,
     sizes: Mapping[str, int],
 ) -> Iterator[dict[str, tuple[str, ...]]]:
-    """Every way to make each axis up of loops of the tile, of its kind, none left over; of loops that are alike in one order. An axis has an extent, or the
-    name of a length, which is the same wherever it stands (`sizes`). The innermost loops are tried for the last axes first; an axis of one loop before one
-    of several or none.
+    """Every way to make each axis up of loops of the tile, of its kind, none left over; of loops that are alike in one
+    order. An axis has an extent, or the name of a length, which is the same wherever it stands (`sizes`). The innermost
+    loops are tried for the last axes first; an axis of one loop before one of several or none.
     """
     if not axes:
         if not variables:
@@ -625,16 +778,20 @@ def _chains(loops: Sequence[str], digits: _Digits, wanted: int | None) -> Iterat
     while found:
         found = [(c, n) for c, n in found if wanted is None or wanted % n == 0]
         yield from (c for c, n in found if wanted is None or n == wanted)
-        more = ((c, n, v) for c, n in found for v in digits.first(v for v in loops if v not in c) if digits.follow(v, c[0]))
+        more = (
+            (c, n, v) for c, n in found for v in digits.first(v for v in loops if v not in c) if digits.follow(v, c[0])
+        )
         found = [((v, *c), n * digits.sizes[v]) for c, n, v in more]
     if wanted is None or wanted == 1:
         yield ()
 
 
 def _trips(condition: Expr, chain: Mapping[str, int]) -> Polynomial | None:
-    """How many steps of an axis come before the condition fails, which may be none or less, or more than there are; None if it is no such condition.
+    """How many steps of an axis come before the condition fails, which may be none or less, or more than there are;
+    None if it is no such condition.
 
-    `chain`: its loops and their extents. A condition may speak of the outer ones alone: each of their steps is as many of the axis as the others have.
+    `chain`: its loops and their extents. A condition may speak of the outer ones alone: each of their steps is as many
+    of the axis as the others have.
     """
     goals = slack(condition)
     if goals is None or len(goals) != 1:
@@ -660,7 +817,14 @@ def _trips(condition: Expr, chain: Mapping[str, int]) -> Polynomial | None:
 class _Place:
     """An assignment of the tile's variables to axes, followed through the operands."""
 
-    def __init__(self, fitted: _Fitted, tile: _Tile, known: Mapping[str, Expr], ones: Mapping[str, Expr], alignment: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        fitted: _Fitted,
+        tile: _Tile,
+        known: Mapping[str, Expr],
+        ones: Mapping[str, Expr],
+        alignment: Callable[[str], int],
+    ) -> None:
         self.alignment = alignment
         self.aligned: dict[str, int] = {}
         self.fitted, self.intrinsic, self.tile, self.known, self.ones = fitted, fitted.intrinsic, tile, known, ones
@@ -674,10 +838,16 @@ class _Place:
             if isinstance(p, Var) and poly(e) != self.values.get(p.name, poly(p)):
                 raise _No(2, f"the value uses {e} where the meaning has '{p.name}'")
         for p, e in pairs:
-            if isinstance(p, Read) and p.tensor is x.held and not (isinstance(e, Load) and (e.buffer, e.indices) == (result, place)):
+            if (
+                isinstance(p, Read)
+                and p.tensor is x.held
+                and not (isinstance(e, Load) and (e.buffer, e.indices) == (result, place))
+            ):
                 raise _No(2, f"the sum does not go on from what it stores to: it reads {e}")
         own = Read(x.meaning, x.source.axes)
-        accesses: list[list[tuple[Read, Load | Const]]] = [[(p, e) for p, e in pairs if isinstance(p, Read) and p.tensor is t] for t in x.tensors[:-1]]  # type: ignore[misc]
+        accesses: list[list[tuple[Read, Load | Const]]] = [
+            [(p, e) for p, e in pairs if isinstance(p, Read) and p.tensor is t] for t in x.tensors[:-1]
+        ]  # type: ignore[misc]
         accesses.append([(own, Load(result, place))])
         views: list[OperandView | Const] = []
         regions: list[list[Region]] = []
@@ -687,7 +857,11 @@ class _Place:
             views.append(self.view(k, found))
             regions.append([self.region(e, self.fitted.moving) for _, e in found if isinstance(e, Load)])
         if any(isinstance(v, OperandView) and v.buffer.name == result.name for v in views[:-1]):
-            raise _No(3, f"it reads and writes '{result.name}', which the code would overwrite while it reads", "cache_read or cache_write first")
+            raise _No(
+                3,
+                f"it reads and writes '{result.name}', which the code would overwrite while it reads",
+                "cache_read or cache_write first",
+            )
         moving: dict[str, Expr] = {v: const(n) for v, (n, _) in self.tile.variables.items()}
         if not Access(result, place, True, None).fills(moving):
             raise _No(3, f"the tile of '{result.name}' has gaps: what is written could not be said")
@@ -702,7 +876,9 @@ class _Place:
             if isinstance(view, OperandView):
                 self.check(k, view)
         lengths = tuple(self.fitted.lengths[v] for v in self.fitted.declared.lengths)
-        return _Match(x, tuple(views), tuple(r for rs in regions[:-1] for r in rs), regions[-1][0], lengths, self.aligned)
+        return _Match(
+            x, tuple(views), tuple(r for rs in regions[:-1] for r in rs), regions[-1][0], lengths, self.aligned
+        )
 
     def view(self, k: int, found: Sequence[tuple[Read, Load | Const]]) -> OperandView | Const:
         operand, tensor = self.intrinsic.operands[k], self.intrinsic.tensors[k]
@@ -717,14 +893,18 @@ class _Place:
             raise _No(2, f"what stands for operand '{operand.name}' is not one tile of one buffer")
         return OperandView(operand, buffer, indices, steps)
 
-    def place(self, operand: Operand, rank: int, read: Read, load: Load) -> tuple[Buffer, tuple[Expr, ...], tuple[tuple[Expr, ...], ...]]:
+    def place(
+        self, operand: Operand, rank: int, read: Read, load: Load
+    ) -> tuple[Buffer, tuple[Expr, ...], tuple[tuple[Expr, ...], ...]]:
         """Where the operand begins and what a step along each of its dimensions moves, by one access."""
         meant = [poly(substitute(i, self.ones)) for i in read.indices]
         parts: list[tuple[Polynomial, dict[str, int]]] = []
         for p in meant:
             split = p.split_variables(self.names)
             if split is None or split[0].value is None or any(c.value is None for c in split[1].values()):
-                raise _No(2, f"the meaning reads '{operand.name}' at {p.expr()}, which is no sum of axes times constants")
+                raise _No(
+                    2, f"the meaning reads '{operand.name}' at {p.expr()}, which is no sum of axes times constants"
+                )
             parts.append((split[0], {v: int(c.value or 0) for v, c in split[1].items()}))
         factors = [f for _, f in parts]
         actual: list[tuple[Polynomial, dict[str, Polynomial]]] = []
@@ -744,7 +924,11 @@ class _Place:
                 c = factors[d][own[0]] if own else 1
                 found = moved.divided(c)
                 if found is None:
-                    raise _No(2, f"'{operand.name}' moves by {moved.expr()} in '{load.buffer.name}', which is no multiple of {c}")
+                    raise _No(
+                        2,
+                        f"'{operand.name}' moves by {moved.expr()} in '{load.buffer.name}', which is no multiple"
+                        f" of {c}",
+                    )
                 step.append(found)
             steps.append(step)
         base = []
@@ -754,7 +938,11 @@ class _Place:
                 for d in range(rank):
                     wanted = wanted + steps[d][b].scale(factors[d].get(axis, 0))
                 if linear.get(v, ZERO) != wanted:
-                    raise _No(2, f"operand '{operand.name}' does not lie in '{load.buffer.name}' as the meaning reads it: {load} is not {read}")
+                    raise _No(
+                        2,
+                        f"operand '{operand.name}' does not lie in '{load.buffer.name}' as the meaning reads it: {load}"
+                        f" is not {read}",
+                    )
             first = rest
             for d, (constant, _) in enumerate(parts):
                 first = first - steps[d][b].scale(constant.constant)
@@ -777,19 +965,33 @@ class _Place:
         operand, tensor, b = view.operand, self.intrinsic.tensors[k], view.buffer
         if operand.scopes and b.scope not in operand.scopes:
             wanted = " or ".join(f"'{s}'" for s in operand.scopes)
-            hint = f"cache_read it into {wanted}" if k < len(self.intrinsic.operands) - 1 else f"cache_write or set_scope to {wanted}"
+            hint = (
+                f"cache_read it into {wanted}"
+                if k < len(self.intrinsic.operands) - 1
+                else f"cache_write or set_scope to {wanted}"
+            )
             raise _No(5, f"operand '{operand.name}' must lie in scope {wanted}, '{b.name}' lies in '{b.scope}'", hint)
         asked = operand.strides or self.intrinsic.dense(k)
         open_ends = {v for v, n in self.fitted.lengths.items() if not isinstance(n, Const)}
         for d, n in enumerate(tensor.shape):
             later = [str(x) for x in self.fitted.declared.tensors[k].shape[d + 1 :] if str(x) in open_ends]
             if operand.strides is None and later and n != 1:
-                why = f"operand '{operand.name}' has no gaps, so its rows are as far apart as '{later[0]}' is long, which only a run knows"
-                raise _No(4, why, f"an instruction that takes the distance of rows says so: Operand('{operand.name}', strides=(None, 1))")
+                why = (
+                    f"operand '{operand.name}' has no gaps, so its rows are as far apart as '{later[0]}' is long, which"
+                    " only a run knows"
+                )
+                raise _No(
+                    4,
+                    why,
+                    f"an instruction that takes the distance of rows says so: Operand('{operand.name}',"
+                    " strides=(None, 1))",
+                )
         for d, (want, have) in enumerate(zip(asked, view.strides)):
             stride = poly(clean(have, self.known))
             if want is not None and tensor.shape[d] != 1 and stride.value != want:
-                why = f"dimension {d} of operand '{operand.name}' has stride {want}, in '{b.name}' it is {stride.expr()}"
+                why = (
+                    f"dimension {d} of operand '{operand.name}' has stride {want}, in '{b.name}' it is {stride.expr()}"
+                )
                 raise _No(4, why, "copy the tile: cache_read (or cache_write), then compact_buffer")
         first: Expr = const(0)
         for i, n in zip(view.indices, b.shape):
@@ -800,12 +1002,21 @@ class _Place:
         if sure and b.align % operand.align:
             self.aligned[b.name] = math.lcm(self.aligned.get(b.name, b.align), operand.align)
         if operand.align > 1 and not sure:
-            why = f"operand '{operand.name}' must be aligned to {operand.align} bytes; '{b.name}' is aligned to {b.align}, its first element is {first}"
+            why = (
+                f"operand '{operand.name}' must be aligned to {operand.align} bytes; '{b.name}' is aligned to"
+                f" {b.align}, its first element is {first}"
+            )
             hint = "copy the tile, or pad the rows of the buffer: compact_buffer(…, align=…)"
-            declare = f"a machine whose memory '{b.scope}' can be aligned so declares Scope('{b.scope}', align={operand.align})"
+            declare = (
+                f"a machine whose memory '{b.scope}' can be aligned so declares Scope('{b.scope}',"
+                f" align={operand.align})"
+            )
             raise _No(5, why, hint if can else f"{hint}; {declare}")
         for d, (want, have) in enumerate(zip(asked, view.strides)):
             step = poly(clean(have, self.known))
             if want is None and tensor.shape[d] != 1 and any(c * size % operand.align for c in step.terms.values()):
-                why = f"rows of operand '{operand.name}' must be aligned to {operand.align} bytes; in '{b.name}' they are {step.expr()} elements apart"
+                why = (
+                    f"rows of operand '{operand.name}' must be aligned to {operand.align} bytes; in '{b.name}' they are"
+                    f" {step.expr()} elements apart"
+                )
                 raise _No(5, why, "pad the rows of the buffer: compact_buffer(…, align=…)")

@@ -16,4 +16,14 @@ from weft_llvm.schedules.winograd import WinogradRule
 
 def rules() -> list[Rule]:
     """Every rule of the target; the cheapest offer wins."""
-    return [AttentionRule(), WinogradRule(), DotRule(), ContractionRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), ElementwiseRule(), FallbackRule()]
+    return [
+        AttentionRule(),
+        WinogradRule(),
+        DotRule(),
+        ContractionRule(),
+        RowwiseRule(),
+        RecurrenceRule(),
+        ReductionRule(),
+        ElementwiseRule(),
+        FallbackRule(),
+    ]

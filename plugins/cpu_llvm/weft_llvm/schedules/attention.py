@@ -1,9 +1,11 @@
-"""Attention as one kernel: per tile of queries the scores, their softmax and the weighted sum of values, with no score leaving the second cache.
+"""Attention as one kernel: per tile of queries the scores, their softmax and the weighted sum of values, with no score
+leaving the second cache.
 
-Everything is computed under the loop over tiles of queries of the second product: the scores of a tile against all keys, in register tiles whose
-epilogue scales and masks; the softmax on the tile's rows; the second product in register tiles whose epilogue divides by the rows' sums and stores
-where the group's output wants it. Keys (and values) that the group stores in panels are packed before, once for all tiles. Tiling over queries is
-FlashAttention's (Dao et al., 2022); keys are not tiled, as rows of scores fit into a core's second cache, so that no running maximum is needed.
+Everything is computed under the loop over tiles of queries of the second product: the scores of a tile against all
+keys, in register tiles whose epilogue scales and masks; the softmax on the tile's rows; the second product in register
+tiles whose epilogue divides by the rows' sums and stores where the group's output wants it. Keys (and values) that the
+group stores in panels are packed before, once for all tiles. Tiling over queries is FlashAttention's (Dao et al.,
+2022); keys are not tiled, as rows of scores fit into a core's second cache, so that no running maximum is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from weft.expr.nodes import FloorDiv, FloorMod, free_vars
 from weft.loop.nodes import int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.attention import PACKED, Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
+from weft.scheduling.attention import (
+    PACKED,
+    Parts,
+    TiledAttention,
+    find_parts,
+    inline_formulas,
+    move_results,
+    tail_loops,
+)
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
 from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise, worth_forking
@@ -29,7 +39,8 @@ UNKNOWN_KEYS = 2048
 """What a symbolic number of keys is taken for: the scores of a tile stay in the second cache up to so many."""
 
 STREAM_ROWS, STREAM_SUMS = 8, 4
-"""Of a product of few rows: rows of the right operand that pass together, and vectors of sums in registers meanwhile."""
+"""Of a product of few rows: rows of the right operand that pass together, and vectors of sums in registers
+meanwhile."""
 
 
 class AttentionRule(TiledAttention):
@@ -106,7 +117,8 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
 def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
     """Register tiles of a product under the loop `around`, with the block `tail` that takes the tile out of them.
 
-    Panels of columns stand outside rows: a panel stays in the first cache while all rows of the tile of queries pass. False if no loop gives lanes.
+    Panels of columns stand outside rows: a panel stays in the first cache while all rows of the tile of queries pass.
+    False if no loop gives lanes.
     """
     block = s.block(name)
     dtype = access.target(block).buffer.dtype
@@ -162,11 +174,16 @@ def few_rows(s: Schedule, name: str, around: str, machine: Machine) -> bool:
     inner = view.loops[view.loops.index(around) + 1 :]
     rows = [x for x in inner if view.kinds.get(x) == "spatial" and x != roles.vector and view.extent(x) > 1]
     packed = any(isinstance(i, (FloorDiv, FloorMod)) for x in access.loads(s.block(name)) for i in x.indices)
-    return not packed and rows in ([], [roles.row]) and (not rows or (view.extents[rows[0]] or machine.vector_registers) <= machine.vector_registers // 2)
+    return (
+        not packed
+        and rows in ([], [roles.row])
+        and (not rows or (view.extents[rows[0]] or machine.vector_registers) <= machine.vector_registers // 2)
+    )
 
 
 def stream_product(s: Schedule, name: str, around: str, machine: Machine) -> None:
-    """A product of few rows, as fast as its right operand comes from memory: a few of its rows at a time, each from end to end, the sums in the first cache."""
+    """A product of few rows, as fast as its right operand comes from memory: a few of its rows at a time, each from end
+    to end, the sums in the first cache."""
     roles, view = find_roles(s, name), access.LoopView.of(s, name)
     assert roles is not None
     lanes = machine.lanes(view.store.buffer.dtype)
@@ -187,10 +204,12 @@ def stream_product(s: Schedule, name: str, around: str, machine: Machine) -> Non
 
 
 def tile_dots(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
-    """Register tiles of a product whose right operand is contiguous along the sum, read once, as it lies: lanes are partial sums, added up at the end.
+    """Register tiles of a product whose right operand is contiguous along the sum, read once, as it lies: lanes are
+    partial sums, added up at the end.
 
-    A tile is one column, so that memory is read from one end to the other: four columns side by side took a tenth longer, eight a third. The block
-    `tail` takes the results. False if that operand is not so, or the sum is shorter than a vector.
+    A tile is one column, so that memory is read from one end to the other: four columns side by side took a tenth
+    longer, eight a third. The block `tail` takes the results. False if that operand is not so, or the sum is shorter
+    than a vector.
     """
     view = access.LoopView.of(s, name)
     lanes = machine.lanes(view.store.buffer.dtype)
@@ -199,7 +218,12 @@ def tile_dots(s: Schedule, name: str, tail: str, around: str, machine: Machine) 
     spatial = [x for x in inner if x not in reduce and view.extent(x) > 1]
     column = next((x for x in reversed(spatial) if view.stride(view.store, x) == 1), None)
     loads = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
-    if len(reduce) != 1 or column is None or view.extent(reduce[0]) < lanes or any(view.stride(x, reduce[0]) != 1 for x in loads):
+    if (
+        len(reduce) != 1
+        or column is None
+        or view.extent(reduce[0]) < lanes
+        or any(view.stride(x, reduce[0]) != 1 for x in loads)
+    ):
         return False
     right = [x for x in loads if view.stride(x, column) != 0]
     if len(right) != 1:
@@ -251,7 +275,9 @@ def finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
     inner = loops[loops.index(at) + 1 :]
     view = access.LoopView.of(s, tail)
     tiles = [x for x in view.loads if x.buffer.scope == "register"]
-    lane_loops = [x for x in inner if view.stride(view.store, x) == 1 and all(view.stride(t, x) in (0, 1) for t in tiles)]
+    lane_loops = [
+        x for x in inner if view.stride(view.store, x) == 1 and all(view.stride(t, x) in (0, 1) for t in tiles)
+    ]
     for x in inner:
         n = int_const(s.loop(x).extent)
         if lane_loops and x == lane_loops[-1]:
@@ -264,11 +290,14 @@ def finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
             s.unroll(x)
 
 
-def choose_height(rows: int, whole: bool, columns: Iterable[int], vectors: int, machine: Machine, dtype: DType) -> tuple[float, Tile]:
+def choose_height(
+    rows: int, whole: bool, columns: Iterable[int], vectors: int, machine: Machine, dtype: DType
+) -> tuple[float, Tile]:
     """Cycles of one reduction step over all of a tile of queries, and the register tile that needs least.
 
     Args:
-        rows: queries of the tile; a register tile's rows divide them unless they are `whole`, all queries that there are.
+        rows: queries of the tile; a register tile's rows divide them unless they are `whole`, all queries that there
+        are.
     """
     best: tuple[float, int, Tile] | None = None
     for c in columns:
@@ -286,8 +315,8 @@ def choose_height(rows: int, whole: bool, columns: Iterable[int], vectors: int, 
 
 
 def choose_rows(s: Schedule, parts: Parts, row: str, machine: Machine) -> int:
-    """Queries of a tile: the fewer the more often keys and values are streamed, the more the sooner scores leave the second cache; all of them where
-    that is few, as tiles that are not whole cost as much as whole ones."""
+    """Queries of a tile: the fewer the more often keys and values are streamed, the more the sooner scores leave the
+    second cache; all of them where that is few, as tiles that are not whole cost as much as whole ones."""
     store = access.target(s.block(parts.exps)).buffer
     dtype, keys = store.dtype, int_const(store.shape[-1]) or UNKNOWN_KEYS
     n = int_const(s.loop(row).extent)

@@ -1,8 +1,9 @@
 """Matrix products and convolutions: register tiles over two output loops, the reduction innermost but for the tile.
 
-One plan serves all of them. The vector loop is the output's contiguous one along which an operand is contiguous too; the column loop
-gives more vectors of the same operand row; the row loop is one along which the other operand moves and the vector operand does not.
-What follows the contraction in its group is computed on the tile before it leaves the registers.
+One plan serves all of them. The vector loop is the output's contiguous one along which an operand is contiguous too;
+the column loop gives more vectors of the same operand row; the row loop is one along which the other operand moves and
+the vector operand does not. What follows the contraction in its group is computed on the tile before it leaves the
+registers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from weft_llvm.schedules.tiles import DOT_COLUMNS, Tile, Window, choose_dot_tile
 MOST_PARTS = 8
 """Parts that rows are cut into for the sake of their last tiles, at most."""
 LEAST_PANELS = 4
-"""Panels per core from which on rows are cut into parts: cores share out panels then, and each part's last tile is known when compiled."""
+"""Panels per core from which on rows are cut into parts: cores share out panels then, and each part's last tile is
+known when compiled."""
 MOST_COLUMNS = 8
 """Vectors side by side in a tile, at most."""
 PANEL_VECTORS = 2
@@ -39,9 +41,11 @@ MOST_TAPS = 7
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 FAR, FEW_ROWS = 0.25, 7
-"""The part of the last cache beyond which an operand is taken to come from memory; rows up to which one from there is used as it lies."""
+"""The part of the last cache beyond which an operand is taken to come from memory; rows up to which one from there is
+used as it lies."""
 SHORT_SUM, PAGE = 32, 4096
-"""Steps of a sum up to which writing its results counts; bytes between rows from which on each of them is a stream of its own."""
+"""Steps of a sum up to which writing its results counts; bytes between rows from which on each of them is a stream of
+its own."""
 REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
 UNROLLED_STEPS = 64
@@ -50,7 +54,8 @@ UNROLLED_STEPS = 64
 
 @dataclass(frozen=True)
 class Roles:
-    """Loops of a contraction by name: `vector` gives the lanes, `column` more vectors of the same row, `row` the rows (None if there is none)."""
+    """Loops of a contraction by name: `vector` gives the lanes, `column` more vectors of the same row, `row` the rows
+    (None if there is none)."""
 
     vector: str
     column: str | None
@@ -58,7 +63,8 @@ class Roles:
 
 
 def split_panels(s: Schedule, name: str, pad: bool = False) -> None:
-    """Splits the loops along which an operand is stored in panels or goes by groups, so that inside and outside of one are loops of their own.
+    """Splits the loops along which an operand is stored in panels or goes by groups, so that inside and outside of one
+    are loops of their own.
 
     `pad`: the last panel is computed whole, zeros and all; its result must be in a buffer of its own.
     """
@@ -66,7 +72,11 @@ def split_panels(s: Schedule, name: str, pad: bool = False) -> None:
     factors: dict[str, int] = {}
     for x in access.loads(block):
         for part in (p for index in x.indices for p in walk(index)):
-            if isinstance(part, (FloorDiv, FloorMod)) and isinstance(part.a, Var) and (c := int_const(part.b)) is not None:
+            if (
+                isinstance(part, (FloorDiv, FloorMod))
+                and isinstance(part.a, Var)
+                and (c := int_const(part.b)) is not None
+            ):
                 factors[part.a.name] = c
     for i, binding in zip(block.iters, block.bindings):
         if i.var.name not in factors or not isinstance(binding, Var):
@@ -82,13 +92,18 @@ def inline_moves(s: Schedule, name: str) -> None:
     """What only moves an operand is done as it is read."""
     for producer in s.producers(name):
         block = s.block(producer)
-        if len(list(access.stores(block))) == 1 and isinstance(access.target(block).value, Load) and s.consumers(producer) == [name]:
+        if (
+            len(list(access.stores(block))) == 1
+            and isinstance(access.target(block).value, Load)
+            and s.consumers(producer) == [name]
+        ):
             with suppress(ScheduleError):
                 s.compute_inline(producer)
 
 
 def find_roles(s: Schedule, name: str, step: int = 1) -> Roles | None:
-    """Which spatial loops of a contraction become lanes, columns and rows of the register tile; None if no loop gives lanes.
+    """Which spatial loops of a contraction become lanes, columns and rows of the register tile; None if no loop gives
+    lanes.
 
     `step`: elements of the vector operand from one lane to the next.
     """
@@ -99,7 +114,12 @@ def find_roles(s: Schedule, name: str, step: int = 1) -> Roles | None:
     vector = None
     for x in reversed(spatial):
         n = view.extent(x)
-        if view.stride(store, x) == 1 and n > 1 and any(view.stride(o, x) == step for o in operands) and all(view.stride(o, x) in (0, step) for o in operands):
+        if (
+            view.stride(store, x) == 1
+            and n > 1
+            and any(view.stride(o, x) == step for o in operands)
+            and all(view.stride(o, x) in (0, step) for o in operands)
+        ):
             vector = x
             break
     if vector is None:
@@ -107,11 +127,17 @@ def find_roles(s: Schedule, name: str, step: int = 1) -> Roles | None:
     wide = [o for o in operands if view.stride(o, vector) == step]
     narrow = [o for o in operands if view.stride(o, vector) == 0]
     others = [x for x in spatial if x != vector and view.extent(x) > 1]
-    rows = [x for x in others if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
+    rows = [
+        x for x in others if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)
+    ]
     if not rows and not narrow:
         # Depthwise: every operand moves along the lanes; a tile still reuses the weights along a spatial loop.
         rows = [x for x in others if any(view.stride(o, x) == 0 for o in wide)]
-    columns = [x for x in others if narrow and any(view.stride(o, x) != 0 for o in wide) and all(view.stride(o, x) == 0 for o in narrow)]
+    columns = [
+        x
+        for x in others
+        if narrow and any(view.stride(o, x) != 0 for o in wide) and all(view.stride(o, x) == 0 for o in narrow)
+    ]
     return Roles(vector, columns[-1] if columns else None, rows[-1] if rows else None)
 
 
@@ -168,7 +194,8 @@ def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
 
 
 def dots_pay(s: Schedule, name: str, packing: Packing, machine: Machine) -> bool:
-    """Whether an operand that is contiguous along the reduction is read as it lies, results being added up across lanes, rather than copied into panels."""
+    """Whether an operand that is contiguous along the reduction is read as it lies, results being added up across
+    lanes, rather than copied into panels."""
     view = access.LoopView.of(s, name)
     dtype, columns = view.store.buffer.dtype, view.extent(packing.loop)
     dots, _ = choose_dot_tile(packing.rows, columns, packing.depth, machine, dtype)
@@ -179,7 +206,8 @@ def dots_pay(s: Schedule, name: str, packing: Packing, machine: Machine) -> bool
 
 
 def schedule_dots(s: Schedule, name: str, tail: str, machine: Machine) -> None:
-    """Few rows by an operand that is contiguous along the reduction, which is read once, as it lies: the lanes are partial sums, added up at the end."""
+    """Few rows by an operand that is contiguous along the reduction, which is read once, as it lies: the lanes are
+    partial sums, added up at the end."""
     view = access.LoopView.of(s, name)
     dtype = view.store.buffer.dtype
     lanes = machine.lanes(dtype)
@@ -225,7 +253,8 @@ def schedule_dots(s: Schedule, name: str, tail: str, machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Packing:
-    """An operand that is copied into panels before it is used: its dimensions in the order of the copy, the last one cut into panels of `width`."""
+    """An operand that is copied into panels before it is used: its dimensions in the order of the copy, the last one
+    cut into panels of `width`."""
 
     buffer: str
     order: tuple[int, ...]
@@ -239,9 +268,9 @@ class Packing:
 def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     """Whether and how the operand that gives the lanes should be copied into panels; None if it is used as it lies.
 
-    The copy pays where several row tiles read it again (rows of a wide matrix are far apart: a page and a cache set for each step of the
-    reduction), where long vectors come from memory (a copy has more lines on their way than a tile), and always where the operand is
-    contiguous along the reduction, not along the output's rows.
+    The copy pays where several row tiles read it again (rows of a wide matrix are far apart: a page and a cache set for
+    each step of the reduction), where long vectors come from memory (a copy has more lines on their way than a tile),
+    and always where the operand is contiguous along the reduction, not along the output's rows.
     """
     view = access.LoopView.of(s, name)
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
@@ -251,7 +280,11 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     if vector is None or len(operands) != 2 or len(reduce) != 1 or view.conditions:
         return None
     wide = [o for o in operands if view.stride(o, vector) != 0]
-    if len(wide) != 1 or len({o.buffer.name for o in operands}) != 2 or not all(isinstance(i, Var) for i in wide[0].indices):
+    if (
+        len(wide) != 1
+        or len({o.buffer.name for o in operands}) != 2
+        or not all(isinstance(i, Var) for i in wide[0].indices)
+    ):
         return None
     (operand,) = wide
     (narrow,) = [o for o in operands if o is not operand]
@@ -273,7 +306,15 @@ def find_packing(s: Schedule, name: str, machine: Machine) -> Packing | None:
     if transposed and view.stride(operand, reduce[0]) != 1:
         return None
     inner = [names.index(reduce[0]), names.index(vector)]
-    return Packing(operand.buffer.name, (*(d for d in range(len(names)) if d not in inner), *inner), vector, width, rows, view.extent(reduce[0]), transposed)
+    return Packing(
+        operand.buffer.name,
+        (*(d for d in range(len(names)) if d not in inner), *inner),
+        vector,
+        width,
+        rows,
+        view.extent(reduce[0]),
+        transposed,
+    )
 
 
 def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
@@ -288,8 +329,17 @@ def pack_operand(s: Schedule, name: str, packing: Packing) -> str:
     return copy
 
 
-def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: str | None = None, part: bool = False, instruction: Dot | None = None) -> None:
-    """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of them.
+def schedule_tile(
+    s: Schedule,
+    name: str,
+    tail: str,
+    machine: Machine,
+    packed: str | None = None,
+    part: bool = False,
+    instruction: Dot | None = None,
+) -> None:
+    """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of
+    them.
 
     `packed`: the block that copies an operand into panels; each column of tiles copies its own.
     `part`: of something larger, which orders the outer loops and decides which of them run in parallel.
@@ -314,8 +364,15 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     if instruction is not None and (int_const(s.loop(roles.vector).extent) or 0) % lanes:
         s.pad_loop(name, roles.vector, lanes)  # a panel that is not full
     view = access.LoopView.of(s, name)
-    reduce = [x for x in _reduction_order(view) if x not in products] or steps  # of a sum of one step the loop of one trip
-    if instruction is not None and not instruction.adds and len(reduce) > 1 and view.extent(reduce[-1]) < view.extent(reduce[-2]):
+    reduce = [
+        x for x in _reduction_order(view) if x not in products
+    ] or steps  # of a sum of one step the loop of one trip
+    if (
+        instruction is not None
+        and not instruction.adds
+        and len(reduce) > 1
+        and view.extent(reduce[-1]) < view.extent(reduce[-2])
+    ):
         reduce[-2:] = reversed(reduce[-2:])  # steps are not unrolled (see below): the innermost loop should be long
     outer = [x for x in view.loops if view.kinds.get(x) == "spatial" and x not in (roles.row, roles.vector)]
     row_loop, vector_loop, column_loop = roles.row, roles.vector, None
@@ -335,13 +392,15 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
     width = int_const(s.loop(vector_loop).extent)
     panel = width is not None and (width <= lanes or width == PANEL_VECTORS * lanes)
     if roles.row is None and roles.column is not None and width is not None and width <= MOST_COLUMNS // 2 * lanes:
-        # Rows of a picture whose weights are those of the rows beside them: with one alone each multiply-add would wait for the last one.
+        # Rows of a picture whose weights are those of the rows beside them: with one alone each multiply-add would wait
+        # for the last one.
         panel = True
     if panel:
         assert width is not None
         inside = -(-width // lanes)
         column_extent = view.extent(roles.column) if roles.column is not None else 1
-        # A last tile of fewer columns: its condition leaves the hot loops, where those of borders do not stand in the way; then it has to be rare.
+        # A last tile of fewer columns: its condition leaves the hot loops, where those of borders do not stand in the
+        # way; then it has to be rare.
         rare = 16 if view.conditions else 4
         candidates = [
             c * inside
@@ -406,7 +465,11 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
         whole, tile_order[0] = s.split(tile_order[0], [1, None])
         vector_loop = tile_order[-1]
         outer = [whole]
-    outer, together = (outer, outer) if part or packed is not None else _block_for_cache(s, name, outer, vector_loop, machine, step, grouped)
+    outer, together = (
+        (outer, outer)
+        if part or packed is not None
+        else _block_for_cache(s, name, outer, vector_loop, machine, step, grouped)
+    )
     s.reorder(*outer, *reduce, *tile_order, *products)
     if packed is not None:
         together = _place_panels(s, packed, name, outer, together, lanes)
@@ -443,17 +506,21 @@ def schedule_tile(s: Schedule, name: str, tail: str, machine: Machine, packed: s
 def _block_for_cache(
     s: Schedule, name: str, outer: list[str], vector: str, machine: Machine, step: int, grouped: bool
 ) -> tuple[list[str], list[str]]:
-    """The outer loops in an order that streams less through the second cache, and those of them that may run in parallel.
+    """The outer loops in an order that streams less through the second cache, and those of them that may run in
+    parallel.
 
-    Columns stand outside rows, so every column tile reads all rows again. Where those do not fit in half of the cache, rows are taken in
-    groups that do, groups outside columns, if reading the weights once per group is less than what is saved. `step`: as `find_roles` has it.
-    `grouped`: rows of a convolution in groups, of which no other group needs any.
+    Columns stand outside rows, so every column tile reads all rows again. Where those do not fit in half of the cache,
+    rows are taken in groups that do, groups outside columns, if reading the weights once per group is less than what is
+    saved. `step`: as `find_roles` has it. `grouped`: rows of a convolution in groups, of which no other group needs
+    any.
     """
     view = access.LoopView.of(s, name)
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
     wide = [x for x in operands if view.stride(x, vector) == step]
     narrow = [x for x in operands if view.stride(x, vector) == 0]
-    rows = [x for x in outer if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)]
+    rows = [
+        x for x in outer if any(view.stride(o, x) != 0 for o in narrow) and all(view.stride(o, x) == 0 for o in wide)
+    ]
     columns = [x for x in outer if x not in rows]
     if not rows or not narrow or outer[-1] not in rows:
         return outer, outer
@@ -471,7 +538,8 @@ def _block_for_cache(
             order = [*outer[:-2], outer[-1], column]
             return order, order
     if grouped or free_vars(s.block(name).predicate).keys() & set(columns):
-        # The last column tile is not whole. Its condition leaves the hot loops only where the columns' loop runs in parallel by itself.
+        # The last column tile is not whole. Its condition leaves the hot loops only where the columns' loop runs in
+        # parallel by itself.
         return outer, outer
     row_bytes = sum(access.buffer_bytes(x) for x in narrow)
     column_bytes = sum(access.buffer_bytes(x) for x in wide)
@@ -485,7 +553,8 @@ def _block_for_cache(
     group = max(1, limit * trips // row_bytes)
     groups = min(trips, max(-(-trips // group), -(-TASKS_PER_CORE * machine.cores // repeats)))
     if any(rows[0] in c for c in view.conditions):
-        # Borders: the loop is not cut (see _settle_conditions), so that a last group of another length would be a condition on every step.
+        # Borders: the loop is not cut (see _settle_conditions), so that a last group of another length would be a
+        # condition on every step.
         groups = next(n for n in range(groups, trips + 1) if trips % n == 0)
     group = -(-trips // groups)  # of equal size
     if group >= trips or row_bytes + groups * column_bytes > REORDER_GAIN * (repeats * row_bytes + column_bytes):
@@ -495,7 +564,8 @@ def _block_for_cache(
 
 
 def _place_panels(s: Schedule, packed: str, name: str, outer: list[str], together: list[str], lanes: int) -> list[str]:
-    """Copies a panel where its column of tiles begins; which of the loops that may run in parallel stand outside of it."""
+    """Copies a panel where its column of tiles begins; which of the loops that may run in parallel stand outside of
+    it."""
     view = access.LoopView.of(s, name)
     buffer = s.buffers(packed)[0]
     (operand,) = [x for x in view.loads if x.buffer.name == buffer]
@@ -517,7 +587,9 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
     inner = loops[loops.index(at) + 1 :]
     view = access.LoopView.of(s, tail)
     tiles = [x for x in view.loads if x.buffer.scope == "register"]
-    lane_loops = [x for x in inner if view.stride(view.store, x) == 1 and all(view.stride(t, x) in (0, 1) for t in tiles)]
+    lane_loops = [
+        x for x in inner if view.stride(view.store, x) == 1 and all(view.stride(t, x) in (0, 1) for t in tiles)
+    ]
     contiguous = lane_loops[-1] if lane_loops else None
     for loop in inner:
         n = int_const(s.loop(loop).extent)
@@ -533,7 +605,12 @@ def _finish_tail(s: Schedule, tail: str, at: str, lanes: int) -> None:
 
 def _window(view: access.LoopView, roles: Roles, reduce: list[str]) -> Window | None:
     """How rows of the tile and innermost taps of an unrolled body move over the same elements; None if they do not."""
-    if roles.row is None or not reduce or view.extents[reduce[-1]] is None or not 1 < view.extent(reduce[-1]) <= MOST_TAPS:
+    if (
+        roles.row is None
+        or not reduce
+        or view.extents[reduce[-1]] is None
+        or not 1 < view.extent(reduce[-1]) <= MOST_TAPS
+    ):
         return None
     operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
     for x in operands:
@@ -544,8 +621,11 @@ def _window(view: access.LoopView, roles: Roles, reduce: list[str]) -> Window | 
 
 
 def _row_bytes(view: access.LoopView, row: str, vector: str) -> int | None:
-    """Bytes from what one row of the tile broadcasts to what the next row does; None if that is not known or not the same everywhere."""
-    steps = {abs(view.stride(x, row) or 0) * x.buffer.dtype.bytes for x in view.loads if view.stride(x, vector) == 0} - {0}
+    """Bytes from what one row of the tile broadcasts to what the next row does; None if that is not known or not the
+    same everywhere."""
+    steps = {
+        abs(view.stride(x, row) or 0) * x.buffer.dtype.bytes for x in view.loads if view.stride(x, vector) == 0
+    } - {0}
     return steps.pop() if len(steps) == 1 else None
 
 
@@ -564,7 +644,17 @@ def _choose(
     apart: int | None = None,
 ) -> Tile:
     _, tile = choose_tile(
-        rows, candidates, vectors, machine, dtype, depth=depth, spare=spare, window=window, taps=taps, most_parts=most_parts, apart=apart
+        rows,
+        candidates,
+        vectors,
+        machine,
+        dtype,
+        depth=depth,
+        spare=spare,
+        window=window,
+        taps=taps,
+        most_parts=most_parts,
+        apart=apart,
     )
     return _chosen(s, candidates, tile, [n for n in range(1, most_parts + 1) if rows is not None and rows % n == 0])
 
@@ -580,16 +670,19 @@ def _chosen(s: Schedule, columns: list[int], tile: Tile, parts: list[int] | None
 
 
 def _reduction_order(view: access.LoopView) -> list[str]:
-    """The reduction's loops in the order in which the last operand (the weights) lies in memory: it is streamed once per tile."""
+    """The reduction's loops in the order in which the last operand (the weights) lies in memory: it is streamed once
+    per tile."""
     wide = [x for x in view.loads if x.buffer.name != view.store.buffer.name][-1]
-    return sorted((x for x in view.loops if view.kinds.get(x) == "reduce"), key=lambda x: -abs(view.stride(wide, x) or 0))
+    return sorted(
+        (x for x in view.loops if view.kinds.get(x) == "reduce"), key=lambda x: -abs(view.stride(wide, x) or 0)
+    )
 
 
 def _settle_conditions(s: Schedule, name: str, reduce: list[str], tile: list[str], outer: list[str]) -> bool:
     """Makes conditions on taps (the borders of a convolution) settled when compiled, not run; whether there are any.
 
-    Taps whose condition depends on the tile's own loops are unrolled, and so are the tiles along a row if there are few; along the other
-    axes the loop over taps gets bounds.
+    Taps whose condition depends on the tile's own loops are unrolled, and so are the tiles along a row if there are
+    few; along the other axes the loop over taps gets bounds.
     """
     view = access.LoopView.of(s, name)
     last = outer[-1]
@@ -610,7 +703,8 @@ def _settle_conditions(s: Schedule, name: str, reduce: list[str], tile: list[str
 
 
 def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
-    """Inner reduction loops with few trips are unrolled while the body stays small; a loop that is long enough costs nothing."""
+    """Inner reduction loops with few trips are unrolled while the body stays small; a loop that is long enough costs
+    nothing."""
     budget = UNROLLED_STEPS // max(1, accumulators)
     for loop in reversed(reduce):
         n = int_const(s.loop(loop).extent)
@@ -622,7 +716,8 @@ def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
 
 
 def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
-    """As few of the outer loops as give every core several tasks, so that what the inner ones share stays in one core's cache."""
+    """As few of the outer loops as give every core several tasks, so that what the inner ones share stays in one core's
+    cache."""
     if not worth_forking(access.block_work(s.block(name), steps=False), machine, per_cycle=2):
         return
     while outer and int_const(s.loop(outer[0]).extent) == 1:
@@ -635,17 +730,22 @@ def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> 
         n = int_const(s.loop(loop).extent)
         uneven = loop in free_vars(s.block(name).predicate)
         if taken and uneven and tasks >= 2 * machine.cores and (n is None or n < 2 * -(-wanted // tasks)):
-            # Of fused loops no iteration is known to be the last of one, so that every tile would ask whether it is whole.
+            # Of fused loops no iteration is known to be the last of one, so that every tile would ask whether it is
+            # whole.
             break
         if uneven and any({loop, *taken} & free_vars(b).keys() > {loop} for b in s.block(name).bindings):
-            break  # a last tile that is not whole and the first one of the next part of the same rows: fused, they could not be told apart
+            # A last tile that is not whole and the first one of the next part of the same rows: fused, they could
+            # not be told apart.
+            break
         if taken and n is not None and n * tasks >= 2 * wanted:
-            # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still does.
+            # Part of it: a fused loop's number says nothing about where the last tile is, which the loop inside still
+            # does.
             uncut = dict(s.loop(loop).annotations).get("partition") == 0
             part = n // -(-wanted // tasks)
             if uncut or any({loop, *taken} & free_vars(b).keys() > {loop} for b in s.block(name).bindings):
-                # A last part of another length would be a condition on every step of a loop that is not cut; and where the loop counts on inside another
-                # one that is shared out (channels of a group), it would reach into what comes next there.
+                # A last part of another length would be a condition on every step of a loop that is not cut; and where
+                # the loop counts on inside another one that is shared out (channels of a group), it would reach into
+                # what comes next there.
                 part = next(p for p in range(part, 0, -1) if n % p == 0)
             loop, inside = s.split(loop, [None, part])
             if uncut:

@@ -1,7 +1,9 @@
-"""Products and convolutions of 8-bit or 16-bit operands: the tiles of `contraction`, each vector of which is dot products by one instruction.
+"""Products and convolutions of 8-bit or 16-bit operands: the tiles of `contraction`, each vector of which is dot
+products by one instruction.
 
-The operands lie as `weft.passes.layout_offers` packs them for it: the elements of one dot product side by side, those of the right operand for one
-lane after another. `weft_ops.passes.narrow_products` makes such products of quantised ones.
+The operands lie as `weft.passes.layout_offers` packs them for it: the elements of one dot product side by side, those
+of the right operand for one lane after another. `weft_ops.passes.narrow_products` makes such products of quantised
+ones.
 """
 
 from __future__ import annotations
@@ -74,17 +76,23 @@ def _widened(e: Expr) -> Expr:
 
 
 def refusal(view: access.LoopView, dot: Dot) -> str | None:
-    """Why the operands of a contraction, its panels split, do not lie as the instruction reads them; None if they do."""
+    """Why the operands of a contraction, its panels split, do not lie as the instruction reads them; None if they
+    do."""
     if view.conditions:
         return "the sum has conditions"
     left, right = (x for x in view.loads if x.buffer.name != view.store.buffer.name)
-    last = [x for x in view.loops if view.kinds.get(x) == "reduce" and view.stride(left, x) == view.stride(right, x) == 1]
+    last = [
+        x for x in view.loops if view.kinds.get(x) == "reduce" and view.stride(left, x) == view.stride(right, x) == 1
+    ]
     if len(last) != 1 or (view.extents[last[0]] or 0) % dot.depth:
         return f"the operands do not have {dot.depth} elements of the sum side by side"
     lanes = [
         x
         for x in view.loops
-        if view.kinds.get(x) == "spatial" and view.stride(view.store, x) == 1 and view.stride(right, x) == dot.depth and view.stride(left, x) == 0
+        if view.kinds.get(x) == "spatial"
+        and view.stride(view.store, x) == 1
+        and view.stride(right, x) == dot.depth
+        and view.stride(left, x) == 0
     ]
     if not lanes or view.extents[lanes[-1]] is None or (int_const(right.buffer.shape[-2]) or 1) % dot.lanes:
         return "the right operand is not packed in panels of whole vectors"

@@ -1,4 +1,5 @@
-"""Elementwise and data-moving groups: one nest, loops joined where every access lets them, lanes on the contiguous one, transpositions in tiles."""
+"""Elementwise and data-moving groups: one nest, loops joined where every access lets them, lanes on the contiguous one,
+transpositions in tiles."""
 
 from __future__ import annotations
 
@@ -84,19 +85,25 @@ def worth_forking(operations: int, machine: Machine, per_cycle: float = 1.0) -> 
 
 
 def interleaved_loop(s: Schedule, name: str, inner: str, rest: list[str], lanes: int) -> str | None:
-    """The loop around a short inner one that gives lanes instead: memory is read along it, and its results lie as far apart as `inner` is long."""
+    """The loop around a short inner one that gives lanes instead: memory is read along it, and its results lie as far
+    apart as `inner` is long."""
     n = int_const(s.loop(inner).extent)
     if not rest or n is None or not 2 <= n <= min(lanes, MOST_INTERLEAVED):
         return None
     view, along = access.LoopView.of(s, name), rest[-1]
-    if view.stride(view.store, inner) != 1 or view.stride(view.store, along) != n or access.extent(s.loop(along)) < lanes:
+    if (
+        view.stride(view.store, inner) != 1
+        or view.stride(view.store, along) != n
+        or access.extent(s.loop(along)) < lanes
+    ):
         return None
     strides = [view.stride(load, along) for load in view.loads]
     return along if 1 in strides and all(stride in (0, 1) for stride in strides) else None
 
 
 def interleave(s: Schedule, rest: list[str], along: str, inner: str, lanes: int) -> list[str]:
-    """Lanes on `along`, a vector for each iteration of `inner` beside it: the compiler shuffles them into each other; the loops around."""
+    """Lanes on `along`, a vector for each iteration of `inner` beside it: the compiler shuffles them into each other;
+    the loops around."""
     outer, lane = s.split(along, [None, lanes])
     s.reorder(outer, inner, lane)
     s.unroll(inner)
@@ -109,8 +116,11 @@ def _strides(s: Schedule, name: str, loop: str) -> list[int | None]:
     return [view.stride(load, loop) for load in view.loads]
 
 
-def tile_lines(s: Schedule, name: str, rest: list[str], across: str, inner: str, lanes: int, machine: Machine, ends: list[str]) -> list[str]:
-    """Tiles a transposition so that the cache lines that a tile touches are read and written whole; the loops around the tiles.
+def tile_lines(
+    s: Schedule, name: str, rest: list[str], across: str, inner: str, lanes: int, machine: Machine, ends: list[str]
+) -> list[str]:
+    """Tiles a transposition so that the cache lines that a tile touches are read and written whole; the loops around
+    the tiles.
 
     `ends`: loops over blocks that are not all whole, see `split_blocks`: what can be told apart goes outside.
     """
@@ -134,7 +144,8 @@ def tile_lines(s: Schedule, name: str, rest: list[str], across: str, inner: str,
 
 
 def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
-    """Splits a loop into vectors; (outer loop, lanes). Several vectors of a long formula are unrolled, to be computed side by side."""
+    """Splits a loop into vectors; (outer loop, lanes). Several vectors of a long formula are unrolled, to be computed
+    side by side."""
     n = int_const(s.loop(loop).extent)
     if not access.calls_formula(s.block(name)) or (n is not None and n < 4 * VECTORS * lanes):
         return s.split(loop, [None, lanes])  # type: ignore[return-value]
@@ -144,7 +155,8 @@ def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
 
 
 def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
-    """As few of the loops, from the outermost on, as give every core several tasks: indices come from a joined loop by division."""
+    """As few of the loops, from the outermost on, as give every core several tasks: indices come from a joined loop by
+    division."""
     taken: list[str] = []
     tasks, wanted = 1, TASKS_PER_CORE * machine.cores
     for loop in loops:
@@ -152,7 +164,8 @@ def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
             break
         n = access.extent(s.loop(loop))
         if taken and n * tasks >= 2 * wanted:
-            # Part of it: what is left inside can be cut where its last, partial vectors begin, which a joined loop cannot.
+            # Part of it: what is left inside can be cut where its last, partial vectors begin, which a joined loop
+            # cannot.
             whole = dict(s.loop(loop).annotations).get("partition") == 0
             loop, inside = s.split(loop, [None, n // -(-wanted // tasks)])
             if whole:
@@ -164,7 +177,8 @@ def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
 
 
 def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:
-    """Whether the block stores contiguously along `loop` and its loads are contiguous, constant, or gathered where that pays: one, or before a long formula."""
+    """Whether the block stores contiguously along `loop` and its loads are contiguous, constant, or gathered where that
+    pays: one, or before a long formula."""
     block = s.block(name)
     bound = [k for k, b in enumerate(block.bindings) if loop in free_vars(b)]
     if not bound:

@@ -1,4 +1,5 @@
-"""What no other rule takes: the naive program as it is, its outermost independent loops in parallel. Correct, not fast."""
+"""What no other rule takes: the naive program as it is, its outermost independent loops in parallel. Correct, not
+fast."""
 
 from __future__ import annotations
 

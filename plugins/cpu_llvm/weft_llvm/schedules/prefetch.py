@@ -1,4 +1,5 @@
-"""What hardware does not read ahead: the next panel of weights that come from memory, and the next block of rows that lie in pieces."""
+"""What hardware does not read ahead: the next panel of weights that come from memory, and the next block of rows that
+lie in pieces."""
 
 from __future__ import annotations
 
@@ -24,12 +25,15 @@ MANY_BLOCKS = 16
 
 
 def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine) -> list[str]:
-    """While a tile of the contraction `name` is computed its part of the next panel of weights is asked for, if that pays.
+    """While a tile of the contraction `name` is computed its part of the next panel of weights is asked for, if that
+    pays.
 
-    It does where weights come from further away than the second cache, one panel after another, and the next panel has room there.
+    It does where weights come from further away than the second cache, one panel after another, and the next panel has
+    room there.
 
     Args:
-        reduce: the loops of the reduction, outermost first. One that is alone is split, so that the tiles that use a panel share its lines.
+        reduce: the loops of the reduction, outermost first. One that is alone is split, so that the tiles that use a
+        panel share its lines.
 
     Returns:
         The loops of the reduction.
@@ -63,7 +67,12 @@ def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine)
         return min(total, access.buffer_bytes(x))
 
     near, second = 2 * panel_bytes(weights) + sum(map(panel_bytes, narrow)), machine.caches[1]
-    if uses(between) < LEAST_SHARERS or uses(before) > MOST_PASSES or access.buffer_bytes(weights) <= second or near > ROOM * second:
+    if (
+        uses(between) < LEAST_SHARERS
+        or uses(before) > MOST_PASSES
+        or access.buffer_bytes(weights) <= second
+        or near > ROOM * second
+    ):
         return reduce
     ahead = view.loops[moving[-1]]
     if len(reduce) == 1:
@@ -74,10 +83,11 @@ def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine)
 
 
 def prefetch_rows(s: Schedule, name: str, reduce: list[str], machine: Machine) -> None:
-    """While a tile of the contraction `name` uses one block of its rows' channels the lines of the next block are asked for.
+    """While a tile of the contraction `name` uses one block of its rows' channels the lines of the next block are asked
+    for.
 
-    With channels in blocks a tile reads a few lines in a row and then goes on a whole picture further, which hardware does not foresee.
-    It pays where the rows do not stay in the first cache.
+    With channels in blocks a tile reads a few lines in a row and then goes on a whole picture further, which hardware
+    does not foresee. It pays where the rows do not stay in the first cache.
 
     Args:
         reduce: the loops of the reduction, outermost first; the first goes from block to block.
@@ -86,12 +96,21 @@ def prefetch_rows(s: Schedule, name: str, reduce: list[str], machine: Machine) -
     inputs = {b.name for b in s.program.inputs}
     lane, blocks = view.loops[-1], reduce[0]
     narrow = [x for x in view.loads if x.buffer.name in inputs and view.stride(x, lane) == 0]
-    if len(reduce) < 2 or len(narrow) != 1 or view.conditions or view.extents[blocks] is None or view.extent(blocks) < LEAST_BLOCKS:
+    if (
+        len(reduce) < 2
+        or len(narrow) != 1
+        or view.conditions
+        or view.extents[blocks] is None
+        or view.extent(blocks) < LEAST_BLOCKS
+    ):
         return
     (rows,) = narrow
     inside = view.loops[view.loops.index(blocks) + 1 :]
     size = rows.buffer.dtype.bytes
-    if any(view.extents[x] is None or view.stride(rows, x) is None for x in (blocks, *inside)) or access.buffer_bytes(rows) <= machine.caches[0]:
+    if (
+        any(view.extents[x] is None or view.stride(rows, x) is None for x in (blocks, *inside))
+        or access.buffer_bytes(rows) <= machine.caches[0]
+    ):
         return
     lines, run = 1, size
     for x in inside:
@@ -105,9 +124,9 @@ def prefetch_rows(s: Schedule, name: str, reduce: list[str], machine: Machine) -
 def prefetch_tiles(s: Schedule, name: str, reduce: list[str], machine: Machine) -> None:
     """While a tile of the contraction `name` is computed the rows of the next tile are asked for, block by block.
 
-    With channels in blocks a tile's rows are as many short pieces as there are blocks, each a whole picture from the last. With many of them all
-    that hardware could follow is long forgotten when the next tile comes to the same piece. Where they are few, or what lies between the rows
-    would be fetched in vain, it does not pay.
+    With channels in blocks a tile's rows are as many short pieces as there are blocks, each a whole picture from the
+    last. With many of them all that hardware could follow is long forgotten when the next tile comes to the same piece.
+    Where they are few, or what lies between the rows would be fetched in vain, it does not pay.
 
     Args:
         reduce: the loops of the reduction, outermost first; the first goes from block to block.
@@ -121,7 +140,9 @@ def prefetch_tiles(s: Schedule, name: str, reduce: list[str], machine: Machine) 
     (rows,) = narrow
     at = view.loops.index(blocks)
     inside, moving = view.loops[at + 1 :], [x for x in view.loops[:at] if view.stride(rows, x) != 0]
-    if not moving or any(view.extents[x] is None or view.stride(rows, x) is None for x in (moving[-1], *view.loops[at:])):
+    if not moving or any(
+        view.extents[x] is None or view.stride(rows, x) is None for x in (moving[-1], *view.loops[at:])
+    ):
         return
     elements = 1
     for x in inside:

@@ -1,7 +1,8 @@
-"""Scans: the steps one after another; products keep their tile in registers, and what follows one unit by unit is computed beside its units' tile.
+"""Scans: the steps one after another; products keep their tile in registers, and what follows one unit by unit is
+computed beside its units' tile.
 
-So a step of a cell is one loop over panels of units, which runs in parallel: the gates of a panel, then its new states. Other blocks of a step are
-scheduled as they would be alone.
+So a step of a cell is one loop over panels of units, which runs in parallel: the gates of a panel, then its new states.
+Other blocks of a step are scheduled as they would be alone.
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ class RecurrenceRule(Rule):
         sequential = {v for b in blocks for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
         names = s.blocks()
         # The loops around a block that are not its own to schedule.
-        outer = {name: max((k + 1 for k, x in enumerate(s.loops(name)) if x in sequential), default=0) for name in names}
+        outer = {
+            name: max((k + 1 for k, x in enumerate(s.loops(name)) if x in sequential), default=0) for name in names
+        }
         panels: list[tuple[str, str, str, bool]] = []
         for k, name in enumerate(names):
             block = s.block(name)
-            if not access.is_reduction(block) or len(list(access.stores(block))) != 1 or len({x.buffer.name for x in access.loads(block)}) != 3:
+            if (
+                not access.is_reduction(block)
+                or len(list(access.stores(block))) != 1
+                or len({x.buffer.name for x in access.loads(block)}) != 3
+            ):
                 continue
             with s.attempt() as tried, s.choices_of(f"product{len(panels)}"):
                 panel = _tile(s, name)
@@ -71,7 +78,8 @@ class RecurrenceRule(Rule):
 
 
 def _streams(s: Schedule, name: str) -> bool:
-    """Whether each step reads all weights once, more than the second cache holds: with one row, that is what it takes time for."""
+    """Whether each step reads all weights once, more than the second cache holds: with one row, that is what it takes
+    time for."""
     assert s.machine is not None
     view = access.LoopView.of(s, name)
     lane = view.loops[-1]
@@ -82,7 +90,8 @@ def _streams(s: Schedule, name: str) -> bool:
 
 
 def _serpentine(s: Schedule, name: str, panel: str) -> None:
-    """Steps go through the panels to and fro, each thread through its own: those that the step before read last are in its second cache."""
+    """Steps go through the panels to and fro, each thread through its own: those that the step before read last are in
+    its second cache."""
     assert s.machine is not None
     around = s.loops(name)
     cores = s.machine.cores
@@ -93,7 +102,12 @@ def _serpentine(s: Schedule, name: str, panel: str) -> None:
 def _unroll_vectors(s: Schedule, name: str, outer: int) -> None:
     """Unrolls the few vectors of a formula that is computed beside its tile."""
     loops = [s.loop(x) for x in s.loops(name)[outer:]]
-    if len(loops) > 1 and loops[-1].kind == "vectorized" and loops[-2].kind == "serial" and access.extent(loops[-2]) <= VECTORS:
+    if (
+        len(loops) > 1
+        and loops[-1].kind == "vectorized"
+        and loops[-2].kind == "serial"
+        and access.extent(loops[-2]) <= VECTORS
+    ):
         s.unroll(loops[-2].var.name)
 
 
@@ -126,7 +140,10 @@ def _tile(s: Schedule, name: str) -> str:
         raise ScheduleError("no output loop is contiguous in the output and an operand")
     view = access.LoopView.of(s, name)
     spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
-    panels = next((x for b in s.block(name).bindings for x in free_vars(b) if roles.vector in free_vars(b) and x != roles.vector), None)
+    panels = next(
+        (x for b in s.block(name).bindings for x in free_vars(b) if roles.vector in free_vars(b) and x != roles.vector),
+        None,
+    )
     if panels is None:
         units, vector = s.split(roles.vector, [1, None])
         spatial[spatial.index(roles.vector)] = vector

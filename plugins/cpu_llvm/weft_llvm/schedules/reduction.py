@@ -1,8 +1,10 @@
-"""Reductions on their own: outputs in parallel, lanes along the output where it is contiguous, else along the reduction in partial results.
+"""Reductions on their own: outputs in parallel, lanes along the output where it is contiguous, else along the reduction
+in partial results.
 
 A long sum is one of sums of pieces, which threads share, and which keeps its rounding errors small.
 
-What follows a reduction element by element (the division of a mean, an activation) is computed before the result leaves the registers.
+What follows a reduction element by element (the division of a mean, an activation) is computed before the result leaves
+the registers.
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ class ReductionRule(Rule):
         inline_producers(s)
         names = s.blocks()
         *before, reduction, tail = names if len(names) > 1 else ["", *names]
-        if not reduction or not access.is_reduction(s.block(reduction)) or not follows(s.block(tail), s.block(reduction)):
+        if (
+            not reduction
+            or not access.is_reduction(s.block(reduction))
+            or not follows(s.block(tail), s.block(reduction))
+        ):
             schedule_apart(s, names, s.machine)
             return
         schedule_apart(s, before, s.machine)
@@ -59,7 +65,9 @@ def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:
             schedule_elementwise(s, name, machine)
 
 
-def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool = True, tail: str | None = None) -> None:
+def schedule_reduction(
+    s: Schedule, name: str, machine: Machine, parallel: bool = True, tail: str | None = None
+) -> None:
     """Schedules one reduction block, accumulating in registers; `tail`, if given, takes the result out of them."""
     block = s.block(name)
     if len(list(access.stores(block))) != 1:
@@ -140,7 +148,8 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, parallel: bool 
 
 
 def row_loop(s: Schedule, name: str) -> str | None:
-    """The reduction loop to vectorise: the innermost, if it is not too short and every load is contiguous or constant along it."""
+    """The reduction loop to vectorise: the innermost, if it is not too short and every load is contiguous or constant
+    along it."""
     view = access.LoopView.of(s, name)
     loop = view.loops[-1] if view.loops else None
     n = view.extents[loop] if loop else 0
@@ -156,7 +165,9 @@ def row_width(n: int | None, lanes: int) -> tuple[int, int]:
     return lanes * (VECTORS if n is None or n >= 2 * VECTORS * lanes else 1), lanes
 
 
-def schedule_along(s: Schedule, name: str, loop: str, machine: Machine, parallel: bool, tail: str | None, cut: bool = True) -> None:
+def schedule_along(
+    s: Schedule, name: str, loop: str, machine: Machine, parallel: bool, tail: str | None, cut: bool = True
+) -> None:
     """Schedules a reduction with lanes along its innermost loop, in pieces where that is better unless not `cut`."""
     block = s.block(name)
     view = access.LoopView.of(s, name)
@@ -179,7 +190,8 @@ def schedule_along(s: Schedule, name: str, loop: str, machine: Machine, parallel
 
 
 def _pieces(s: Schedule, view: access.LoopView, loop: str, machine: Machine) -> str | None:
-    """The reduction loop over pieces with results of their own, where a single chain would be long, or too few threads had work."""
+    """The reduction loop over pieces with results of their own, where a single chain would be long, or too few threads
+    had work."""
     n = view.extents[loop]
     width, _ = row_width(n, machine.lanes(view.store.buffer.dtype))
     reduce = [x for x in view.loops if view.kinds.get(x) == "reduce" and view.extents[x] != 1]
@@ -224,8 +236,8 @@ def partial_reduction(s: Schedule, name: str, loop: str, lanes: int) -> None:
 
 
 def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
-    """Combines `width` partial results, the innermost loop of `name`: vectors one with another first, then halves of a vector, so that the chain is as
-    long as the logarithm of the width."""
+    """Combines `width` partial results, the innermost loop of `name`: vectors one with another first, then halves of a
+    vector, so that the chain is as long as the logarithm of the width."""
     left = width
     while left > 2:
         half = lanes if left > lanes else left // 2
@@ -242,7 +254,8 @@ def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
 
 
 def _rows(view: access.LoopView, block: Block, outer: list[str], lane: str, lanes: int) -> tuple[str, int] | None:
-    """An output loop, and how many of its iterations, beside a tile of few vectors: they hide the latency of each other's chains."""
+    """An output loop, and how many of its iterations, beside a tile of few vectors: they hide the latency of each
+    other's chains."""
     n = view.extents[lane]
     most = VECTORS if n is not None and n < 4 * lanes else 1
     whole = {lane} if n is not None and n <= lanes else set()
@@ -257,7 +270,8 @@ def _rows(view: access.LoopView, block: Block, outer: list[str], lane: str, lane
 
 
 def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) -> None:
-    """Unrolls few taps. Where borders make them depend on the innermost output loop, that loop is cut; along the other axes the taps get bounds."""
+    """Unrolls few taps. Where borders make them depend on the innermost output loop, that loop is cut; along the other
+    axes the taps get bounds."""
     view = access.LoopView.of(s, name)
     budget = MOST_TAPS
     for loop in reversed(reduce):
@@ -273,7 +287,8 @@ def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) ->
 
 
 def lane_loop(s: Schedule, name: str, close: int = 1) -> str | None:
-    """The output loop to vectorise: contiguous in the output, and constant or contiguous in every load, or with its lanes at most `close` apart."""
+    """The output loop to vectorise: contiguous in the output, and constant or contiguous in every load, or with its
+    lanes at most `close` apart."""
     view = access.LoopView.of(s, name)
     for x in reversed([x for x in view.loops if view.kinds.get(x) == "spatial"]):
         n = view.extents[x]

@@ -1,4 +1,5 @@
-"""Softmax, normalisation and their kin: several passes over each row, one loop over the rows, rows in parallel, lanes along the row."""
+"""Softmax, normalisation and their kin: several passes over each row, one loop over the rows, rows in parallel, lanes
+along the row."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class RowwiseRule(Rule):
         if rows == 0:
             return Decline("no_rows", "the blocks do not share their outer loops")
         if any(_lanes_across(program, b.name, machine) for b in blocks if access.is_reduction(b)):
-            return Decline("lanes_across_rows", "a reduction reads neighbouring elements for neighbouring rows, not along the row")
+            return Decline(
+                "lanes_across_rows", "a reduction reads neighbouring elements for neighbouring rows, not along the row"
+            )
         return Offer(of_blocks(program, machine))
 
     def apply(self, s: Schedule) -> None:
@@ -52,7 +55,8 @@ class RowwiseRule(Rule):
         moved = {name for name in reversed(names[:-1]) if _moves(s, name, row)}
         together = [name for name in names if name in moved or name == last]
         schedule_apart(s, [name for name in names if name not in together], s.machine)
-        # A reduction into several elements of the row moves its combination next to its steps, which it can before the row's buffers shrink.
+        # A reduction into several elements of the row moves its combination next to its steps, which it can before the
+        # row's buffers shrink.
         wide = [name for name in together if access.is_reduction(s.block(name)) and _inner_spatial(s, name, row)]
         for name in wide:
             schedule_row(s, name, row, s.machine)
@@ -68,11 +72,19 @@ class RowwiseRule(Rule):
 
 
 def _several(s: Schedule, name: str, row: str, machine: Machine) -> str:
-    """The loop over groups of short rows, whose passes go through all rows of a group: the end of one row's sum hides another's."""
+    """The loop over groups of short rows, whose passes go through all rows of a group: the end of one row's sum hides
+    another's."""
     loops = s.loops(name)
     inner = [int_const(s.loop(x).extent) for x in loops[loops.index(row) + 1 :]]
     n, m = int_const(s.loop(row).extent), math.prod(x or access.UNKNOWN_EXTENT for x in inner)
-    count = max((k for k in (2, 4, 8) if n is not None and n % k == 0 and k * m <= SHORT and n // k >= TASKS_PER_CORE * machine.cores), default=1)
+    count = max(
+        (
+            k
+            for k in (2, 4, 8)
+            if n is not None and n % k == 0 and k * m <= SHORT and n // k >= TASKS_PER_CORE * machine.cores
+        ),
+        default=1,
+    )
     return row if count == 1 else str(s.split(row, [None, count])[0])
 
 
@@ -90,7 +102,8 @@ def _lanes_across(program: Program, name: str, machine: Machine) -> bool:
 
 
 def _moves(s: Schedule, name: str, row: str) -> bool:
-    """Moves the block into the rows' loop if it may be there; one that writes an output, or more than its row, stays where it is."""
+    """Moves the block into the rows' loop if it may be there; one that writes an output, or more than its row, stays
+    where it is."""
     try:
         s.compute_at(name, row)
     except ScheduleError:
@@ -107,7 +120,9 @@ def _inner_spatial(s: Schedule, name: str, row: str) -> list[str]:
 
 def _own_rows(block: Block) -> int:
     k = 0
-    while row_iter(block, k) and k < len([i for i in block.iters if i.kind == "spatial"]) - (0 if access.is_reduction(block) else 1):
+    while row_iter(block, k) and k < len([i for i in block.iters if i.kind == "spatial"]) - (
+        0 if access.is_reduction(block) else 1
+    ):
         k += 1
     return k
 

@@ -1,9 +1,10 @@
-"""The cost model of register tiles: cycles of a contraction's inner loops from the machine's registers, ports and caches.
+"""The cost model of register tiles: cycles of a contraction's inner loops from the machine's registers, ports and
+caches.
 
-A tile holds rows × columns vectors of accumulators; a step of the reduction loads `columns` vectors, broadcasts `rows` scalars, and issues
-rows × columns multiply-adds. Its time is the longest of: issue of multiply-adds, loads, the latency chain of one accumulator, and
-what the vectors take from the cache where they lie (the first row of tiles has them from further away than the ones that follow). Rows
-that share sets of the first cache cost more, see `conflict_cycles`.
+A tile holds rows × columns vectors of accumulators; a step of the reduction loads `columns` vectors, broadcasts `rows`
+scalars, and issues rows × columns multiply-adds. Its time is the longest of: issue of multiply-adds, loads, the latency
+chain of one accumulator, and what the vectors take from the cache where they lie (the first row of tiles has them from
+further away than the ones that follow). Rows that share sets of the first cache cost more, see `conflict_cycles`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from weft.dtypes import DType
 from weft.machine import Machine
 
 SHARED_REGISTERS, SPILLED = 3, 4
-"""Operands that the compiler keeps for the next tap where taps overlap; those of a whole window that may go to the stack."""
+"""Operands that the compiler keeps for the next tap where taps overlap; those of a whole window that may go to the
+stack."""
 DOT_COLUMNS = (1, 2, 3, 4, 6, 8)
 """Columns of a tile of dot products."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """`rows` broadcast operands by `columns` vectors; the rows are taken in `parts` of equal length, each of which ends with a tile of its own."""
+    """`rows` broadcast operands by `columns` vectors; the rows are taken in `parts` of equal length, each of which ends
+    with a tile of its own."""
 
     rows: int
     columns: int
@@ -32,7 +35,8 @@ class Tile:
 
 @dataclass(frozen=True)
 class Window:
-    """Taps of an unrolled body that reach over what neighbouring rows of a tile read: `step` elements from row to row, `taps` of them side by side.
+    """Taps of an unrolled body that reach over what neighbouring rows of a tile read: `step` elements from row to row,
+    `taps` of them side by side.
 
     `lanes`: what they share are vectors, as in a depthwise convolution, not scalars that are broadcast.
     """
@@ -44,8 +48,8 @@ class Window:
     def registers(self, rows: int, machine: Machine) -> int:
         """Registers of a tile of `rows` rows that fill with what several taps read, which the compiler reads once.
 
-        Where it could take a broadcast from memory in the multiply-add it still keeps all of them, and writes those that find no register to the
-        stack: vectors in place of scalars. A few do no harm.
+        Where it could take a broadcast from memory in the multiply-add it still keeps all of them, and writes those
+        that find no register to the stack: vectors in place of scalars. A few do no harm.
         """
         if self.lanes:
             return 2 * SHARED_REGISTERS
@@ -60,7 +64,8 @@ def broadcasts_from_memory(machine: Machine) -> bool:
 
 
 def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: float | None = None) -> float:
-    """Cycles of one reduction step of a full tile, its vectors coming at `bytes_per_cycle` (None: from the first cache)."""
+    """Cycles of one reduction step of a full tile, its vectors coming at `bytes_per_cycle` (None: from the first
+    cache)."""
     lanes = machine.lanes(dtype)
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))
     accumulators = tile.rows * tile.columns
@@ -72,10 +77,12 @@ def step_cycles(tile: Tile, machine: Machine, dtype: DType, bytes_per_cycle: flo
 
 
 def conflict_cycles(rows: int, apart: int | None, machine: Machine) -> float:
-    """Cycles of a step in which broadcasts come from the second cache, since rows `apart` bytes from each other share sets of the first.
+    """Cycles of a step in which broadcasts come from the second cache, since rows `apart` bytes from each other share
+    sets of the first.
 
-    A line holds the next steps' scalars too, so it should stay; where more rows than a set has ways want the same set, it does not. One way
-    is left to the vectors that stream through. Rows that are a multiple of the bytes of one way apart (4096 on most) all want the same.
+    A line holds the next steps' scalars too, so it should stay; where more rows than a set has ways want the same set,
+    it does not. One way is left to the vectors that stream through. Rows that are a multiple of the bytes of one way
+    apart (4096 on most) all want the same.
     """
     if apart is None or rows < 2:
         return 0.0
@@ -91,7 +98,8 @@ def conflict_cycles(rows: int, apart: int | None, machine: Machine) -> float:
 
 
 def held(tile: Tile, machine: Machine) -> int:
-    """Registers beside the accumulators: the fewer operands are held, the others come one after another (or from memory in the multiply-add).
+    """Registers beside the accumulators: the fewer operands are held, the others come one after another (or from memory
+    in the multiply-add).
 
     One is always left: with none, the compiler spills accumulators as soon as an epilogue has constants of its own.
     """
@@ -103,17 +111,20 @@ def held(tile: Tile, machine: Machine) -> int:
 
 
 def rows_inside(tile: Tile) -> bool:
-    """Whether the tile is computed column after column, its rows' broadcasts held: where rows are fewer than columns."""
+    """Whether the tile is computed column after column, its rows' broadcasts held: where rows are fewer than
+    columns."""
     return 1 < tile.rows < tile.columns
 
 
 def fits(tile: Tile, machine: Machine, spare: int = 0) -> bool:
-    """Whether accumulators and operands stay in registers, `spare` of which hold something else. A single row uses each vector once, so it stays in memory."""
+    """Whether accumulators and operands stay in registers, `spare` of which hold something else. A single row uses each
+    vector once, so it stays in memory."""
     return tile.rows * tile.columns + held(tile, machine) + spare <= machine.vector_registers
 
 
 def cache_rate(size: float, machine: Machine) -> float | None:
-    """Bytes per cycle at which `size` bytes that are read again and again come; None from the first cache, which the loads' ports count already."""
+    """Bytes per cycle at which `size` bytes that are read again and again come; None from the first cache, which the
+    loads' ports count already."""
     if size <= machine.caches[0] * 0.75:
         return None
     for level in (1, 2):
@@ -143,15 +154,16 @@ def choose_tile(
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
         spare: registers that hold something else.
         window: taps that share elements with neighbouring rows.
-        taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after another.
-        depth: steps of the reduction; None: the vectors are taken to come from the first cache.
-        most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers busy.
-        apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
+        taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after
+        another. depth: steps of the reduction; None: the vectors are taken to come from the first cache.
+        most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers
+        busy. apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
     best: tuple[float, int, int, Tile] | None = None
     columns = list(columns)
     vector_bytes = machine.vector_bits // 8
-    # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from where one column stays.
+    # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from
+    # where one column stays.
     first = None if depth is None else cache_rate(depth * vectors * vector_bytes, machine)
     for c in columns:
         again = None if depth is None else cache_rate(depth * c * vector_bytes, machine)
@@ -165,7 +177,8 @@ def choose_tile(
                     continue
                 height = None if rows is None else rows // parts
                 total = tiles_cycles(height, tile, vectors, parts, machine, dtype, first, again, apart)
-                # Of tiles that cost the same those whose last one is highest: a low one has little to do while it waits for its vectors.
+                # Of tiles that cost the same those whose last one is highest: a low one has little to do while it waits
+                # for its vectors.
                 last = r if rows is None else (rows // parts) % r or r
                 key = (round(total, 6), -last * c, -r * c, Tile(r, c, parts))
                 if best is None or key[:3] < best[:3]:
@@ -188,7 +201,10 @@ def tiles_cycles(
 ) -> float:
     """Cycles of a reduction step of all tiles, `parts` times `rows` rows (None: of one row); see choose_tile."""
     total = 0.0
-    for count, columns in ((vectors // tile.columns, tile.columns), (1 if vectors % tile.columns else 0, vectors % tile.columns)):
+    for count, columns in (
+        (vectors // tile.columns, tile.columns),
+        (1 if vectors % tile.columns else 0, vectors % tile.columns),
+    ):
         if not count:
             continue
         full = Tile(tile.rows, columns)
@@ -197,7 +213,9 @@ def tiles_cycles(
             total += count * (step_cycles(full, machine, dtype, again) + beside) / tile.rows
             continue
         repeated = step_cycles(full, machine, dtype, again) + beside
-        total += count * (step_cycles(full, machine, dtype, first) + beside + (parts * (rows // tile.rows) - 1) * repeated)
+        total += count * (
+            step_cycles(full, machine, dtype, first) + beside + (parts * (rows // tile.rows) - 1) * repeated
+        )
         if rest := rows % tile.rows:
             last = step_cycles(Tile(rest, columns), machine, dtype, again) + machine.rates.loop_step_cycles
             total += count * parts * (last + conflict_cycles(rest, apart, machine))
@@ -205,10 +223,11 @@ def tiles_cycles(
 
 
 def choose_dot_tile(rows: int, columns: int, depth: int, machine: Machine, dtype: DType) -> tuple[float, Tile]:
-    """Cycles and the cheapest tile of rows × columns dot products of `depth` elements, lanes being partial sums: both operands are read in vectors.
+    """Cycles and the cheapest tile of rows × columns dot products of `depth` elements, lanes being partial sums: both
+    operands are read in vectors.
 
-    All rows are read again for every column of tiles, a tile's columns for every row of tiles; of tiles that cost the same the highest.
-    Adding up the lanes is left out.
+    All rows are read again for every column of tiles, a tile's columns for every row of tiles; of tiles that cost the
+    same the highest. Adding up the lanes is left out.
     """
     lanes, size, rates = machine.lanes(dtype), machine.vector_bits // 8, machine.rates
     fma_per_cycle = max(0.5, machine.flops(dtype) / (2 * lanes))

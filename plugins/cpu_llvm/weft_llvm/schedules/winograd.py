@@ -1,8 +1,9 @@
 """Winograd convolutions: both transforms and the product in one kernel, in pieces of the picture that stay in cache.
 
-A piece is some rows of tiles. Its transformed inputs V are made first, one row of tiles after another; then, for one panel of output channels
-after another, the (m + 2)² products with the transformed weights U, whose results M stay in cache, too, and from M the piece of the result with
-what follows it in the group. Where pieces are too few for the machine's cores V is made for the whole picture, in parallel, before all products.
+A piece is some rows of tiles. Its transformed inputs V are made first, one row of tiles after another; then, for one
+panel of output channels after another, the (m + 2)² products with the transformed weights U, whose results M stay in
+cache, too, and from M the piece of the result with what follows it in the group. Where pieces are too few for the
+machine's cores V is made for the whole picture, in parallel, before all products.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ from weft_ops.contraction import Conv
 from weft_ops.winograd import POINTS, TAPS, WinogradConv
 
 ROOM = 0.75
-"""The part of the second cache that a piece's transformed inputs, and the weights and results of a group, may take together."""
+"""The part of the second cache that a piece's transformed inputs, and the weights and results of a group, may take
+together."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the loops of a Winograd convolution say: channels in and out, tiles down and across, outputs of a tile along an axis.
+    """What the loops of a Winograd convolution say: channels in and out, tiles down and across, outputs of a tile along
+    an axis.
 
     `spared`: whether the last row and the last column of tiles do without the products at infinity.
     """
@@ -64,12 +67,17 @@ class Shape:
 
 
 def shape_of(program: Program) -> Shape | None:
-    """The sizes, if all but the batch are numbers above one (a dimension of one has no loop) and nothing comes before the convolution."""
+    """The sizes, if all but the batch are numbers above one (a dimension of one has no loop) and nothing comes before
+    the convolution."""
     blocks = stages_of(program)
     if not blocks:
         return None
-    rows, product, columns, result = (blocks[k] for k in ("winograd_rows", "winograd_product", "winograd_columns", "winograd"))
-    if {b.name for b in access.blocks_of(program)[: len(blocks) - 1]} != {b.name for k, b in blocks.items() if k != "winograd"}:
+    rows, product, columns, result = (
+        blocks[k] for k in ("winograd_rows", "winograd_product", "winograd_columns", "winograd")
+    )
+    if {b.name for b in access.blocks_of(program)[: len(blocks) - 1]} != {
+        b.name for k, b in blocks.items() if k != "winograd"
+    }:
         return None
     batch = len(result.iters) - 4
     ranks = [len(blocks[k].iters) - batch for k in (*STAGES, "winograd")]
@@ -92,7 +100,15 @@ def shape_of(program: Program) -> Shape | None:
         return None
     channel_blocks, down, _, _, block = a
     outputs, tiles, m, _, _ = b
-    found = Shape(channel_blocks * block, outputs * block, down, tiles // down, m, block, (SPARING[0] in blocks, SPARING[1] in blocks))
+    found = Shape(
+        channel_blocks * block,
+        outputs * block,
+        down,
+        tiles // down,
+        m,
+        block,
+        (SPARING[0] in blocks, SPARING[1] in blocks),
+    )
     return None if min(channel_blocks, outputs, *(t for _, t in found.parts(down))) == 1 else found
 
 
@@ -111,8 +127,11 @@ class WinogradRule(Rule):
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
         shape = shape_of(s.program)
-        if shape is None or shape.block != s.machine.lanes(access.target(stages_of(s.program)["winograd"]).buffer.dtype):
-            # No target chooses the algorithm for these. Put into one another the transforms would be long formulas, so each stage stays alone.
+        if shape is None or shape.block != s.machine.lanes(
+            access.target(stages_of(s.program)["winograd"]).buffer.dtype
+        ):
+            # No target chooses the algorithm for these. Put into one another the transforms would be long formulas, so
+            # each stage stays alone.
             schedule_apart(s, s.blocks(), s.machine)
         else:
             schedule_winograd(s, shape, s.machine)
@@ -157,7 +176,8 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         s.compute_at(name, panels)
     if pieces.together:
         s.compute_at(v, outer[-1])
-        # Before the product is tiled: its tiles reach beyond the piece, and what is written there is held back by conditions only.
+        # Before the product is tiled: its tiles reach beyond the piece, and what is written there is held back by
+        # conditions only.
         s.compact_buffer(access.target(s.block(v)).buffer.name)
     for k, (name, copy) in enumerate(zip(products, copies)):
         with s.choices_of(f"product{k}"):
@@ -189,7 +209,8 @@ def _finish(s: Schedule, block: str, at: str) -> None:
 
 
 def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, group: int, machine: Machine) -> None:
-    """The products of one piece and one group of panels, result by result of the transform: tiles of rows × panel in registers."""
+    """The products of one piece and one group of panels, result by result of the transform: tiles of rows × panel in
+    registers."""
     dtype = access.target(s.block(product)).buffer.dtype
     *column, t, lane, cb, ci = inside(s, product, panels)
     channels = column[: 1 if panel * group > 1 else 0]
@@ -215,7 +236,8 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, grou
 
 
 def _input(s: Schedule, rows: str, v: str, at: str | None, shape: Shape) -> None:
-    """The transformed inputs under loop `at` (None: of the whole picture), one row of tiles of one channel block after another."""
+    """The transformed inputs under loop `at` (None: of the whole picture), one row of tiles of one channel block after
+    another."""
     pq, *batch, channel, t, lane = inside(s, v, at)
     row, tile = s.split(t, [None, shape.across])
     p, q = s.split(pq, [shape.m + 2, shape.m + 2])
@@ -242,7 +264,8 @@ def inside(s: Schedule, block: str, loop: str | None) -> list[str]:
 
 
 class Pieces(NamedTuple):
-    """`rows` of tiles in a piece; `together`: V is made piece by piece, each on one core; panels in a `group`; `cycles` of the products of one picture."""
+    """`rows` of tiles in a piece; `together`: V is made piece by piece, each on one core; panels in a `group`; `cycles`
+    of the products of one picture."""
 
     rows: int
     together: bool
@@ -276,14 +299,19 @@ def cheapest(pieces: Iterable[Pieces]) -> Pieces:
 
 
 def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
-    """All pieces there are, with what they take: what they leave of cores idle, and what they read from beyond the second cache again and again."""
+    """All pieces there are, with what they take: what they leave of cores idle, and what they read from beyond the
+    second cache again and again."""
     panel = panel_blocks(shape)
     panels = shape.outputs // (shape.block * panel)
     weights = 4 * shape.products * shape.channels * shape.outputs
     far = machine.rates.per_cycle(machine.rates.third_cache.exchange(machine.cores))
     found: list[Pieces] = []
     for rows in range(1, shape.down + 1):
-        if shape.down % rows or (any(shape.spared) and rows < shape.down) or any(tiles == 1 for _, tiles in shape.parts(rows)):
+        if (
+            shape.down % rows
+            or (any(shape.spared) and rows < shape.down)
+            or any(tiles == 1 for _, tiles in shape.parts(rows))
+        ):
             continue  # a smaller last piece would have conditions in its innermost loops; a single tile has no loop
         count = shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
@@ -301,11 +329,15 @@ def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
                 idle = -(-tasks // machine.cores) * machine.cores / tasks
                 if machine.cores > 1:
                     idle += machine.rates.uneven * machine.cores / tasks
-                # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every group. Transforms wait for what they
-                # write to and read from afar; the products do not.
+                # Whatever does not stay near is read anew: the weights by every piece, a piece's V by every group.
+                # Transforms wait for what they write to and read from afar; the products do not.
                 near = v + products + weights // groups <= ROOM * machine.caches[1]
                 inputs_near = near and (together or machine.cores == 1)
-                moved = (0 if near and groups == 1 else weights) + (0 if inputs_near else groups * v) + (0 if near else groups * products)
+                moved = (
+                    (0 if near and groups == 1 else weights)
+                    + (0 if inputs_near else groups * v)
+                    + (0 if near else groups * products)
+                )
                 waited = (0 if inputs_near else v) + (0 if near else groups * products)
                 total = overlapped(cycles * idle, count * moved / far, machine.rates.cache_unhidden)
                 total += count * waited / far
@@ -319,7 +351,8 @@ def overlapped(work: float, reading: float, unhidden: float) -> float:
 
 
 def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
-    """Tile and `skip` of the WinogradConv that takes least time, None if the definition does: arithmetic, transforms, and weights from memory."""
+    """Tile and `skip` of the WinogradConv that takes least time, None if the definition does: arithmetic, transforms,
+    and weights from memory."""
     x, w = node.inputs
     assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
     images, channels, *size = x.shape
@@ -344,11 +377,15 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         if skip and not any(beyond):
             continue
         shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block, beyond)
-        if min(height, width, channels // block, outputs // block, *(tiles for _, tiles in shape.parts(shape.down))) == 1:
+        if (
+            min(height, width, channels // block, outputs // block, *(tiles for _, tiles in shape.parts(shape.down)))
+            == 1
+        ):
             continue  # the rule takes no dimension of one
         tiles = shape.down * shape.across
         reach = m + TAPS - 1
-        # Transforms are stores: of rows, of columns; the product's results and what the rows and columns of tiles take of them.
+        # Transforms are stores: of rows, of columns; the product's results and what the rows and columns of tiles take
+        # of them.
         moved = channels * (m * reach + reach**2) + outputs * (reach**2 + reach * m + m**2)
         cycles = choose_pieces(shape, count, machine).cycles
         cycles += machine.rates.transform_store_cycles * tiles * moved / block

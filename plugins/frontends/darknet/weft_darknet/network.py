@@ -1,4 +1,5 @@
-"""A .cfg and its weights as a graph. The .cfg is `[section]` lines, each with `key=value` lines below it; whitespace means nothing, # and ; begin comments."""
+"""A .cfg and its weights as a graph. The .cfg is `[section]` lines, each with `key=value` lines below it; whitespace
+means nothing, # and ; begin comments."""
 
 from __future__ import annotations
 
@@ -17,9 +18,22 @@ TRAINING = """absolute anchors angle assisted_excitation beta1 beta_nms bias_mat
     counters_per_class delta_normalizer dets_for_show dets_for_track dont_update dot dropblock dropblock_size_abs dropblock_size_rel embedding_layer
     focal_loss grad_centr ignore_thresh iou_loss iou_normalizer iou_thresh jitter label_smooth_eps learning_rate log map mask_scale max max_delta nms_kind
     noloss noobject_scale obj_normalizer object_scale objectness_smooth onlyforward probability random ratio rescore resize scale show_details sim_thresh sqrt
-    stopbackward stream thresh track_ciou_norm track_history_size train_only_bn truth truth_thresh type uc_normalizer wait_stream""".split()  # noqa: SIM905
+    stopbackward stream thresh track_ciou_norm track_history_size train_only_bn truth truth_thresh type uc_normalizer wait_stream""".split()  # noqa: E501, SIM905
 # Keys of which only 0 is supported, which is off.
-SWITCHES = {"antialiasing", "background", "bin_output", "binary", "dontload", "dontloadscales", "flipped", "maxpool_depth", "rotate", "spatial", "sway", "xnor"}
+SWITCHES = {
+    "antialiasing",
+    "background",
+    "bin_output",
+    "binary",
+    "dontload",
+    "dontloadscales",
+    "flipped",
+    "maxpool_depth",
+    "rotate",
+    "spatial",
+    "sway",
+    "xnor",
+}
 
 
 class Section(NamedTuple):
@@ -40,15 +54,23 @@ def read_sections(text: str, problems: Problems) -> list[Section]:
         elif line and line[0] not in "#;":
             if not (sections and key and value):
                 problems.append((FrontendError, f"line {number}: '{raw.strip()[:60]}' is no key=value of a section"))
-            elif sections[-1].values.setdefault(key, (value, number))[0] != value and len(sections) > 1:  # in [net] the first counts, as in Darknet
-                problems.append((FrontendError, f"line {number}: {key}={value[:60]}, and another {key} in line {sections[-1].values[key][1]}"))
+            elif (
+                sections[-1].values.setdefault(key, (value, number))[0] != value and len(sections) > 1
+            ):  # in [net] the first counts, as in Darknet
+                problems.append(
+                    (
+                        FrontendError,
+                        f"line {number}: {key}={value[:60]}, and another {key} in line {sections[-1].values[key][1]}",
+                    )
+                )
     if len(sections) < 2 or sections[0].kind not in ("net", "network"):
         problems.append((FrontendError, "it is not a section [net] and sections of layers"))
     return sections
 
 
 def read_options(section: Section, build: Any, problems: Problems) -> dict[str, Any]:
-    """The arguments that the section gives `build`, whose parameters are the keys (_ is behind what Python reserves), their annotations what they take."""
+    """The arguments that the section gives `build`, whose parameters are the keys (_ is behind what Python reserves),
+    their annotations what they take."""
     known, options = {name.rstrip("_"): p for name, p in inspect.signature(build).parameters.items()}, {}
     for key, (text, line) in section.values.items():
         place = f"line {line}: {key}={text[:60]} in [{section.kind}]"
@@ -64,22 +86,32 @@ def read_options(section: Section, build: Any, problems: Problems) -> dict[str, 
 
 
 def _value(text: str, kind: str) -> tuple[Any, str]:
-    """The value, and what was expected if it is not that: a str, a float, a Size (from 1), a Count (from 0), or Ints with commas between."""
+    """The value, and what was expected if it is not that: a str, a float, a Size (from 1), a Count (from 0), or Ints
+    with commas between."""
     if kind == "str":
         return text, ""
     try:
-        numbers = [float(text)] if kind == "float" else [int(part) for part in (text.split(",") if kind == "Ints" else [text])]
+        numbers = (
+            [float(text)]
+            if kind == "float"
+            else [int(part) for part in (text.split(",") if kind == "Ints" else [text])]
+        )
     except ValueError:
         numbers = [LARGEST + 1]
     least = {"Size": 1, "Count": 0}.get(kind.split()[0], -LARGEST)
     what = {"float": "a number", "Ints": "integers"}.get(kind, "an integer")
-    return numbers if kind == "Ints" else numbers[0], "" if all(least <= k <= LARGEST for k in numbers) else f"{what} from {least} to {LARGEST}"
+    return numbers if kind == "Ints" else numbers[0], (
+        "" if all(least <= k <= LARGEST for k in numbers) else f"{what} from {least} to {LARGEST}"
+    )
 
 
 def load_network(source: Any, given: DarknetOptions) -> Graph:
     """See `weft_darknet.plugin.load`."""
     if not isinstance(source, (Path, *BYTES)):
-        raise FrontendError(f"cannot read a Darknet network from a {type(source).__name__}", hint="give the path of a .cfg, or its bytes")
+        raise FrontendError(
+            f"cannot read a Darknet network from a {type(source).__name__}",
+            hint="give the path of a .cfg, or its bytes",
+        )
     try:
         text = (source.read_bytes() if isinstance(source, Path) else bytes(source)).decode("utf-8-sig", "replace")
     except OSError as error:
@@ -92,14 +124,21 @@ def load_network(source: Any, given: DarknetOptions) -> Graph:
             layers.append((section, read_options(section, LAYERS[section.kind], problems)))
         else:
             problems.append((UnsupportedError, f"line {section.line}: [{section.kind}]"))
-    for kind, what, hint in ((FrontendError, "is not a Darknet network", "is it complete?"), (UnsupportedError, "uses what is not supported", "leave it out")):
+    for kind, what, hint in (
+        (FrontendError, "is not a Darknet network", "is it complete?"),
+        (UnsupportedError, "uses what is not supported", "leave it out"),
+    ):
         if lines := [line for error, line in problems if error is kind]:
             raise kind(f"'{file}' {what}", where="\n".join(lines), hint=hint)
     if given.width is not None or given.height is not None:
-        layers[0][1].update({"inputs": 0} | {key: size for key in ("width", "height") if (size := getattr(given, key)) is not None})
+        layers[0][1].update(
+            {"inputs": 0} | {key: size for key in ("width", "height") if (size := getattr(given, key)) is not None}
+        )
     weights = source.with_suffix(".weights") if given.weights is None and isinstance(source, Path) else given.weights
     if weights is None:
-        raise FrontendError("a network of bytes has no weights beside it", hint="name them: weft.load(model, weights=…)")
+        raise FrontendError(
+            "a network of bytes has no weights beside it", hint="name them: weft.load(model, weights=…)"
+        )
     return build(source.stem if isinstance(source, Path) else "darknet", file, layers, Weights(weights))
 
 
@@ -107,11 +146,16 @@ def build(name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], we
     """The outputs are those of the detection layers, or that of the last layer but [cost]."""
     state = Kinds(GraphBuilder(name), weights)
     for index, (section, options) in enumerate(layers, -1):
-        weights.place = f"{file}, line {section.line}: " + (f"layer {index}, [{section.kind}]" if index >= 0 else "[net]")
+        weights.place = f"{file}, line {section.line}: " + (
+            f"layer {index}, [{section.kind}]" if index >= 0 else "[net]"
+        )
         with state.builder.named(f"{section.kind}_{index}"):
             state.step(section.kind, options)
     if weights.at != len(weights.data):
-        raise FrontendError(f"{weights.name} does not end with the network", why=f"{weights.at} bytes are wanted, {len(weights.data)} are there")
+        raise FrontendError(
+            f"{weights.name} does not end with the network",
+            why=f"{weights.at} bytes are wanted, {len(weights.data)} are there",
+        )
     kinds = [section.kind for section, _ in layers[1:]]
     detections = [k for k, kind in enumerate(kinds) if kind in ("yolo", "region")]
     for k in detections or [k for k, kind in enumerate(kinds) if kind != "cost"][-1:] or [0]:

@@ -1,4 +1,5 @@
-"""ONNX for Weft: the frontend, ONNX's own backend interface (`weft_onnx.backend`), and a session for who comes from ONNX Runtime."""
+"""ONNX for Weft: the frontend, ONNX's own backend interface (`weft_onnx.backend`), and a session for who comes from
+ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ class WeftRep(BackendRep):  # type: ignore[misc]
             return self._result(*self.executable.run(inputs).values())
         given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         if len(given) != len(names):
-            raise InputError(f"'{self.executable.manifest.name}' takes {len(names)} inputs, got {len(given)}", where=", ".join(names) or None)
+            raise InputError(
+                f"'{self.executable.manifest.name}' takes {len(names)} inputs, got {len(given)}",
+                where=", ".join(names) or None,
+            )
         return self._result(*self.executable.run(dict(zip(names, given))).values())
 
 
@@ -74,7 +77,9 @@ class WeftBackend(Backend):  # type: ignore[misc]
         return WeftRep(weft.compile(model, target or cls.target(device)))
 
     @classmethod
-    def run_node(cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any) -> tuple[Any, ...]:
+    def run_node(
+        cls, node: onnx.NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **kwargs: Any
+    ) -> tuple[Any, ...]:
         """One node's outputs.
 
         Args:
@@ -82,12 +87,16 @@ class WeftBackend(Backend):  # type: ignore[misc]
             outputs_info: dtype and shape of each output; they need not be said.
             kwargs: `opset_version`, by default the newest; `target` as for `prepare`.
         """
-        Backend.run_node(node, inputs, device, outputs_info, **{k: v for k, v in kwargs.items() if k == "opset_version"})
+        Backend.run_node(
+            node, inputs, device, outputs_info, **{k: v for k, v in kwargs.items() if k == "opset_version"}
+        )
         version = kwargs.get("opset_version", onnx.defs.onnx_opset_version())
         arrays = [np.asarray(a) for a in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
         names = list(dict.fromkeys(n for n in node.input if n))
         if len(arrays) != len(names):
-            raise InputError(f"node {node.op_type} has {len(names)} inputs, got {len(arrays)}", where=", ".join(names) or None)
+            raise InputError(
+                f"node {node.op_type} has {len(names)} inputs, got {len(arrays)}", where=", ".join(names) or None
+            )
         types = {dtype.numpy: number for number, dtype in DTYPES.items()}
         given = [onnx.helper.make_tensor_value_info(n, types[a.dtype], a.shape) for n, a in zip(names, arrays)]
         results = [onnx.ValueInfoProto(name=n) for n in node.output if n]
@@ -131,4 +140,12 @@ run_model = WeftBackend.run_model
 run_node = WeftBackend.run_node
 supports_device = WeftBackend.supports_device
 
-__all__: Sequence[str] = ["WeftBackend", "WeftRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
+__all__: Sequence[str] = [
+    "WeftBackend",
+    "WeftRep",
+    "is_compatible",
+    "prepare",
+    "run_model",
+    "run_node",
+    "supports_device",
+]

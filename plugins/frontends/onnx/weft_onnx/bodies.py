@@ -1,6 +1,7 @@
 """Sub-graphs of ONNX as graphs of their own: bodies of the operators that hold them.
 
-What a body uses of the graph around it becomes an input of the body, behind its own: captured. So does what binds a symbol that it mentions.
+What a body uses of the graph around it becomes an input of the body, behind its own: captured. So does what binds a
+symbol that it mentions.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Level:
     builder: GraphBuilder
     outer: Level | None = None
     captured: list[Value] = field(default_factory=list)
-    inside: dict[int, tuple[Value, Value]] = field(default_factory=dict)  # id of a value around → it, and what stands for it
+    inside: dict[int, tuple[Value, Value]] = field(
+        default_factory=dict
+    )  # id of a value around → it, and what stands for it
 
     def capture(self, importer: Importer, operand: Any) -> Any:
         """What stands here for an operand of the graph around."""
@@ -75,7 +78,9 @@ class Level:
         source = graph.symbols.get(symbol)
         if source is not None:
             return source.value
-        found = next((v for v in graph.inputs if isinstance(v.type, TensorType) and Var(symbol, dt.int64) in v.shape), None)
+        found = next(
+            (v for v in graph.inputs if isinstance(v.type, TensorType) and Var(symbol, dt.int64) in v.shape), None
+        )
         if found is not None:
             return found
         assert self.outer is not None, f"symbol '{symbol}' is bound nowhere"
@@ -86,8 +91,11 @@ class Level:
         return value
 
 
-def import_body(importer: Importer, graph: GraphProto, c: Context, given: Sequence[Type | Content], counted: bool = False) -> Body:
-    """A sub-graph of a node; its inputs are of the given types, or what they hold is known. `counted`: it gets a number (int64) before all else.
+def import_body(
+    importer: Importer, graph: GraphProto, c: Context, given: Sequence[Type | Content], counted: bool = False
+) -> Body:
+    """A sub-graph of a node; its inputs are of the given types, or what they hold is known. `counted`: it gets a number
+    (int64) before all else.
 
     Raises:
         FrontendError: it takes another number of inputs, or an output is computed by no node.
@@ -111,7 +119,9 @@ def import_body(importer: Importer, graph: GraphProto, c: Context, given: Sequen
                 raise FrontendError(f"output '{info.name}' of sub-graph '{graph.name}' is computed by no node")
             if poisoned(operand):
                 raise Poisoned
-            level.builder.output(importer.run_time(operand, info.type, info.name), level.builder.unique(f"{info.name}.{k}"))
+            level.builder.output(
+                importer.run_time(operand, info.type, info.name), level.builder.unique(f"{info.name}.{k}")
+            )
     finally:
         importer.leave()
     built = level.builder.build()
@@ -123,11 +133,14 @@ def import_body(importer: Importer, graph: GraphProto, c: Context, given: Sequen
 
 
 def put_here(importer: Importer, body: Body) -> list[Value]:
-    """The outputs of a body that is no longer one: its nodes and symbols go to the graph that is being built. The body captured all its inputs."""
+    """The outputs of a body that is no longer one: its nodes and symbols go to the graph that is being built. The body
+    captured all its inputs."""
     graph = importer.builder.graph
     here = {id(inner): outer for inner, outer in zip(body.graph.inputs, body.captured)}
     for node in body.graph.nodes:
-        graph.nodes.append(Node(node.op, [v if v is None else here.get(id(v), v) for v in node.inputs], node.outputs, node.names))
+        graph.nodes.append(
+            Node(node.op, [v if v is None else here.get(id(v), v) for v in node.inputs], node.outputs, node.names)
+        )
     for name, source in body.graph.symbols.items():
         graph.symbols.setdefault(name, SymbolSource(here.get(id(source.value), source.value), source.index))
     return [here.get(id(v), v) for v in body.graph.outputs]
@@ -136,7 +149,11 @@ def put_here(importer: Importer, body: Body) -> list[Value]:
 def _prune(level: Level, own: int) -> None:
     """Drops captured inputs that nothing uses."""
     graph = level.builder.graph
-    used = {id(v) for n in graph.nodes for v in n.inputs} | {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
+    used = (
+        {id(v) for n in graph.nodes for v in n.inputs}
+        | {id(v) for v in graph.outputs}
+        | {id(s.value) for s in graph.symbols.values()}
+    )
     kept = [k for k, v in enumerate(graph.inputs[own:]) if id(v) in used]
     level.inside = {key: pair for key, pair in level.inside.items() if id(pair[1]) in used}
     graph.inputs = [*graph.inputs[:own], *(graph.inputs[own + k] for k in kept)]
@@ -144,7 +161,8 @@ def _prune(level: Level, own: int) -> None:
 
 
 def shaped(builder: GraphBuilder, value: Value, rank: int | None = None) -> Value:
-    """A tensor whose sizes only the run knows, with data symbols for them; the value as it is, if it is none or of unknown rank."""
+    """A tensor whose sizes only the run knows, with data symbols for them; the value as it is, if it is none or of
+    unknown rank."""
     if not isinstance(value.type, OpenType):
         return value
     rank = value.type.rank if value.type.rank is not None else rank

@@ -1,8 +1,8 @@
 """Small integer values whose elements are known as formulas: how shapes are computed without a node.
 
-`Shape(x)` of x [batch, 3] has the content [batch, 3]; what Gather, Concat or Mul make of it is computed on the formulas right here, so that
-`Reshape(x, Concat(Shape(x)[:1], [-1]))` becomes a Reshape to formulas over `batch`. Elements are ints, bools, int64 or bool formulas, in numpy
-object arrays: numpy then gives broadcasting, slicing and concatenation.
+`Shape(x)` of x [batch, 3] has the content [batch, 3]; what Gather, Concat or Mul make of it is computed on the formulas
+right here, so that `Reshape(x, Concat(Shape(x)[:1], [-1]))` becomes a Reshape to formulas over `batch`. Elements are
+ints, bools, int64 or bool formulas, in numpy object arrays: numpy then gives broadcasting, slicing and concatenation.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Content:
         except OverflowError:
             bits = np.iinfo(self.dtype.numpy)
             beyond = next(x for x in self.elements.flat if not bits.min <= x <= bits.max)
-            raise FrontendError(f"{beyond} does not fit into {self.dtype}", hint="sizes multiply to more than memory can hold") from None
+            raise FrontendError(
+                f"{beyond} does not fit into {self.dtype}", hint="sizes multiply to more than memory can hold"
+            ) from None
 
     def dims(self) -> tuple[Any, ...]:
         """The elements in order."""
@@ -69,7 +71,11 @@ class Content:
 
 def content(dtype: DType, elements: Any, shape: tuple[int, ...] | None = None) -> Content:
     """A content of ints, bools and formulas; constants among them become numbers."""
-    flat = list(np.asarray(elements, dtype=object).reshape(-1)) if not isinstance(elements, (list, tuple)) else list(elements)
+    flat = (
+        list(np.asarray(elements, dtype=object).reshape(-1))
+        if not isinstance(elements, (list, tuple))
+        else list(elements)
+    )
     array = np.empty(len(flat), dtype=object)
     for k, x in enumerate(flat):
         array[k] = plain(x)
@@ -152,7 +158,9 @@ def compare(name: str, a: Any, b: Any) -> Any:
     """a `name` b: eq, ne, lt, le."""
     if known(a, b):
         return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b}[name]
-    like = dt.bool_ if any(isinstance(x, bool) or (isinstance(x, Expr) and x.dtype.is_bool) for x in (a, b)) else dt.int64
+    like = (
+        dt.bool_ if any(isinstance(x, bool) or (isinstance(x, Expr) and x.dtype.is_bool) for x in (a, b)) else dt.int64
+    )
     return plain(getattr(e, name)(e.wrap(a, like), e.wrap(b, like)))
 
 

@@ -34,7 +34,8 @@ def open_onnxruntime(path: str, threads: int) -> Run:
 
 
 def onnxruntime_values(path: str) -> Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Any]]:
-    """Values between a model's nodes, as ONNX Runtime computes them without any optimisation. Only those asked for are held."""
+    """Values between a model's nodes, as ONNX Runtime computes them without any optimisation. Only those asked for are
+    held."""
     import onnx
     import onnxruntime
 
@@ -51,7 +52,9 @@ def onnxruntime_values(path: str) -> Callable[[Sequence[str], Mapping[str, Any]]
         asking.graph.output.extend(onnx.ValueInfoProto(name=n) for n in wanted if n not in declared)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(Path(path).resolve().parent))
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(Path(path).resolve().parent)
+        )
         session = onnxruntime.InferenceSession(asking.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return dict(zip(wanted, session.run(wanted, dict(inputs)), strict=True))
 
@@ -65,7 +68,12 @@ def open_openvino(path: str, threads: int) -> Run:
     model = openvino.Core().compile_model(
         path,
         "CPU",
-        {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": str(threads), "INFERENCE_PRECISION_HINT": "f32"},
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(threads),
+            "INFERENCE_PRECISION_HINT": "f32",
+        },
     )
     request = model.create_infer_request()
 

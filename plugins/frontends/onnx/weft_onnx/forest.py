@@ -20,9 +20,11 @@ class BadForest(ValueError):
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in any order. A row goes to the right from node i if x[feature] > split; NaN to the left where `nan_left` says so.
+    """Nodes in any order. A row goes to the right from node i if x[feature] > split; NaN to the left where `nan_left`
+    says so.
 
-    `left` and `right` are nodes; for a leaf both are -1. `leaf` is its row of `weights` [leaves, targets]; `roots` [trees] are nodes.
+    `left` and `right` are nodes; for a leaf both are -1. `leaf` is its row of `weights` [leaves, targets]; `roots`
+    [trees] are nodes.
     """
 
     feature: Array
@@ -35,7 +37,9 @@ class Forest:
     roots: Array
 
 
-def compared(mode: Array, split: Array, nan_true: Array, true: Array, false: Array) -> tuple[Array, Array, Array, Array] | None:
+def compared(
+    mode: Array, split: Array, nan_true: Array, true: Array, false: Array
+) -> tuple[Array, Array, Array, Array] | None:
     """Nodes of any order comparison as x > split: split, nan_left, left, right; None if some test for equality."""
     if not (mode <= GT).all():
         return None
@@ -47,7 +51,8 @@ def compared(mode: Array, split: Array, nan_true: Array, true: Array, false: Arr
 
 
 def levels_of(forest: Forest) -> list[tuple[Array, Array]]:
-    """Node and tree of everything that is reached, level by level; children side by side, in the order of their parents.
+    """Node and tree of everything that is reached, level by level; children side by side, in the order of their
+    parents.
 
     Raises:
         BadForest: a node is reached more than once, or never.
@@ -78,7 +83,8 @@ class Tables:
 
 
 def tables(forest: Forest) -> Tables:
-    """A forest laid out: complete trees where these are small, else each node's left child with the right one behind it.
+    """A forest laid out: complete trees where these are small, else each node's left child with the right one behind
+    it.
 
     Raises:
         BadForest: a node is reached more than once, or never.
@@ -106,8 +112,16 @@ def _complete(forest: Forest, depth: int, inner: Array) -> tuple[Array, ...]:
     at, parts = forest.roots[:, None], []
     for _ in range(depth):
         here = inner[at]
-        parts.append((np.where(here, forest.feature[at], 0), np.where(here, forest.split[at], np.inf), np.where(here, forest.nan_left[at], True)))
-        at = np.stack([np.where(here, forest.left[at], at), np.where(here, forest.right[at], at)], -1).reshape(len(at), -1)
+        parts.append(
+            (
+                np.where(here, forest.feature[at], 0),
+                np.where(here, forest.split[at], np.inf),
+                np.where(here, forest.nan_left[at], True),
+            )
+        )
+        at = np.stack([np.where(here, forest.left[at], at), np.where(here, forest.right[at], at)], -1).reshape(
+            len(at), -1
+        )
     empty = (np.zeros((len(at), 0), np.int64), np.zeros((len(at), 0)), np.zeros((len(at), 0), bool))
     feature, split, nan_left = (np.concatenate([e, *p], 1).reshape(-1) for e, *p in zip(empty, *parts))
     return feature, split.astype(forest.split.dtype), nan_left, forest.weights[forest.leaf[at.reshape(-1)]]
@@ -125,9 +139,21 @@ def _linked(forest: Forest, levels: list[tuple[Array, Array]], inner: Array) -> 
     first[here] = len(forest.roots) + 2 * np.arange(int(here.sum()))
     left = np.where(here, place[first], place)[order].astype(np.int32)
     nodes, here = nodes[order], here[order]
-    feature, split = np.where(here, forest.feature[nodes], 0), np.where(here, forest.split[nodes], np.inf).astype(forest.split.dtype)
+    feature, split = (
+        np.where(here, forest.feature[nodes], 0),
+        np.where(here, forest.split[nodes], np.inf).astype(forest.split.dtype),
+    )
     deep = np.zeros(len(forest.roots), np.int32)
     for level, (_, reached) in enumerate(levels):
         deep[reached] = level
     leaf = np.where(here, 0, forest.leaf[nodes]).astype(np.int32)
-    return feature, split, np.where(here, forest.nan_left[nodes], True), forest.weights, left, leaf, place[: len(forest.roots)], deep
+    return (
+        feature,
+        split,
+        np.where(here, forest.nan_left[nodes], True),
+        forest.weights,
+        left,
+        leaf,
+        place[: len(forest.roots)],
+        deep,
+    )

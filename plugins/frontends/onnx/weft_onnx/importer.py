@@ -1,7 +1,8 @@
 """ModelProto → Graph, one ONNX operator at a time; converters/ says how each is converted.
 
-Values are graph values, or contents: integers known as formulas (contents.py), which become nodes only where an operator needs them as data.
-An operator without a converter is expanded through its function: the model's own, or the body that ONNX's schema defines.
+Values are graph values, or contents: integers known as formulas (contents.py), which become nodes only where an
+operator needs them as data. An operator without a converter is expanded through its function: the model's own, or the
+body that ONNX's schema defines.
 """
 
 from __future__ import annotations
@@ -62,17 +63,23 @@ Array = np.ndarray[Any, Any]
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
 # A result that is constant and this small is computed at once: shapes that go through floats stay known.
 FOLDED = 1024
-# What that may take in all, as `work_of` counts it: some seconds. A loop that is written out may do it thousands of times.
+# What that may take in all, as `work_of` counts it: some seconds. A loop that is written out may do it thousands of
+# times.
 FOLDED_WORK = 1 << 34
-# Numbers that are made at import of attributes and sizes alone, in all: a file of a hundred bytes may ask for any number of them.
+# Numbers that are made at import of attributes and sizes alone, in all: a file of a hundred bytes may ask for any
+# number of them.
 MADE = 1 << 24
 MAX_DEPTH = 64
-# Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the file.
+# Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the
+# file.
 WRITTEN, WRITTEN_PER_NODE = 20_000, 100
-# Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of formulas would double with each step.
+# Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of
+# formulas would double with each step.
 LONGEST = 40
 # ONNX's operators of which two with the same operands differ.
-RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"})
+RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+)
 
 
 class Absent:
@@ -143,7 +150,10 @@ class Importer:
         self._shortened: list[dict[Expr, Expr]] = [{}]
         self.shortened = 0
         self.written = self.made = self.folding = 0
-        self.most_written = max(WRITTEN, WRITTEN_PER_NODE * (count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)))
+        self.most_written = max(
+            WRITTEN,
+            WRITTEN_PER_NODE * (count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)),
+        )
 
     @property
     def builder(self) -> GraphBuilder:
@@ -166,7 +176,11 @@ class Importer:
 
     def scope(self, c: Context, level: Level) -> Scope:
         """The scope of a body of a node."""
-        return Scope(outer=c.scope, prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/", capture=lambda operand: level.capture(self, operand))
+        return Scope(
+            outer=c.scope,
+            prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/",
+            capture=lambda operand: level.capture(self, operand),
+        )
 
     def remember(self, value: Value, content: Content | None) -> None:
         """What a value holds, as far as it is known."""
@@ -203,12 +217,18 @@ class Importer:
             if operand is None:
                 raise FrontendError(f"output '{info.name}' is computed by no node", where=f"graph '{graph.name}'")
             tensor = info.type.tensor_type
-            value = shaped(self.builder, self.run_time(operand, info.type, info.name), len(tensor.shape.dim) if tensor.HasField("shape") else None)
+            value = shaped(
+                self.builder,
+                self.run_time(operand, info.type, info.name),
+                len(tensor.shape.dim) if tensor.HasField("shape") else None,
+            )
             declared = info.type.tensor_type.elem_type if isinstance(value.type, TensorType) else 0
             # Sizes are often wrong in models that run everywhere; an element type is a promise to the caller.
             if declared and dtype_of(declared, f"output '{info.name}'") != value.dtype:
                 raise FrontendError(
-                    f"output '{info.name}' is declared as {dtype_of(declared, info.name)} and computed as {value.dtype}", where=f"graph '{graph.name}'"
+                    f"output '{info.name}' is declared as {dtype_of(declared, info.name)} and computed as"
+                    f" {value.dtype}",
+                    where=f"graph '{graph.name}'",
                 )
             self.builder.output(value, info.name)
         result = self.builder.build()
@@ -245,9 +265,13 @@ class Importer:
         """An input, as yet without sizes: their symbols give way to the names of all inputs."""
         kind = info.type.WhichOneof("value")
         if kind not in ("sequence_type", "optional_type", "tensor_type"):
-            raise UnsupportedError(f"input '{info.name}' is a {(kind or 'value of no type').removesuffix('_type')}, which is not supported")
+            raise UnsupportedError(
+                f"input '{info.name}' is a {(kind or 'value of no type').removesuffix('_type')}, which is not supported"
+            )
         if kind == "tensor_type" and not info.type.tensor_type.HasField("shape"):
-            raise UnsupportedError(f"input '{info.name}' has no shape", hint="export the model with the rank of every input")
+            raise UnsupportedError(
+                f"input '{info.name}' has no shape", hint="export the model with the rank of every input"
+            )
         return self.builder.input(info.name, self.type(info.type, f"input '{info.name}'"))
 
     def sizes(self, info: onnx.ValueInfoProto) -> TensorType:
@@ -268,7 +292,9 @@ class Importer:
         if kind == "optional_type":
             return OptionalType(self.type(proto.optional_type.elem_type, what))
         if kind != "tensor_type":
-            raise UnsupportedError(f"{what} is or holds a {(kind or 'value of no type').removesuffix('_type')}, which is not supported")
+            raise UnsupportedError(
+                f"{what} is or holds a {(kind or 'value of no type').removesuffix('_type')}, which is not supported"
+            )
         tensor = proto.tensor_type
         return OpenType(dtype_of(tensor.elem_type, what), len(tensor.shape.dim) if tensor.HasField("shape") else None)
 
@@ -294,7 +320,11 @@ class Importer:
         for name in self.dims:
             if name not in known:
                 close = nearest(name, known)
-                hint = f"did you mean '{close}'?" if close else "its open dimensions: " + (", ".join(sorted(self._open)) or "none")
+                hint = (
+                    f"did you mean '{close}'?"
+                    if close
+                    else "its open dimensions: " + (", ".join(sorted(self._open)) or "none")
+                )
                 raise FrontendError(f"dims gives '{name}', which is no open dimension of the model's inputs", hint=hint)
 
     def everything_unsupported(self) -> UnsupportedError:
@@ -303,12 +333,23 @@ class Importer:
             shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
             lines.append(f"{what}: {shown}")
         what = "one thing" if len(lines) == 1 else f"{len(lines)} things"
-        hint = "export it without; a function of the model (FunctionProto) can define an operator by others, a plugin can convert it (hook `converters`)"
-        return UnsupportedError(f"the model uses {what} that the ONNX frontend does not support", where="\n".join(lines), hint=hint)
+        hint = (
+            "export it without; a function of the model (FunctionProto) can define an operator by others, a plugin can"
+            " convert it (hook `converters`)"
+        )
+        return UnsupportedError(
+            f"the model uses {what} that the ONNX frontend does not support", where="\n".join(lines), hint=hint
+        )
 
     # -- nodes
     def nodes(
-        self, nodes: Sequence[NodeProto], scope: Scope, versions: Mapping[str, int], where: str, attributes: Attributes = NO_ATTRIBUTES, depth: int = 0
+        self,
+        nodes: Sequence[NodeProto],
+        scope: Scope,
+        versions: Mapping[str, int],
+        where: str,
+        attributes: Attributes = NO_ATTRIBUTES,
+        depth: int = 0,
     ) -> None:
         """Imports nodes, whose order must be topological; if it is not, they are sorted or the cycle is named."""
         waiting = list(enumerate(nodes))
@@ -323,7 +364,16 @@ class Importer:
                 raise _stuck(left, scope)
             waiting = left
 
-    def node(self, node: NodeProto, index: int, scope: Scope, versions: Mapping[str, int], where: str, attributes: Attributes, depth: int) -> None:
+    def node(
+        self,
+        node: NodeProto,
+        index: int,
+        scope: Scope,
+        versions: Mapping[str, int],
+        where: str,
+        attributes: Attributes,
+        depth: int,
+    ) -> None:
         name = (where + "/" if where else "") + (node.name or f"{node.op_type}_{index}")
         domain = "" if node.domain == "ai.onnx" else node.domain
         operands = [Absent() if not n else scope.find(n) for n in node.input]
@@ -352,17 +402,34 @@ class Importer:
                 raise
             raise FrontendError(error.what, where=place, why=error.why, hint=error.hint) from error
         except WeftError as error:
-            raise FrontendError(f"{node.op_type} cannot be applied: {error.what}", where=place, why=error.why, hint=error.hint) from error
+            raise FrontendError(
+                f"{node.op_type} cannot be applied: {error.what}", where=place, why=error.why, hint=error.hint
+            ) from error
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             why = invalid(self.proto)
-            hint = None if why is not None else "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
-            raise FrontendError(f"{node.op_type} cannot be applied", where=place, why=why or f"{type(error).__name__}: {error}", hint=hint) from error
+            hint = (
+                None
+                if why is not None
+                else (
+                    "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
+                )
+            )
+            raise FrontendError(
+                f"{node.op_type} cannot be applied",
+                where=place,
+                why=why or f"{type(error).__name__}: {error}",
+                hint=hint,
+            ) from error
         for output, result in zip(node.output, results):
             if not output:
                 continue
             if output in scope.values:
                 raise FrontendError(f"value '{output}' is computed twice", where=place)
-            if isinstance(result, Value) and result.producer is not None and result.producer in self.builder.graph.nodes[-1:]:
+            if (
+                isinstance(result, Value)
+                and result.producer is not None
+                and result.producer in self.builder.graph.nodes[-1:]
+            ):
                 self.builder.rename(result, scope.prefix + output)
             scope.values[output] = result if result is not None else Absent()
 
@@ -389,7 +456,9 @@ class Importer:
                 return self.call(body, c)
             expands = c.schema is not None and (c.schema.has_function or c.schema.has_context_dependent_function)
             if not spoilt or not expands:
-                raise _Unsupported(f"operator {c.domain + '.' if c.domain else ''}{c.op_type} of operator set {c.version}")
+                raise _Unsupported(
+                    f"operator {c.domain + '.' if c.domain else ''}{c.op_type} of operator set {c.version}"
+                )
         if spoilt:
             return [Poison()] * len(c.node.output)
         assert converter is not None
@@ -412,7 +481,9 @@ class Importer:
         if not long:
             return content
         short = self._short(long)
-        return ct.content(content.dtype, [short.get(x, x) if isinstance(x, Expr) else x for x in elements], content.shape)
+        return ct.content(
+            content.dtype, [short.get(x, x) if isinstance(x, Expr) else x for x in elements], content.shape
+        )
 
     def short_value(self, value: Value) -> Value:
         """The value with symbols in place of sizes that are longer formulas than `LONGEST`; a view of it."""
@@ -426,7 +497,8 @@ class Importer:
         return self.builder.add(Reshape(shape), value, name=value.name)
 
     def _short(self, formulas: Sequence[Expr]) -> dict[Expr, Expr]:
-        """By formula what stands for it: a symbol, which is a size, or the difference of two where it may be negative; of a condition, whether it is not 0."""
+        """By formula what stands for it: a symbol, which is a size, or the difference of two where it may be negative;
+        of a condition, whether it is not 0."""
         known = self._shortened[-1]
         for e in dict.fromkeys(formulas):
             if e in known:
@@ -449,7 +521,11 @@ class Importer:
         if node.op.folds_late or not node.op.deterministic:
             return value
         arrays = [None if i is None else i.constant for i in node.inputs]
-        if math.prod(static(value.type.shape)) > FOLDED or not arrays or any(i is not None and a is None for i, a in zip(node.inputs, arrays)):
+        if (
+            math.prod(static(value.type.shape)) > FOLDED
+            or not arrays
+            or any(i is not None and a is None for i, a in zip(node.inputs, arrays))
+        ):
             return value
         if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op):
             return value
@@ -477,7 +553,9 @@ class Importer:
             version = max((v for v in schema.context_dependent_function_opset_versions if v <= c.version), default=None)
             if version is None:
                 return None
-            text = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), [t.SerializeToString() for t in types])  # type: ignore[union-attr]
+            text = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), [t.SerializeToString() for t in types]
+            )  # type: ignore[union-attr]
         elif schema.has_function:
             version = max((v for v in schema.function_opset_versions if v <= c.version), default=None)
             if version is None:
@@ -495,7 +573,11 @@ class Importer:
         if isinstance(operand, Content):
             return onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), operand.shape)
         if isinstance(operand, Elements):
-            element = self.type_of(operand[0]) if operand else onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), None)
+            element = (
+                self.type_of(operand[0])
+                if operand
+                else onnx.helper.make_tensor_type_proto(_enumerator(operand.dtype), None)
+            )
             return None if element is None else onnx.helper.make_sequence_type_proto(element)
         return _proto(operand.type) if isinstance(operand, Value) else None
 
@@ -528,8 +610,11 @@ class Importer:
         """What makes two calls of a function the same; None if two calls differ anyway."""
         if not self.is_pure(function):
             return None
-        # By the names of the call: what an attribute refers to has the name that it has in the caller, or is absent there.
-        given = tuple((name, None if (a := c.attribute(name)) is None else a.SerializeToString()) for name in sorted(c.attributes))
+        # By the names of the call: what an attribute refers to has the name that it has in the caller, or is absent
+        # there.
+        given = tuple(
+            (name, None if (a := c.attribute(name)) is None else a.SerializeToString()) for name in sorted(c.attributes)
+        )
         operands = tuple(None if isinstance(o, Absent) else id(o) for o in c.operands)
         return id(self.level), id(function), tuple(sorted(c.versions.items())), given, operands
 
@@ -566,7 +651,8 @@ class Importer:
 
     # -- operands
     def as_value(self, operand: Any, name: str = "shape") -> Value:
-        """An operand as a graph value; a content becomes one node per formula, or a constant; elements become a sequence."""
+        """An operand as a graph value; a content becomes one node per formula, or a constant; elements become a
+        sequence."""
         if isinstance(operand, Value):
             return operand
         if isinstance(operand, Elements):
@@ -647,7 +733,14 @@ class Context(Composer):
         versions: Mapping[str, int], attributes: Mapping[str, AttributeProto], depth: int,
     ) -> None:  # fmt: skip
         super().__init__(importer.builder)
-        self.importer, self.node, self.domain, self.name, self.operands, self.scope = importer, node, domain, name, operands, scope
+        self.importer, self.node, self.domain, self.name, self.operands, self.scope = (
+            importer,
+            node,
+            domain,
+            name,
+            operands,
+            scope,
+        )
         self.versions, self.outer_attributes, self.depth = versions, attributes, depth
         self.op_type = node.op_type
         self.version = versions.get(domain, 1)
@@ -665,11 +758,14 @@ class Context(Composer):
         return (self.importer.refined(results[0]),) if len(results) == 1 else results
 
     def aligned(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Operands of an elementwise operator, so that they certainly broadcast: where it shows only at run time whether a dimension is 1 or
-        that of the others, it is broadcast explicitly."""
+        """Operands of an elementwise operator, so that they certainly broadcast: where it shows only at run time
+        whether a dimension is 1 or that of the others, it is broadcast explicitly."""
         rank = max((v.type.rank for v in inputs if isinstance(v, Value) and isinstance(v.type, TensorType)), default=0)
         if rank:
-            inputs = [self.builder.add(OneElement(rank), v) if isinstance(v, Value) and isinstance(v.type, OpenType) else v for v in inputs]
+            inputs = [
+                self.builder.add(OneElement(rank), v) if isinstance(v, Value) and isinstance(v.type, OpenType) else v
+                for v in inputs
+            ]
         values = [v for v in inputs if isinstance(v, Value)]
         if all(v.tensor.is_static for v in values) or all(v.shape == values[0].shape for v in values):
             return inputs
@@ -694,7 +790,10 @@ class Context(Composer):
         for v in inputs:
             if isinstance(v, Value):
                 first = rank - len(v.shape)
-                wanted = tuple(target[k + first] if k + first in open_ and isinstance(d, Expr) else 1 for k, d in enumerate(v.shape))
+                wanted = tuple(
+                    target[k + first] if k + first in open_ and isinstance(d, Expr) else 1
+                    for k, d in enumerate(v.shape)
+                )
                 v = v if all(d == 1 for d in wanted) else self.builder.add(BroadcastTo(wanted), v)
             result.append(v)
         return result
@@ -716,12 +815,20 @@ class Context(Composer):
         self.importer.made += count
         if self.importer.made > MADE:
             others = self.importer.made - count
-            raise self.error(f"{what} would be {count} numbers, at most {MADE} are made of so little", f"other nodes have {others}" if others else None)
+            raise self.error(
+                f"{what} would be {count} numbers, at most {MADE} are made of so little",
+                f"other nodes have {others}" if others else None,
+            )
 
     def check_known(self) -> None:
         """Arity and attribute types, against ONNX's schema."""
         if self.schema is None:
-            if self.domain == "" and self.op_type and not find("", self.op_type, self.version) and not self.importer.functions:
+            if (
+                self.domain == ""
+                and self.op_type
+                and not find("", self.op_type, self.version)
+                and not self.importer.functions
+            ):
                 raise _Unsupported(f"operator {self.op_type} of operator set {self.version}, which ONNX does not have")
             return
         if self.domain == "" and self.version < OLDEST:
@@ -730,19 +837,25 @@ class Context(Composer):
         if not self.schema.min_input <= n <= self.schema.max_input:
             raise self.error(f"takes {_span(self.schema.min_input, self.schema.max_input)} input(s), got {n}")
         if len(self.node.output) > self.schema.max_output:
-            raise self.error(f"gives {_span(self.schema.min_output, self.schema.max_output)} output(s), got {len(self.node.output)}")
+            raise self.error(
+                f"gives {_span(self.schema.min_output, self.schema.max_output)} output(s), got {len(self.node.output)}"
+            )
         for a in self.node.attribute:
             wanted = self.schema.attributes.get(a.name)
             if wanted is None:
                 raise self.error(f"has no attribute '{a.name}' in version {self.version}")
             if not a.ref_attr_name and a.type and int(a.type) != wanted.type.value:
-                raise self.error(f"attribute '{a.name}' is a {_attribute_type(a.type)}, expected {_attribute_type(wanted.type.value)}")
+                raise self.error(
+                    f"attribute '{a.name}' is a {_attribute_type(a.type)}, expected"
+                    f" {_attribute_type(wanted.type.value)}"
+                )
         for key, wanted in self.schema.attributes.items():
             if wanted.required and self.attribute(key) is None:
                 raise self.error(f"attribute '{key}' is missing")
 
     def check_old(self) -> None:
-        """Operator sets before the oldest are read as far as an operator has not changed since, or has a converter of its own (`converters/old.py`)."""
+        """Operator sets before the oldest are read as far as an operator has not changed since, or has a converter of
+        its own (`converters/old.py`)."""
         assert self.schema is not None
         if 0 < reaches(self.domain, self.op_type, self.version) < OLDEST:
             return
@@ -822,7 +935,9 @@ class Context(Composer):
         return default if a is None else dtype_of(a.i, f"attribute '{name}'")
 
     # -- what data has to be
-    def within(self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str = "", part: Value | None = None) -> Value:
+    def within(
+        self, x: Value, low: Dim | None, high: Dim | None, what: str, of: str = "", part: Value | None = None
+    ) -> Value:
         """`x`, all elements of which (or of its `part`) lie in low … high: see `Composer.within`."""
         return super().within(x, low, high, what, of or self.op_type, part)
 
@@ -836,8 +951,15 @@ class Context(Composer):
         return self.required(x, Require(got, wanted, wanted, what, (got, wanted), self.op_type))
 
     def indices(self, x: Value, size: Dim, part: Value | None = None) -> Value:
-        """`x`, whose elements (or those of its `part`) are indices into an axis of `size`, the negative ones from the end."""
-        return self.within(x, 0 if x.dtype.kind == "uint" else as_dim(wrap(0, dt.int64) - size), as_dim(wrap(size, dt.int64) - 1), "index", part=part)
+        """`x`, whose elements (or those of its `part`) are indices into an axis of `size`, the negative ones from the
+        end."""
+        return self.within(
+            x,
+            0 if x.dtype.kind == "uint" else as_dim(wrap(0, dt.int64) - size),
+            as_dim(wrap(size, dt.int64) - 1),
+            "index",
+            part=part,
+        )
 
     # -- operands
     @property
@@ -869,7 +991,9 @@ class Context(Composer):
 
     def operand_dtype(self, k: int) -> DType:
         operand = self.operands[k] if isinstance(self.operands[k], Content) else self.value(k)
-        return operand.type.dtype if isinstance(operand, Value) and isinstance(operand.type, OpenType) else operand.dtype
+        return (
+            operand.type.dtype if isinstance(operand, Value) and isinstance(operand.type, OpenType) else operand.dtype
+        )
 
     def all_contents(self) -> bool:
         return all(isinstance(o, Absent) or self.importer.known(o) is not None for o in self.operands)
@@ -893,7 +1017,8 @@ class Context(Composer):
         return tuple(as_dim(x) for x in found.dims())
 
     def signed(self, k: int, what: str, clamped: bool = False) -> tuple[Dim, ...] | None:
-        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so that a symbol always is a size.
+        """As `dims`, for integers that may be negative: those read at run time come as differences of two sizes, so
+        that a symbol always is a size.
 
         Args:
             clamped: one beyond all sizes means the same as the largest; else a run that has one ends.
@@ -919,7 +1044,8 @@ class Context(Composer):
         return self(Minimum(), self(Maximum(), x, low), high)
 
     def runtime_axes(self, k: int, rank: int) -> tuple[Dim, ...] | None:
-        """The axes of operand k, counted from the front where they are known only at run time; then they are checked there, and that no two are the same."""
+        """The axes of operand k, counted from the front where they are known only at run time; then they are checked
+        there, and that no two are the same."""
         if not self.given(k) or self.importer.known(self.operands[k]) is not None:
             return self.dims(k, "axes")
         return self.sizes(self.different(self.axes(self.value(k), rank)), "axes")
@@ -939,7 +1065,9 @@ class Context(Composer):
         if not pairs:
             return x
         twice = as_dim(sum(map(dim_expr, pairs), start=wrap(0, dt.int64)))
-        return self.required(x, Require(twice, None, 0, "axes: {0} pair(s) of them are the same", (twice,), self.op_type))
+        return self.required(
+            x, Require(twice, None, 0, "axes: {0} pair(s) of them are the same", (twice,), self.op_type)
+        )
 
     def whole(self, x: Value, most: int = LARGEST) -> Value:
         """Floats as int64, towards zero; -1, which is no size, for what is negative, above `most` or no number."""
@@ -993,7 +1121,8 @@ class Context(Composer):
 
 
 def invalid(proto: onnx.ModelProto) -> str | None:
-    """What is wrong with a model as ONNX's own checks see it, shape inference included; None if nothing is. Asked where a converter stumbles."""
+    """What is wrong with a model as ONNX's own checks see it, shape inference included; None if nothing is. Asked where
+    a converter stumbles."""
     try:
         onnx.checker.check_model(proto)
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
@@ -1028,7 +1157,13 @@ def _proto(type: Type) -> TypeProto:
         return onnx.helper.make_sequence_type_proto(_proto(type.element))
     if isinstance(type, OptionalType):
         return onnx.helper.make_optional_type_proto(_proto(type.element))
-    shape = [d if isinstance(d, int) else None for d in type.shape] if isinstance(type, TensorType) else None if type.rank is None else [None] * type.rank
+    shape = (
+        [d if isinstance(d, int) else None for d in type.shape]
+        if isinstance(type, TensorType)
+        else None
+        if type.rank is None
+        else [None] * type.rank
+    )
     return onnx.helper.make_tensor_type_proto(_enumerator(type.dtype), shape)
 
 
@@ -1037,7 +1172,10 @@ def _wrong_result(c: Context, result: Any) -> str | None:
     results = _sequence(result)
     for one in results:
         if one is not None and not isinstance(one, (Value, Content)):
-            return f"its converter returned {one!r:.80}; expected a Value for each output, or None for one that it does not make"
+            return (
+                f"its converter returned {one!r:.80}; expected a Value for each output, or None for one that it does"
+                " not make"
+            )
     made, wanted = sum(r is not None for r in results), len(c.node.output)
     if len(results) > wanted:
         return f"its converter returned {len(results)} results, the node has {wanted} output(s)"
@@ -1074,7 +1212,10 @@ def _stuck(left: Sequence[tuple[int, NodeProto]], scope: Scope) -> FrontendError
     for k, node in left:
         for name in (*node.input, *_captured(node)):
             if name and name not in made and scope.find(name) is None:
-                return FrontendError(f"'{name}' is used and computed by no node", where=f"node '{node.name or f'{node.op_type}_{k}'}' ({node.op_type})")
+                return FrontendError(
+                    f"'{name}' is used and computed by no node",
+                    where=f"node '{node.name or f'{node.op_type}_{k}'}' ({node.op_type})",
+                )
     # Every node waits for another of them: follow what they wait for until one comes again.
     index, node = left[0]
     path: list[tuple[int, NodeProto]] = []

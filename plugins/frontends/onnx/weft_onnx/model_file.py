@@ -1,4 +1,5 @@
-"""Reads model files: checks that they are ONNX, maps large weights instead of copying them, follows external data inside the model's folder."""
+"""Reads model files: checks that they are ONNX, maps large weights instead of copying them, follows external data
+inside the model's folder."""
 
 from __future__ import annotations
 
@@ -47,27 +48,45 @@ def read_model(source: Any) -> Model:
         return _parsed(data, f"'{path}'", path.resolve().parent)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _parsed(memoryview(source).cast("B"), "these bytes", None)
-    raise FrontendError(f"cannot read a model from a {type(source).__name__}", hint="give a path, bytes or an onnx.ModelProto")
+    raise FrontendError(
+        f"cannot read a model from a {type(source).__name__}", hint="give a path, bytes or an onnx.ModelProto"
+    )
 
 
 def _parsed(data: memoryview, what: str, folder: Path | None) -> Model:
     if not data.nbytes:
-        raise FrontendError(f"{what} is not an ONNX model", why="it is empty", hint="was it cut short? save or copy it again")
+        raise FrontendError(
+            f"{what} is not an ONNX model", why="it is empty", hint="was it cut short? save or copy it again"
+        )
     mapped: dict[str, memoryview] = {}
     try:
         proto = onnx.ModelProto.FromString(_without_weights(data, mapped))
     except Exception as error:  # the decoder's own exception class differs between protobuf's implementations
         if from_signal(error):
             raise
-        raise FrontendError(f"{what} is not an ONNX model", why=f"it does not parse as a ModelProto: {error}", hint="is the file complete?") from error
+        raise FrontendError(
+            f"{what} is not an ONNX model",
+            why=f"it does not parse as a ModelProto: {error}",
+            hint="is the file complete?",
+        ) from error
     return _checked(Model(proto, folder, mapped), what)
 
 
 def _checked(model: Model, what: str) -> Model:
     proto = model.proto
-    lacks = [name for name, ok in (("ir_version", proto.ir_version), ("graph", proto.HasField("graph")), ("opset_import", proto.opset_import)) if not ok]
+    lacks = [
+        name
+        for name, ok in (
+            ("ir_version", proto.ir_version),
+            ("graph", proto.HasField("graph")),
+            ("opset_import", proto.opset_import),
+        )
+        if not ok
+    ]
     if lacks:
-        raise FrontendError(f"{what} is not an ONNX model", why=f"it has no {' and no '.join(lacks)}", hint="is the file complete?")
+        raise FrontendError(
+            f"{what} is not an ONNX model", why=f"it has no {' and no '.join(lacks)}", hint="is the file complete?"
+        )
     garbled = _garbled(proto)
     if garbled:
         raise FrontendError(f"{what} is not an ONNX model", why=garbled, hint="is the file damaged?")
@@ -132,7 +151,8 @@ def _graph_without_weights(data: memoryview, mapped: dict[str, memoryview]) -> l
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files that tensors of a model have their data in, as far as loading may read them; none if the model cannot be read (loading it says why)."""
+    """The files that tensors of a model have their data in, as far as loading may read them; none if the model cannot
+    be read (loading it says why)."""
     from weft_onnx.tensors import inside
 
     try:

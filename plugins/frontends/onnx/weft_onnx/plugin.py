@@ -1,4 +1,5 @@
-"""Weft's ONNX plugin: the frontend, and the peers that run ONNX models. Imports in milliseconds: `onnx` only when a model is read."""
+"""Weft's ONNX plugin: the frontend, and the peers that run ONNX models. Imports in milliseconds: `onnx` only when a
+model is read."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ forks.need("onnx")
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file's first bytes look like a ModelProto: it opens with ir_version (field 1), a small varint, then a length-delimited field."""
+    """Whether a file's first bytes look like a ModelProto: it opens with ir_version (field 1), a small varint, then a
+    length-delimited field."""
     return len(head) > 3 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in (0x12, 0x1A, 0x22, 0x3A, 0x42)
 
 

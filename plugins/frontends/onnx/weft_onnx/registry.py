@@ -4,8 +4,8 @@
     def leaky_relu(c: Context) -> Result:
         return c(LeakyRelu(c.real("alpha", 0.01)), c.value(0))
 
-A converter returns what stands for the outputs: a Value, a Content (integers known as formulas), None for an output it does not make, or a
-sequence of these. It raises through `c.unsupported(reason)` what it cannot do.
+A converter returns what stands for the outputs: a Value, a Content (integers known as formulas), None for an output it
+does not make, or a sequence of these. It raises through `c.unsupported(reason)` what it cannot do.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _FORMULAS: dict[tuple[str, str], Converter] = {}
 def onnx_op(
     *names: str, domain: str = "", versions: tuple[int, int] = (1, 10_000), refuses: bool = False
 ) -> Callable[[Converter], Converter]:
-    """Registers a converter for operators of `domain` ("" is ONNX's own), for the operator-set versions first … last; `refuses`: of operators
-    that cannot be read, whose converter says why."""
+    """Registers a converter for operators of `domain` ("" is ONNX's own), for the operator-set versions first … last;
+    `refuses`: of operators that cannot be read, whose converter says why."""
 
     def register(function: Converter) -> Converter:
         for name in names:
@@ -52,7 +52,8 @@ def onnx_op(
 
 
 def onnx_formula(*names: str, domain: str = "") -> Callable[[Converter], Converter]:
-    """Registers what computes operators on contents, tried where every operand has one; it returns None to leave it to the converter."""
+    """Registers what computes operators on contents, tried where every operand has one; it returns None to leave it to
+    the converter."""
 
     def register(function: Converter) -> Converter:
         for name in names:

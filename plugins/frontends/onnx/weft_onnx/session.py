@@ -3,7 +3,8 @@
     session = weft_onnx.InferenceSession("model.onnx")                  target="llvm" is this machine
     (y,) = session.run(["y"], {"x": x})
 
-What a program does with a model's names, shapes and types, and with wrong arguments, works as there. Results are Weft's.
+What a program does with a model's names, shapes and types, and with wrong arguments, works as there. Results are
+Weft's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _NAMES = {"float32": "float", "float64": "double"}
 
 
 class InvalidArgument(InputError, ValueError):
-    """What `run` is given does not fit the model. A ValueError too, which ONNX Runtime raises where an input is missing."""
+    """What `run` is given does not fit the model. A ValueError too, which ONNX Runtime raises where an input is
+    missing."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class NodeArg:
 
     Attributes:
         type: "tensor(float)", "seq(tensor(int64))", "optional(…)"; empty if the model does not say.
-        shape: a number, a name, or None if the model says neither, for each dimension; of sequences and what has no shape an empty list.
+        shape: a number, a name, or None if the model says neither, for each dimension; of sequences and what has no
+        shape an empty list.
     """
 
     name: str
@@ -89,8 +92,13 @@ class InferenceSession:
         given = {"sess_options": sess_options, "providers": providers, "provider_options": provider_options, **options}
         ignored = [name for name, value in given.items() if value is not None]
         if ignored:
-            text = f"{', '.join(ignored)}: what ONNX Runtime does with this has no meaning here, where the target '{target}' runs the whole model"
-            warnings.warn(f"{text}; say what it should run on, and with how many threads, by target=…", UserWarning, stacklevel=2)
+            text = (
+                f"{', '.join(ignored)}: what ONNX Runtime does with this has no meaning here, where the target"
+                f" '{target}' runs the whole model"
+            )
+            warnings.warn(
+                f"{text}; say what it should run on, and with how many threads, by target=…", UserWarning, stacklevel=2
+            )
         self.target = target
         self._executable = weft.compile(path_or_bytes, target, frontend="onnx")
         model = read_model(path_or_bytes)
@@ -101,12 +109,15 @@ class InferenceSession:
         self._meta = _metadata(model)
 
     def _completed(self, output: NodeArg) -> NodeArg:
-        """With the sizes that the model leaves open and compilation knows: numbers, and names of the inputs' dimensions."""
+        """With the sizes that the model leaves open and compilation knows: numbers, and names of the inputs'
+        dimensions."""
         named = {d for i in self._inputs for d in i.shape if isinstance(d, str)}
         found = next((o.shape for o in self._executable.outputs if o.name == output.name), ())
         if len(found) != len(output.shape):
             return output
-        shape = [d if d is not None else f if isinstance(f, int) or f in named else None for d, f in zip(output.shape, found)]
+        shape = [
+            d if d is not None else f if isinstance(f, int) or f in named else None for d, f in zip(output.shape, found)
+        ]
         return replace(output, shape=shape)
 
     def get_inputs(self) -> list[NodeArg]:
@@ -126,7 +137,9 @@ class InferenceSession:
     def get_modelmeta(self) -> ModelMetadata:
         return self._meta
 
-    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> list[Any]:
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
         """The outputs of these names, in this order.
 
         Args:
@@ -192,4 +205,6 @@ def _dim(d: Any) -> int | str | None:
 def _metadata(model: Model) -> ModelMetadata:
     proto = model.proto
     entries = {p.key: p.value for p in proto.metadata_props}
-    return ModelMetadata(proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.model_version, entries)
+    return ModelMetadata(
+        proto.producer_name, proto.graph.name, proto.domain, proto.doc_string, proto.model_version, entries
+    )

@@ -18,16 +18,21 @@ Array = np.ndarray[Any, Any]
 T = onnx.TensorProto
 
 _SAME = (
-    "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "float64", "uint32", "uint64", "complex64", "complex128",
-    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu", "uint2", "int2",
+    "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "float64", "uint32",
+    "uint64", "complex64", "complex128",
+    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn",
+    "float8_e8m0fnu", "uint2", "int2",
 )  # fmt: skip
 _RENAMED = {
-    "float32": "FLOAT", "float64": "DOUBLE", "float8_e4m3fn": "FLOAT8E4M3FN", "float8_e4m3fnuz": "FLOAT8E4M3FNUZ", "float8_e5m2": "FLOAT8E5M2",
+    "float32": "FLOAT", "float64": "DOUBLE", "float8_e4m3fn": "FLOAT8E4M3FN", "float8_e4m3fnuz": "FLOAT8E4M3FNUZ",
+    "float8_e5m2": "FLOAT8E5M2",
     "float8_e5m2fnuz": "FLOAT8E5M2FNUZ", "float4_e2m1fn": "FLOAT4E2M1", "float8_e8m0fnu": "FLOAT8E8M0",
 }  # fmt: skip
 # Enumerators that the installed onnx is too old to have are left out.
 DTYPES: dict[int, DType] = {
-    getattr(T, enumerator): dt.dtype("bool" if name == "bool" else name) for name in _SAME if hasattr(T, enumerator := _RENAMED.get(name, name.upper()))
+    getattr(T, enumerator): dt.dtype("bool" if name == "bool" else name)
+    for name in _SAME
+    if hasattr(T, enumerator := _RENAMED.get(name, name.upper()))
 }
 
 WIDEST = 16
@@ -47,7 +52,8 @@ def dtype_of(data_type: int, what: str) -> DType:
 
 
 def to_array(tensor: onnx.TensorProto, raw: memoryview | None = None, folder: Path | None = None) -> Array:
-    """The data of a tensor; `raw` is its raw data if that was left in the file, `folder` the model's, for external data.
+    """The data of a tensor; `raw` is its raw data if that was left in the file, `folder` the model's, for external
+    data.
 
     Raises:
         FrontendError: sizes that do not fit, or external data that may not be read.
@@ -88,13 +94,16 @@ def _of_bytes(raw: Any, dtype: DType, shape: tuple[int, ...], what: str) -> Arra
     array = np.frombuffer(raw, dtype.numpy).reshape(shape)
     if sys.byteorder == "big":
         array = array.byteswap()
-    # Protobuf aligns nothing. numpy reads such arrays all the same, and whoever needs them aligned copies them then: once.
+    # Protobuf aligns nothing. numpy reads such arrays all the same, and whoever needs them aligned copies them then:
+    # once.
     return array
 
 
 def _strings(tensor: onnx.TensorProto, shape: tuple[int, ...], what: str) -> Array:
     if len(tensor.string_data) != math.prod(shape):
-        raise FrontendError(f"{what} has {len(tensor.string_data)} element(s) of data, string{list(shape)} takes {math.prod(shape)}")
+        raise FrontendError(
+            f"{what} has {len(tensor.string_data)} element(s) of data, string{list(shape)} takes {math.prod(shape)}"
+        )
     array = np.empty(len(tensor.string_data), object)
     try:
         array[:] = [s.decode() for s in tensor.string_data]
@@ -152,12 +161,17 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, want: int) -> Array
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        raise FrontendError(f"{what} is in a file of its own, '{location}'", hint="load the model from its path, not from bytes or an object")
+        raise FrontendError(
+            f"{what} is in a file of its own, '{location}'",
+            hint="load the model from its path, not from bytes or an object",
+        )
     path = inside(folder, location, what)
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", want))
     except ValueError as error:
-        raise FrontendError(f"{what} has an offset or length in '{location}' that is no number", why=str(error)) from error
+        raise FrontendError(
+            f"{what} has an offset or length in '{location}' that is no number", why=str(error)
+        ) from error
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -170,15 +184,28 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, want: int) -> Array
 
 
 def inside(folder: Path, location: str, what: str) -> Path:
-    """The file of external data, which must lie in the model's folder: a model must not be able to read what its user did not give it."""
+    """The file of external data, which must lie in the model's folder: a model must not be able to read what its user
+    did not give it."""
     posix = PurePosixPath(location)
     windows = PureWindowsPath(location)
-    if not location or posix.is_absolute() or windows.is_absolute() or windows.drive or ".." in posix.parts or "\\" in location or "\0" in location:
-        raise FrontendError(f"{what} is in '{location}', outside of the model's folder", hint="external data must be beside the model")
+    if (
+        not location
+        or posix.is_absolute()
+        or windows.is_absolute()
+        or windows.drive
+        or ".." in posix.parts
+        or "\\" in location
+        or "\0" in location
+    ):
+        raise FrontendError(
+            f"{what} is in '{location}', outside of the model's folder", hint="external data must be beside the model"
+        )
     path = folder
     for part in posix.parts:
         path = path / part
         if path.is_symlink():
             why = "a link may leave the model's folder"
-            raise FrontendError(f"{what} is in '{location}', through the link '{path.name}'", why=why, hint="copy the file there")
+            raise FrontendError(
+                f"{what} is in '{location}', through the link '{path.name}'", why=why, hint="copy the file there"
+            )
     return path

@@ -17,7 +17,8 @@ MAPPED = 4096
 
 
 def look_at(path: Path) -> None:
-    """Follows the outermost fields of a model file from length to length, which takes no time and no memory, however large it is.
+    """Follows the outermost fields of a model file from length to length, which takes no time and no memory, however
+    large it is.
 
     Raises:
         FrontendError: they are none, or do not end with the file.
@@ -25,7 +26,11 @@ def look_at(path: Path) -> None:
     """
     if not path.stat().st_size:
         return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as data,
+    ):
         try:
             for count, _ in enumerate(fields(data)):
                 if count == OUTERMOST:
@@ -36,14 +41,19 @@ def look_at(path: Path) -> None:
 
 
 def mentions(path: Path, word: bytes) -> bool:
-    """Whether a model file has these bytes anywhere but in the raw data of its large initialisers, which are not read; True if it is no model within.
+    """Whether a model file has these bytes anywhere but in the raw data of its large initialisers, which are not read;
+    True if it is no model within.
 
     Raises:
         OSError: the file cannot be read.
     """
     if not path.stat().st_size:
         return False
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as data,
+    ):
         at = 0
         try:
             for start, end in _weights(data):
@@ -59,7 +69,9 @@ def _weights(data: memoryview) -> Iterator[tuple[int, int]]:
     """Where the raw data of large initialisers start and end."""
     for number, kind, _, graph, end in fields(data):
         for n, k, _, tensor, e in fields(data[graph:end]) if number == GRAPH and kind == 2 else ():
-            for m, w, _, start, z in fields(data[graph + tensor : graph + e]) if n == INITIALIZER and k == 2 and e - tensor >= MAPPED else ():
+            for m, w, _, start, z in (
+                fields(data[graph + tensor : graph + e]) if n == INITIALIZER and k == 2 and e - tensor >= MAPPED else ()
+            ):
                 if m == RAW_DATA and w == 2:
                     yield graph + tensor + start, graph + tensor + z
 

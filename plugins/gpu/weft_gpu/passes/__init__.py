@@ -21,10 +21,29 @@ def grid_passes(features: Container[str] = ()) -> list[LoopPass]:
         features: of the machine. With "cp.async" copies to shared memory are asynchronous.
     """
     passes = [
-        LoopPass("private_buffers", private_buffers, "partition_loops", "what threads have parts of has the thread first in its indices"),
-        LoopPass("join_threads", join_threads, "private_buffers", "one nest of thread loops around each group, a barrier behind every phase"),
-        LoopPass("remove_barriers", remove_barriers, "join_threads", "a barrier stands only where threads meet at an element"),
+        LoopPass(
+            "private_buffers",
+            private_buffers,
+            "partition_loops",
+            "what threads have parts of has the thread first in its indices",
+        ),
+        LoopPass(
+            "join_threads",
+            join_threads,
+            "private_buffers",
+            "one nest of thread loops around each group, a barrier behind every phase",
+        ),
+        LoopPass(
+            "remove_barriers", remove_barriers, "join_threads", "a barrier stands only where threads meet at an element"
+        ),
     ]
     if ASYNCHRONOUS in features:
-        passes.append(LoopPass("copy_async", copy_async, "remove_barriers", "copies to shared memory are begun, and awaited at barriers"))
+        passes.append(
+            LoopPass(
+                "copy_async",
+                copy_async,
+                "remove_barriers",
+                "copies to shared memory are begun, and awaited at barriers",
+            )
+        )
     return passes

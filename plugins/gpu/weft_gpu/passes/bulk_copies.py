@@ -1,4 +1,5 @@
-"""Loops that copy a box of a tensor, read as what a machine is told that copies it by itself: `weft_gpu.bulk_copies`."""
+"""Loops that copy a box of a tensor, read as what a machine is told that copies it by itself:
+`weft_gpu.bulk_copies`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from weft_gpu.bulk_copies import ALIGNED, BOX, BulkCopy, TensorMap
 
 @dataclass(frozen=True)
 class BoxNest:
-    """A nest of loops that copies a box. `store`: its only one; `conditions`: all of which hold where it is copied at all."""
+    """A nest of loops that copies a box. `store`: its only one; `conditions`: all of which hold where it is copied at
+    all."""
 
     store: Store
     box: BulkCopy
@@ -36,8 +38,9 @@ def is_box(s: Stmt) -> bool:
 def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
     """The box that serial loops copy, `s[…] = x[…]` or `s[…] = select(inside, x[…], 0)`; or why it is none.
 
-    Each loop moves along one dimension of `x`, and in shared memory by what the faster ones fill: the loops are the dims of the tensor, merged where one goes
-    on where another ends. `inside` asks whether indices are within `x`, since what lies outside of a tensor is zero, or what is the same for all of the box.
+    Each loop moves along one dimension of `x`, and in shared memory by what the faster ones fill: the loops are the
+    dims of the tensor, merged where one goes on where another ends. `inside` asks whether indices are within `x`, since
+    what lies outside of a tensor is zero, or what is the same for all of the box.
 
     Args:
         lets: names of formulas that the indices may have, each complete in itself.
@@ -56,16 +59,27 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
             return f"a {type(s).__name__} is in its loops"
     asked: list[Expr] = []
     value = s.value
-    while isinstance(value, Select) and isinstance(value.b, Const) and not value.b.value and str(value.b.value) != "-0.0":
+    while (
+        isinstance(value, Select) and isinstance(value.b, Const) and not value.b.value and str(value.b.value) != "-0.0"
+    ):
         asked += holds(value.cond)
         value = value.a
-    if s.predicate is not None or s.buffer.scope != "shared" or not isinstance(value, Load) or value.predicate is not None or value.buffer.scope != "global":
+    if (
+        s.predicate is not None
+        or s.buffer.scope != "shared"
+        or not isinstance(value, Load)
+        or value.predicate is not None
+        or value.buffer.scope != "global"
+    ):
         return f"it stores {value}"
     if any(free_vars(c).keys() & loops.keys() for c in conditions):
         return "a part of it is not copied"
     to, source = (_Place.of(x, loops, lets) for x in (Load(s.buffer, s.indices), value))
     if to is None or source is None:
-        return f"the indices of '{(s if to is None else value).buffer.name}' are no sums of its loops, or the buffer has no constant shape"
+        return (
+            f"the indices of '{(s if to is None else value).buffer.name}' are no sums of its loops, or the buffer has"
+            " no constant shape"
+        )
     if min(*loops.values(), *(d.extent for d in source.dims), 1) < 1:
         return "nothing is copied"
     whole: list[Expr] = []
@@ -94,7 +108,8 @@ def box_nest(nest: Stmt, lets: Mapping[str, Expr]) -> BoxNest | str:
 
 @dataclass(frozen=True)
 class _Dim:
-    """A dimension of a buffer: its extent, its stride in elements, how far each loop moves along it, and where it begins."""
+    """A dimension of a buffer: its extent, its stride in elements, how far each loop moves along it, and where it
+    begins."""
 
     extent: int
     stride: int
@@ -128,13 +143,17 @@ class _Place:
         return _Place(tuple(dims), steps, flat)
 
 
-def _tensor(buffer: Buffer, loops: Mapping[str, int], to: _Place, source: _Place) -> tuple[TensorMap, tuple[Expr, ...]] | str:
+def _tensor(
+    buffer: Buffer, loops: Mapping[str, int], to: _Place, source: _Place
+) -> tuple[TensorMap, tuple[Expr, ...]] | str:
     """The tensor, and where the box starts in it."""
     order = sorted((v for v, n in loops.items() if n > 1), key=lambda v: to.steps.get(v, 0))
     filled = 1
     for v in order:
         if to.steps.get(v) != filled:
-            return f"loop '{v}' moves {to.steps.get(v, 0)} elements in shared memory, where the faster ones fill {filled}"
+            return (
+                f"loop '{v}' moves {to.steps.get(v, 0)} elements in shared memory, where the faster ones fill {filled}"
+            )
         filled *= loops[v]
     # Pieces of dimensions, the fastest first: dimension, step along it, elements.
     found: list[tuple[int, int, int]] = []
@@ -188,8 +207,8 @@ def _asks(form: Polynomial | None, d: _Dim, loops: Mapping[str, int]) -> bool:
 
 
 def _first_alone(form: Polynomial | None, loops: Mapping[str, int], source: _Place) -> bool:
-    """Whether a condition keeps the first iteration of a loop alone, which is why indices no longer speak of it, and the second one would lie outside of a
-    dimension: the loop moves along that one, by what the faster ones fill."""
+    """Whether a condition keeps the first iteration of a loop alone, which is why indices no longer speak of it, and
+    the second one would lie outside of a dimension: the loop moves along that one, by what the faster ones fill."""
     if form is None or form.constant or len(form.terms) != 1:
         return False
     ((v, k),) = form.atoms.items()

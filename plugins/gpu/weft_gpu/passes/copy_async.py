@@ -10,7 +10,22 @@ from itertools import count
 from weft import dtypes as dt
 from weft.errors import ScheduleWarning
 from weft.expr.linear import linear
-from weft.expr.nodes import Add, Cast, Const, Expr, FloorMod, Mul, Select, Sub, Var, add, const, free_vars, mul, substitute
+from weft.expr.nodes import (
+    Add,
+    Cast,
+    Const,
+    Expr,
+    FloorMod,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    add,
+    const,
+    free_vars,
+    mul,
+    substitute,
+)
 from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC
 from weft.loop.nodes import (
     Evaluate,
@@ -39,19 +54,23 @@ WIDTHS = (4, 8, 16)
 
 
 def copy_async(program: Program) -> Program:
-    """Stores to shared memory of what lies in global memory become copies that a thread begins and waits for at the next barrier, for targets that have such.
+    """Stores to shared memory of what lies in global memory become copies that a thread begins and waits for at the
+    next barrier, for targets that have such.
 
-    It follows `remove_barriers`. A store becomes one if nobody, the thread itself included, may touch the element before the next barrier, or copy to it a
-    second time; if nobody writes where it comes from; and if it has 4, 8 or 16 bytes, neighbours in a vectorized loop together. A zero in the place of what
-    lies beyond a border is stored as before.
+    It follows `remove_barriers`. A store becomes one if nobody, the thread itself included, may touch the element
+    before the next barrier, or copy to it a second time; if nobody writes where it comes from; and if it has 4, 8 or 16
+    bytes, neighbours in a vectorized loop together. A zero in the place of what lies beyond a border is stored as
+    before.
 
         for l in 4 vectorized { s[h, t, l] = select(t < n, x[t, l], 0.0f32) } … @barrier()
-        → if t < n { @copy_async(s[h, t, 0], x[t, 0], 16) } else { for l in 4 vectorized { s[h, t, l] = 0.0f32 } } … @await_copies() @barrier()
+        → if t < n { @copy_async(s[h, t, 0], x[t, 0], 16) } else { for l in 4 vectorized { s[h, t, l] = 0.0f32 } } …
+        @await_copies() @barrier()
 
-    Loops that say that they copy a box (`bulk_copies`) become one copy, zeros beyond the borders included, if the group's first thread does them alone:
+    Loops that say that they copy a box (`bulk_copies`) become one copy, zeros beyond the borders included, if the
+    group's first thread does them alone:
 
-        if t == 0 { for r in 64 @box=1 { for k in 32 @box=1 { s[h, r, k] = select(i*64 + r < 1000, x[i*64 + r, j*32 + k], 0.0f16) } } }
-        → if t == 0 { @copy_box(s[h, 0, 0], x[0, 0], j*32, i*64, …) }
+        if t == 0 { for r in 64 @box=1 { for k in 32 @box=1 { s[h, r, k] = select(i*64 + r < 1000, x[i*64 + r, j*32 +
+        k], 0.0f16) } } } → if t == 0 { @copy_box(s[h, 0, 0], x[0, 0], j*32, i*64, …) }
     """
     if not has_threads(program.body):
         return program
@@ -84,7 +103,11 @@ class _Group:
         if any(is_barrier(s) for s in walk_stmts(self.group)):
             self._collect(self.group, copies)
         stores = [c.store for c in copies]
-        fit, awaited = deferrable_stores(self.program, self.group, stores, [c.store for c in copies if c.box]) if copies else (set(), set())
+        fit, awaited = (
+            deferrable_stores(self.program, self.group, stores, [c.store for c in copies if c.box])
+            if copies
+            else (set(), set())
+        )
         done = {id(c.place): c for c in copies if id(c.store) in fit}
         self._tell(self.group, done.keys())
         if not done:
@@ -102,7 +125,11 @@ class _Group:
             children = stmt_children(s)
             return with_stmt_children(s, tuple(visit(c) for c in children)) if children else s
 
-        aligned = {c.store.buffer.name: replace(c.store.buffer, align=max(c.store.buffer.align, ALIGNED)) for c in done.values() if c.box}
+        aligned = {
+            c.store.buffer.name: replace(c.store.buffer, align=max(c.store.buffer.align, ALIGNED))
+            for c in done.values()
+            if c.box
+        }
         body = visit(self.group)
         return replace_buffers(body, aligned) if aligned else body
 
@@ -113,8 +140,15 @@ class _Group:
                 self._tell(c, done)
         elif id(s) not in done:
             found = box_nest(s, self.lets)
-            why = found if isinstance(found, str) else "somebody may touch it before the next barrier, or writes where it comes from"
-            what = f"a box in program '{self.program.name}' is copied element by element, by one thread, which takes long: {why}"
+            why = (
+                found
+                if isinstance(found, str)
+                else "somebody may touch it before the next barrier, or writes where it comes from"
+            )
+            what = (
+                f"a box in program '{self.program.name}' is copied element by element, by one thread, which takes long:"
+                f" {why}"
+            )
             warnings.warn(ScheduleWarning(what), stacklevel=2)
 
     def _collect(self, s: Stmt, copies: list[_Copy]) -> None:
@@ -136,10 +170,21 @@ class _Group:
 
     def _copy(self, s: Store, lane: For | None) -> Stmt | None:
         """What begins the copy, in place of a store and the loop over its lanes; None if it is no such copy."""
-        cond, source, other = (s.value.cond, s.value.a, s.value.b) if isinstance(s.value, Select) else (None, s.value, None)
-        if s.predicate is not None or s.buffer.scope != "shared" or not isinstance(source, Load) or source.predicate is not None:
+        cond, source, other = (
+            (s.value.cond, s.value.a, s.value.b) if isinstance(s.value, Select) else (None, s.value, None)
+        )
+        if (
+            s.predicate is not None
+            or s.buffer.scope != "shared"
+            or not isinstance(source, Load)
+            or source.predicate is not None
+        ):
             return None
-        if source.buffer.scope != "global" or source.buffer.name in self.changing or not isinstance(other, (Const, type(None))):
+        if (
+            source.buffer.scope != "global"
+            or source.buffer.name in self.changing
+            or not isinstance(other, (Const, type(None)))
+        ):
             return None
         lanes = 1 if lane is None else int_const(lane.extent)
         if lanes is None or lanes * s.buffer.dtype.bytes not in WIDTHS or s.buffer.dtype.lanes > 1:

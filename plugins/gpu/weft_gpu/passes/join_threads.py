@@ -11,7 +11,22 @@ import numpy as np
 from weft import dtypes as dt
 from weft.errors import LoopError
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import BitXor, Const, Expr, Var, all_of, eq, floordiv, floormod, free_vars, has, lt, mul, not_, walk
+from weft.expr.nodes import (
+    BitXor,
+    Const,
+    Expr,
+    Var,
+    all_of,
+    eq,
+    floordiv,
+    floormod,
+    free_vars,
+    has,
+    lt,
+    mul,
+    not_,
+    walk,
+)
 from weft.expr.nodes import transform as transform_expr
 from weft.loop.grids import FRAGMENT, SHUFFLE, THREAD_AXES, WHOLE_WARP, private
 from weft.loop.nodes import (
@@ -51,18 +66,21 @@ def barrier() -> Evaluate:
 
 
 def join_threads(program: Program) -> Program:
-    """Puts one nest of loops over threads around each group, as wide as its widest phase, and a barrier behind every phase.
+    """Puts one nest of loops over threads around each group, as wide as its widest phase, and a barrier behind every
+    phase.
 
-    Narrower phases stand under a condition; threads keep their numbers where a phase has another shape. What no phase holds is done by thread 0. Of a
-    buffer that threads have parts of (`private_buffers`) each allocates its own; shared buffers are allocated around the nest, in one another's place
-    where they do not live at the same time. What a phase loads of another thread's part, at `t ^ bit`, that thread hands over: all threads of the group
-    shuffle, also those that the phase has not or that a condition in it leaves out.
+    Narrower phases stand under a condition; threads keep their numbers where a phase has another shape. What no phase
+    holds is done by thread 0. Of a buffer that threads have parts of (`private_buffers`) each allocates its own; shared
+    buffers are allocated around the nest, in one another's place where they do not live at the same time. What a phase
+    loads of another thread's part, at `t ^ bit`, that thread hands over: all threads of the group shuffle, also those
+    that the phase has not or that a condition in it leaves out.
 
     allocate s in shared { for t in 64 threadIdx.x {A} for u in 8 threadIdx.x {B} }
     →   allocate s in shared { for t in 64 threadIdx.x { A @barrier() if t < 8 {B} @barrier() } }
 
     Raises:
-        LoopError: a condition, an extent or a Let around phases depends on what threads write; a barrier stands in a phase of some of the threads; or not
+        LoopError: a condition, an extent or a Let around phases depends on what threads write; a barrier stands in a
+        phase of some of the threads; or not
             all threads would come to a shuffle.
     """
     if not has_threads(program.body):
@@ -83,7 +101,11 @@ class _Group:
         self.names: Names | None = None  # made where one is wanted
         self.used = {name for name, _ in _accesses(group)}  # a last step that brings nothing ahead needs no room for it
         self.parts = {name: n for name, n in self._parts(found).items() if n}
-        self.whole = {s.buffer.name: s.buffer for s in walk_stmts(group) if isinstance(s, Allocate) and s.buffer.name in self.parts}
+        self.whole = {
+            s.buffer.name: s.buffer
+            for s in walk_stmts(group)
+            if isinstance(s, Allocate) and s.buffer.name in self.parts
+        }
 
     def joined(self) -> Stmt:
         body = self._stmt(self.group)
@@ -124,7 +146,9 @@ class _Group:
             case Allocate():
                 n = self.parts.get(s.buffer.name, 0)
                 return Allocate(replace(s.buffer, shape=s.buffer.shape[n:]), self._stmt(s.body))
-        raise LoopError(f"join_threads: a {type(s).__name__} around loops over threads", where=excerpt(self.program, at=s))
+        raise LoopError(
+            f"join_threads: a {type(s).__name__} around loops over threads", where=excerpt(self.program, at=s)
+        )
 
     def _seq(self, s: Seq) -> Stmt:
         done: list[Stmt] = []
@@ -142,15 +166,21 @@ class _Group:
 
     def _alone(self, s: Stmt) -> Stmt:
         """By thread 0."""
-        return if_stmt(all_of(eq(v, 0) for v in self.vars if v is not None), self._own(s)) if self.base.threads > 1 else self._own(s)
+        return (
+            if_stmt(all_of(eq(v, 0) for v in self.vars if v is not None), self._own(s))
+            if self.base.threads > 1
+            else self._own(s)
+        )
 
     def _phase(self, loop: For) -> Stmt:
         phase = phase_of(self.program, loop)
         conditions, values = self._warps(phase) if works_in_warps(phase) else self._numbers(phase)
         if conditions and any(isinstance(s, Evaluate) and s.call.name == "barrier" for s in walk_stmts(phase.body)):
             raise LoopError(
-                f"join_threads: a barrier in loop '{loop.var.name}' is not reached by all threads of the group", where=excerpt(self.program, at=loop),
-                why=f"the loop has {phase.threads} threads, the group {self.base.threads}", hint="end the loop where the barrier is, and begin another",
+                f"join_threads: a barrier in loop '{loop.var.name}' is not reached by all threads of the group",
+                where=excerpt(self.program, at=loop),
+                why=f"the loop has {phase.threads} threads, the group {self.base.threads}",
+                hint="end the loop where the barrier is, and begin another",
             )  # fmt: skip
         body, shuffles = phase.body, self._shuffles(phase)
         if shuffles:
@@ -174,12 +204,23 @@ class _Group:
                 n = self.parts.get(e.buffer.name, 0) if isinstance(e, Load) else 0
                 if isinstance(e, Load) and e not in found and any(has(i, BitXor) for i in e.indices[:n]):
                     if e.buffer.name in stored:
-                        raise self._refused(s, f"the phase changes '{e.buffer.name}', which others load in it", "store to another buffer")
-                    own = (*(transform_expr(i, lambda x: x.a if isinstance(x, BitXor) else None) for i in e.indices[:n]), *e.indices[n:])
+                        raise self._refused(
+                            s,
+                            f"the phase changes '{e.buffer.name}', which others load in it",
+                            "store to another buffer",
+                        )
+                    own = (
+                        *(transform_expr(i, lambda x: x.a if isinstance(x, BitXor) else None) for i in e.indices[:n]),
+                        *e.indices[n:],
+                    )
                     there, here = (self._values(phase, at[:n]) for at in (e.indices, own))
                     bit = bit_between(there, here, np.ones(phase.threads, bool))
                     if not bit:
-                        raise self._refused(s, f"which thread has {e} is not told by one bit of the number", "t ^ bit is another thread of the warp")
+                        raise self._refused(
+                            s,
+                            f"which thread has {e} is not told by one bit of the number",
+                            "t ^ bit is another thread of the warp",
+                        )
                     if self.base.shape[0] % (2 * bit):
                         why = f"{self.base.shape[0]} threads along x are not whole pairs of {bit}"
                         raise self._refused(s, why, "bind as many threads as are in a warp to threadIdx.x")
@@ -199,7 +240,8 @@ class _Group:
         return np.stack([np.broadcast_to(evaluate(i, values), (phase.threads,)) for i in indices])
 
     def _shuffled(self, phase: Phase, s: Stmt, shuffles: Mapping[Load, IntrinsicCall], conditions: list[Expr]) -> Stmt:
-        """The statement with its shuffles in front of each store, out of all conditions: what is under conditions is the store."""
+        """The statement with its shuffles in front of each store, out of all conditions: what is under conditions is
+        the store."""
         threads = {v.name for v in phase.vars if v is not None}
         threads |= _lets(phase.body, threads).keys()
 
@@ -217,12 +259,26 @@ class _Group:
                     then = visit(s.then, [*conditions, s.cond])
                     return then if s.orelse is None else seq(then, visit(s.orelse, [*conditions, not_(s.cond)]))
                 case Store() | AtomicUpdate():
-                    used = {e: Var(self._fresh(e.buffer.name), e.dtype) for root in stmt_exprs(s) for e in walk(root) if isinstance(e, Load) and e in shuffles}
-                    result = if_stmt(all_of(conditions), map_stmt_exprs(s, lambda x: transform_expr(x, lambda e: used.get(e) if isinstance(e, Load) else None)))
+                    used = {
+                        e: Var(self._fresh(e.buffer.name), e.dtype)
+                        for root in stmt_exprs(s)
+                        for e in walk(root)
+                        if isinstance(e, Load) and e in shuffles
+                    }
+                    result = if_stmt(
+                        all_of(conditions),
+                        map_stmt_exprs(
+                            s, lambda x: transform_expr(x, lambda e: used.get(e) if isinstance(e, Load) else None)
+                        ),
+                    )
                     for e, v in used.items():
                         result = Let(v, shuffles[e], result)
                     return result
-            raise self._refused(s, "a statement around a shuffle is not the same for all threads", "let loops around be as long for all threads")
+            raise self._refused(
+                s,
+                "a statement around a shuffle is not the same for all threads",
+                "let loops around be as long for all threads",
+            )
 
         return visit(s, conditions)
 
@@ -232,28 +288,42 @@ class _Group:
         return self.names.fresh(f"{stem}_other")
 
     def _refused(self, s: Stmt, why: str, hint: str) -> LoopError:
-        return LoopError("join_threads: not all threads of the warp would come to a shuffle", where=excerpt(self.program, at=s), why=why, hint=hint)
+        return LoopError(
+            "join_threads: not all threads of the warp would come to a shuffle",
+            where=excerpt(self.program, at=s),
+            why=why,
+            hint=hint,
+        )
 
     def _warps(self, phase: Phase) -> tuple[list[Expr], dict[str, Expr]]:
-        """As `_numbers`, of a phase whose threads are warps, each of all threads along x: its instructions are reached by all of them."""
+        """As `_numbers`, of a phase whose threads are warps, each of all threads along x: its instructions are reached
+        by all of them."""
         x, *_ = self.vars
         if phase.vars[0] is not None or x is None or phase.shape[1:] != self.base.shape[1:]:
             raise LoopError(
-                f"join_threads: loop '{phase.loop.var.name}' is not one of warps", where=excerpt(self.program, at=phase.loop),
+                f"join_threads: loop '{phase.loop.var.name}' is not one of warps", where=excerpt(self.program,
+                    at=phase.loop),
                 why=f"it uses fragments and has the threads {phase.shape}, the group {self.base.shape}",
                 hint="bind warps to threadIdx.y, and in other phases their lanes to threadIdx.x",
             )  # fmt: skip
-        values: dict[str, Expr] = {v.name: mine if mine is not None else int64(0) for v, mine in zip(phase.vars, self.vars) if v is not None}
+        values: dict[str, Expr] = {
+            v.name: mine if mine is not None else int64(0) for v, mine in zip(phase.vars, self.vars) if v is not None
+        }
         return [IntrinsicCall(WHOLE_WARP, (x,), dt.bool_)], values
 
     def _numbers(self, phase: Phase) -> tuple[list[Expr], dict[str, Expr]]:
         """Which threads of the group the phase has, and its variables in terms of the nest's."""
         mine = [v if v is not None else int64(0) for v in self.vars]
         last = max((k for k in range(3) if phase.shape[k] > 1), default=0)
-        if all(phase.shape[k] == self.base.shape[k] for k in range(last)) and phase.shape[last] <= self.base.shape[last]:
+        if (
+            all(phase.shape[k] == self.base.shape[k] for k in range(last))
+            and phase.shape[last] <= self.base.shape[last]
+        ):
             conditions = [lt(mine[last], phase.shape[last])] if phase.shape[last] < self.base.shape[last] else []
             conditions += [eq(mine[k], 0) for k in range(last + 1, 3) if self.base.shape[k] > 1]
-            return conditions, {v.name: mine[k] if phase.shape[k] > 1 else int64(0) for k, v in enumerate(phase.vars) if v is not None}
+            return conditions, {
+                v.name: mine[k] if phase.shape[k] > 1 else int64(0) for k, v in enumerate(phase.vars) if v is not None
+            }
         number: Expr = int64(0)
         below = 1
         for v, n in zip(mine, self.base.shape):
@@ -272,8 +342,10 @@ class _Group:
             name = _read(e, self.written)
             if name is not None:
                 raise LoopError(
-                    f"join_threads: {what} around loops over threads may differ from thread to thread", where=excerpt(self.program, at=s),
-                    why=f"it depends on buffer '{name}', which the group writes", hint="put it into the loops over threads, or into a launch of its own",
+                    f"join_threads: {what} around loops over threads may differ from thread to thread",
+                    where=excerpt(self.program, at=s),
+                    why=f"it depends on buffer '{name}', which the group writes",
+                    hint="put it into the loops over threads, or into a launch of its own",
                 )  # fmt: skip
 
     # -- buffers
@@ -281,7 +353,9 @@ class _Group:
     def _parts(self, found: list[Phase]) -> dict[str, int]:
         """Buffers of the group that threads have parts of → how many first dimensions are the threads'."""
         inside = {s.buffer.name for p in found for s in walk_stmts(p.body) if isinstance(s, Allocate)}
-        mine = {s.buffer.name for s in walk_stmts(self.group) if isinstance(s, Allocate) and private(s.buffer.scope)} - inside
+        mine = {
+            s.buffer.name for s in walk_stmts(self.group) if isinstance(s, Allocate) and private(s.buffer.scope)
+        } - inside
         parts: dict[str, int] = {}
         for p in found:
             threads = {v.name for v in p.vars if v is not None}
@@ -291,7 +365,9 @@ class _Group:
                     n = 0
                     while n < len(indices) and _told(indices[n], threads | lets.keys()):
                         n += 1
-                    parts[name] = max(n, parts.get(name, 0))  # where a phase has few threads, their index may be a number
+                    parts[name] = max(
+                        n, parts.get(name, 0)
+                    )  # where a phase has few threads, their index may be a number
         return parts
 
     def _own(self, s: Stmt) -> Stmt:
@@ -304,7 +380,9 @@ class _Group:
             return replace(b, shape=b.shape[parts[b.name] :])
 
         def load(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == self.whole.get(e.buffer.name):  # 1*acc[t] becomes acc[t], and is met again
+            if isinstance(e, Load) and e.buffer == self.whole.get(
+                e.buffer.name
+            ):  # 1*acc[t] becomes acc[t], and is met again
                 return Load(part(e.buffer), e.indices[parts[e.buffer.name] :], e.predicate)
             return None
 
@@ -317,7 +395,8 @@ class _Group:
         return transform_stmts(s, rule)
 
     def _without_shared(self, body: Stmt, allocated: list[Buffer]) -> Stmt:
-        """The body without its allocations of memory that threads share; `allocated` gets what must be allocated around it."""
+        """The body without its allocations of memory that threads share; `allocated` gets what must be allocated around
+        it."""
         free: list[Buffer] = []
         moved: dict[str, Buffer] = {}
 
@@ -330,7 +409,8 @@ class _Group:
             unknown = sorted(_sized_by(b) - {d.name for d in self.program.dims})
             if unknown:
                 raise LoopError(
-                    f"join_threads: the size of buffer '{b.name}' of scope {b.scope} depends on '{unknown[0]}'", where=excerpt(self.program, (b.name,)),
+                    f"join_threads: the size of buffer '{b.name}' of scope {b.scope} depends on '{unknown[0]}'",
+                    where=excerpt(self.program, (b.name,)),
                     why="it is allocated around the threads, where that has no value", hint="allocate the upper bound",
                 )  # fmt: skip
             same = next((f for f in free if (f.shape, f.dtype, f.scope) == (b.shape, b.dtype, b.scope)), None)
@@ -344,7 +424,9 @@ class _Group:
             free.append(mine)
 
         visit(body)
-        body = transform_stmts(body, lambda s: s.body if isinstance(s, Allocate) and not private(s.buffer.scope) else None)
+        body = transform_stmts(
+            body, lambda s: s.body if isinstance(s, Allocate) and not private(s.buffer.scope) else None
+        )
         return replace_buffers(body, moved) if moved else body
 
 

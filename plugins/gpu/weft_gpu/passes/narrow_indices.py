@@ -1,4 +1,5 @@
-"""Indices of 32 bits where ranges show that they suffice: for machines that compute with these several times as fast as with 64."""
+"""Indices of 32 bits where ranges show that they suffice: for machines that compute with these several times as fast as
+with 64."""
 
 from __future__ import annotations
 
@@ -10,7 +11,18 @@ from weft.expr import nodes as ex
 from weft.expr.nodes import Expr, Var
 from weft.expr.ranges import Range, range_of
 from weft.loop.grids import BLOCK_AXES
-from weft.loop.nodes import For, IntrinsicCall, Let, Load, Program, Stmt, Store, map_stmt_exprs, stmt_children, with_stmt_children
+from weft.loop.nodes import (
+    For,
+    IntrinsicCall,
+    Let,
+    Load,
+    Program,
+    Stmt,
+    Store,
+    map_stmt_exprs,
+    stmt_children,
+    with_stmt_children,
+)
 from weft.loop.passes.hoist_invariants import summands
 
 LEAST, MOST = -(1 << 31), (1 << 31) - 1
@@ -19,10 +31,11 @@ _COMPARED = (ex.Lt, ex.Le, ex.Eq, ex.Ne)
 
 
 def narrow_indices(program: Program) -> Program:
-    """Makes int64 loops, Lets and formulas int32 where no value that they take needs more; sums of both kinds add up what is narrow first.
+    """Makes int64 loops, Lets and formulas int32 where no value that they take needs more; sums of both kinds add up
+    what is narrow first.
 
-    Indices, extents, conditions and Lets only: what buffers hold, and what intrinsics get, has the dtype that it had. Buffers have one dimension. No grid
-    has more groups along an axis than an int32 counts.
+    Indices, extents, conditions and Lets only: what buffers hold, and what intrinsics get, has the dtype that it had.
+    Buffers have one dimension. No grid has more groups along an axis than an int32 counts.
 
     for i in n { for t in 64 threadIdx.x { y[i*64 + t] = x[i*64 + t%8] } }
     →   for i in n { for t as int32 in 64i32 threadIdx.x { y[i*64 + int64(t)] = x[i*64 + int64(t%8i32)] } }
@@ -86,7 +99,11 @@ class _Narrower:
         if isinstance(e, Var):
             return self.vars.get(e.name, e)
         if isinstance(e, Load):
-            return Load(e.buffer, tuple(self.narrow(i) for i in e.indices), None if e.predicate is None else self.narrow(e.predicate))
+            return Load(
+                e.buffer,
+                tuple(self.narrow(i) for i in e.indices),
+                None if e.predicate is None else self.narrow(e.predicate),
+            )
         if isinstance(e, _COMPARED) and e.a.dtype.scalar == dt.int64:
             a, b = self._alike(e.a, e.b)
             return ex.BUILDERS[type(e)](a, b)
@@ -117,13 +134,17 @@ class _Narrower:
                 if a.dtype.scalar == dt.int32 and not fits:
                     a, b = _wide(a, e.dtype), _wide(b, e.dtype)
                 result = ex.BUILDERS[type(e)](a, b)
-                return ex.cast_to(result, dt.int32) if fits and result.dtype == dt.int64 else result  # a remainder of what is wide
+                return (
+                    ex.cast_to(result, dt.int32) if fits and result.dtype == dt.int64 else result
+                )  # a remainder of what is wide
         return self._rebuilt(e)
 
     def _rebuilt(self, e: Expr) -> Expr:
         """The node over operands of the dtypes that they had."""
         children = e.children()
-        new = tuple(self.narrow(c) if isinstance(e, IntrinsicCall) and isinstance(c, Load) else self.kept(c) for c in children)
+        new = tuple(
+            self.narrow(c) if isinstance(e, IntrinsicCall) and isinstance(c, Load) else self.kept(c) for c in children
+        )
         return e.with_children(new) if any(n is not c for n, c in zip(new, children)) else e
 
     def _alike(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -162,5 +183,3 @@ def _wide(e: Expr, d: DType) -> Expr:
     if e.dtype == d:
         return e
     return e.value if isinstance(e, ex.Cast) and e.value.dtype == d else ex.cast_to(e, d.scalar)
-
-

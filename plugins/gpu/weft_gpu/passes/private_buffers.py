@@ -42,11 +42,13 @@ from weft_gpu.grids import Phase, has_threads, map_groups, phase_of
 def private_buffers(program: Program) -> Program:
     """Gives buffers of a group that each thread has a part of the threads as their first dimensions.
 
-    A buffer that is allocated outside all loops over threads, in a scope that is neither global nor shared (`register`, say), lives from phase to phase.
-    Every element must be one thread's: in every dimension the index is a sum of digits, some of which are formulas of the thread alone, and those tell
-    the threads apart. What a phase loads may be another thread's, at `t ^ bit`, which its warp hands over: join_threads says so.
+    A buffer that is allocated outside all loops over threads, in a scope that is neither global nor shared (`register`,
+    say), lives from phase to phase. Every element must be one thread's: in every dimension the index is a sum of
+    digits, some of which are formulas of the thread alone, and those tell the threads apart. What a phase loads may be
+    another thread's, at `t ^ bit`, which its warp hands over: join_threads says so.
 
-    allocate acc: float32[64, 64] in register … acc[ty*4 + i, j*16 + tx]   →   allocate acc: float32[16, 16, 4, 4] in register … acc[ty, tx, i, j]
+    allocate acc: float32[64, 64] in register … acc[ty*4 + i, j*16 + tx]   →   allocate acc: float32[16, 16, 4, 4] in
+    register … acc[ty, tx, i, j]
 
     Raises:
         LoopError: threads share a buffer of such a scope, or it is not certain that they do not; says by which access.
@@ -58,8 +60,8 @@ def private_buffers(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Access:
-    """`phase` None: outside the loops over threads. `active`: which of its threads may be here. `address`: an instruction gets its address. `load`: it is
-    only read."""
+    """`phase` None: outside the loops over threads. `active`: which of its threads may be here. `address`: an
+    instruction gets its address. `load`: it is only read."""
 
     stmt: Stmt
     indices: tuple[Expr, ...]
@@ -71,7 +73,8 @@ class _Access:
 
 @dataclass(frozen=True)
 class _Digit:
-    """A formula of the thread in an index: factor, values by the thread's number, how many there may be, the formula."""
+    """A formula of the thread in an index: factor, values by the thread's number, how many there may be, the
+    formula."""
 
     factor: int
     values: Any
@@ -105,7 +108,9 @@ class _Group:
         done: dict[int, Load] = {}  # by identity: a new buffer may look as the old one did
 
         def load(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer.name in changed and id(e) not in done:  # 1*acc[t] becomes acc[t], and is met again
+            if (
+                isinstance(e, Load) and e.buffer.name in changed and id(e) not in done
+            ):  # 1*acc[t] becomes acc[t], and is met again
                 b, indices = changed[e.buffer.name]
                 new = Load(b, indices[self._plain(e.indices)], e.predicate)
                 done[id(new)] = new
@@ -164,14 +169,19 @@ class _Group:
 
     def _loads(self, e: Expr, s: Stmt, phase: Phase | None, active: Any, address: bool = False) -> None:
         if isinstance(e, Load) and e.buffer.name in self.allocated:
-            self.accesses.setdefault(e.buffer.name, []).append(_Access(s, self._plain(e.indices), phase, active, address, not address))
+            self.accesses.setdefault(e.buffer.name, []).append(
+                _Access(s, self._plain(e.indices), phase, active, address, not address)
+            )
         for c in e.children():
             self._loads(c, s, phase, active, isinstance(e, IntrinsicCall))
 
     # -- digits
 
-    def _digits_first(self, b: Buffer, uses: list[_Access]) -> tuple[Buffer, dict[tuple[Expr, ...], tuple[Expr, ...]]] | None:
-        """The buffer with the threads' digits as its first dimensions, and what its indices become; None if it has them there."""
+    def _digits_first(
+        self, b: Buffer, uses: list[_Access]
+    ) -> tuple[Buffer, dict[tuple[Expr, ...], tuple[Expr, ...]]] | None:
+        """The buffer with the threads' digits as its first dimensions, and what its indices become; None if it has them
+        there."""
         for u in uses:
             if u.phase is None:
                 raise self._shared(b, u, "code outside the loops over threads uses it, and they do, too")
@@ -197,10 +207,20 @@ class _Group:
             if told < int(u.active.sum()):
                 if open_ is not None:
                     raise open_
-                raise self._shared(b, u, f"its indices tell {told} of {u.active.sum()} threads apart" if columns else "no thread is among its indices")
+                raise self._shared(
+                    b,
+                    u,
+                    (
+                        f"its indices tell {told} of {u.active.sum()} threads apart"
+                        if columns
+                        else "no thread is among its indices"
+                    ),
+                )
         met = next(self._meeting(uses, splits), None)
         if met is not None:
-            raise self._shared(b, met, "its indices tell its threads apart from one another, not from those of other accesses")
+            raise self._shared(
+                b, met, "its indices tell its threads apart from one another, not from those of other accesses"
+            )
         pieces = [self._pieces(b, k, digits) for k, digits in enumerate(dims)]
         threads = [int64(d.count) for digits in dims for d in reversed(digits)]
         result = replace(b, shape=(*threads, *(n for dim in pieces for n in dim if n is not None)))
@@ -211,7 +231,9 @@ class _Group:
         indices: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
         for u, split in zip(uses, splits):
             if u.address:
-                raise self._shared(b, u, "an instruction gets its address, and its threads are not its first dimensions")
+                raise self._shared(
+                    b, u, "an instruction gets its address, and its threads are not its first dimensions"
+                )
             own = [x for digits, (mine, _) in zip(dims, split) for x in _as_digits(mine, digits)]
             rest = [x for k, (_, left) in enumerate(split) for x in self._rest(b, u, k, dims[k], left, pieces[k])]
             indices[u.indices] = (*own, *rest)
@@ -238,7 +260,9 @@ class _Group:
                 digits[-1] = _Digit(last.factor, joined, int(joined.max()) + 1, add(last.term, mul(term, last.count)))
             else:
                 digits.append(_Digit(factor, values, int(values.max()) + 1, term))
-        return digits, Polynomial.linear({t: k for t, k in form.atoms.items() if not free_vars(t).keys() & mine}, form.constant)
+        return digits, Polynomial.linear(
+            {t: k for t, k in form.atoms.items() if not free_vars(t).keys() & mine}, form.constant
+        )
 
     @staticmethod
     def _meeting(uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]) -> Iterator[_Access]:
@@ -252,19 +276,26 @@ class _Group:
                 yield u
 
     def _without_parts(self, uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]) -> bool:
-        """Makes dimensions whose accesses have different formulas of the thread, as halves of a loop that begin where the thread says, ones within a
-        thread's part; whether there are such."""
+        """Makes dimensions whose accesses have different formulas of the thread, as halves of a loop that begin where
+        the thread says, ones within a thread's part; whether there are such."""
         most, changed = splits[_most(uses)], False
         for k, (digits, _) in enumerate(most):
-            parts = [(_whole(split[k][0], u.phase.threads), _whole(digits, u.phase.threads), u.active) for u, split in zip(uses, splits) if u.phase is not None]
+            parts = [
+                (_whole(split[k][0], u.phase.threads), _whole(digits, u.phase.threads), u.active)
+                for u, split in zip(uses, splits)
+                if u.phase is not None
+            ]
             if any(bit_between(mine, whole, active) is None for mine, whole, active in parts):
                 changed = True
                 for u, split in zip(uses, splits):
                     split[k] = [], linear(u.indices[k])
         return changed
 
-    def _digits(self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]) -> list[list[_Digit]]:
-        """The digits of every dimension: those of the most threads that store, which others agree with, or whose warps hand over what they load."""
+    def _digits(
+        self, b: Buffer, uses: list[_Access], splits: list[list[tuple[list[_Digit], Polynomial]]]
+    ) -> list[list[_Digit]]:
+        """The digits of every dimension: those of the most threads that store, which others agree with, or whose warps
+        hand over what they load."""
         dims = [digits for digits, _ in splits[_most(uses)]]
         for u, split in zip(uses, splits):
             assert u.phase is not None
@@ -277,18 +308,24 @@ class _Group:
         return dims
 
     def _pieces(self, b: Buffer, k: int, digits: list[_Digit]) -> list[Expr | None]:
-        """Extents of what dimension `k` holds above, between and below its digits, greatest first; None where nothing is."""
+        """Extents of what dimension `k` holds above, between and below its digits, greatest first; None where nothing
+        is."""
         if not digits:
             return [b.shape[k]]
         n = int_const(simplify(b.shape[k]))
         if n is None:
-            raise LoopError(f"private_buffers: dimension {k} of buffer '{b.name}' is {b.shape[k]}, no constant", where=excerpt(self.program, (b.name,)))
+            raise LoopError(
+                f"private_buffers: dimension {k} of buffer '{b.name}' is {b.shape[k]}, no constant",
+                where=excerpt(self.program, (b.name,)),
+            )
         units = [1, *(d.factor * d.count for d in digits)]
         limits = [*(d.factor for d in digits), -(-n // units[-1]) * units[-1]]
         counts = [limit // unit for limit, unit in zip(limits, units)]
         return [int64(c) if c > 1 else None for c in reversed(counts)]
 
-    def _rest(self, b: Buffer, u: _Access, k: int, digits: list[_Digit], left: Polynomial, pieces: list[Expr | None]) -> list[Expr]:
+    def _rest(
+        self, b: Buffer, u: _Access, k: int, digits: list[_Digit], left: Polynomial, pieces: list[Expr | None]
+    ) -> list[Expr]:
         """Indices of the pieces."""
         units = [1, *(d.factor * d.count for d in digits)]
         limits: list[int | None] = [*(d.factor for d in digits), None]
@@ -304,7 +341,11 @@ class _Group:
         found = []
         for j, (part, unit, limit) in enumerate(zip(parts, units, limits)):
             reach = range_of(part.expr(), self.ranges)
-            if digits and (reach.lo is None or reach.lo < 0 or (limit is not None and (reach.hi is None or reach.hi * unit >= limit))):
+            if digits and (
+                reach.lo is None
+                or reach.lo < 0
+                or (limit is not None and (reach.hi is None or reach.hi * unit >= limit))
+            ):
                 raise self._shared(b, u, f"the part {part.expr()} of index {k} may reach another thread's elements")
             if pieces[len(units) - 1 - j] is not None:
                 found.append(part.expr())
@@ -312,8 +353,10 @@ class _Group:
 
     def _shared(self, b: Buffer, u: _Access, why: str) -> LoopError:
         return LoopError(
-            f"private_buffers: threads share buffer '{b.name}' of scope {b.scope}, or it is not certain that they do not",
-            where=excerpt(self.program, at=u.stmt), why=why, hint="allocate it in scope shared, or inside the loops over threads",
+            f"private_buffers: threads share buffer '{b.name}' of scope {b.scope},"
+            " or it is not certain that they do not",
+            where=excerpt(self.program, at=u.stmt), why=why,
+            hint="allocate it in scope shared, or inside the loops over threads",
         )  # fmt: skip
 
 
@@ -323,15 +366,18 @@ def _most(uses: Sequence[_Access]) -> int:
 
 
 def bit_between(mine: Any, others: Any, active: Any) -> int | None:
-    """The bit in which the number of each thread differs from that of the thread whose element it uses; 0: each uses its own; None: there is no such bit.
+    """The bit in which the number of each thread differs from that of the thread whose element it uses; 0: each uses
+    its own; None: there is no such bit.
 
     Args:
-        mine, others: by the thread's number, in the last axis: what tells apart the elements that it uses, and those that it has.
-        active: which threads use any.
+        mine, others: by the thread's number, in the last axis: what tells apart the elements that it uses, and those
+        that it has. active: which threads use any.
     """
     numbers = np.flatnonzero(active)
     for bit in (0, *(1 << k for k in range(len(active).bit_length()))):
-        if (numbers ^ bit).max(initial=0) < len(active) and np.array_equal(mine[..., numbers], others[..., numbers ^ bit]):
+        if (numbers ^ bit).max(initial=0) < len(active) and np.array_equal(
+            mine[..., numbers], others[..., numbers ^ bit]
+        ):
             return bit
     return None
 

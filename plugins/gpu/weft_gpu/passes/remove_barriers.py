@@ -48,22 +48,29 @@ MOST_OF_ONE = 1 << 18
 def remove_barriers(program: Program) -> Program:
     """Removes every barrier without which no two threads meet at an element that one of them writes, innermost first.
 
-    Two accesses meet if different threads may be at them without a barrier between, in this turn of the loops around them or a later one. Threads are
-    numbers here: where an index depends on the thread alone, its values are compared thread by thread.
+    Two accesses meet if different threads may be at them without a barrier between, in this turn of the loops around
+    them or a later one. Threads are numbers here: where an index depends on the thread alone, its values are compared
+    thread by thread.
 
     Barriers that a program has had before `join_threads` are looked at, too: what they order they go on ordering.
     """
     if not has_threads(program.body) or not any(is_barrier(s) for s in walk_stmts(program.body)):
         return program
-    return map_groups(program, lambda group: _Group(program, group).cleared() if any(is_barrier(s) for s in walk_stmts(group)) else group)
+    return map_groups(
+        program,
+        lambda group: _Group(program, group).cleared() if any(is_barrier(s) for s in walk_stmts(group)) else group,
+    )
 
 
-def deferrable_stores(program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()) -> tuple[set[int], set[int]]:
-    """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the next barrier: by `id`; and which
-    barriers, by their numbers in program order, are the next of one.
+def deferrable_stores(
+    program: Program, group: Stmt, stores: Sequence[Store], alone: Sequence[Store] = ()
+) -> tuple[set[int], set[int]]:
+    """Which of the stores of a group, lowered to one nest of threads with its barriers, may be done any time until the
+    next barrier: by `id`; and which barriers, by their numbers in program order, are the next of one.
 
-    Nobody touches what they write before, the storing thread included, and no two of them write one element. Those of `alone` are done by the group's first
-    thread, and no other, and behind each there is a next barrier: the group does not end before it.
+    Nobody touches what they write before, the storing thread included, and no two of them write one element. Those of
+    `alone` are done by the group's first thread, and no other, and behind each there is a next barrier: the group does
+    not end before it.
     """
     found = _Group(program, group, late={id(s) for s in stores})
     body = found.collected()
@@ -96,7 +103,8 @@ def is_barrier(s: Stmt) -> bool:
 # -- what is done between barriers -----------------------------------------------------------------------------------
 
 When: TypeAlias = frozenset[tuple[str, str]]
-"""Loop around barriers → of which turn an access is, if not of this one: the one before ("last"), an earlier one ("earlier"), any ("any")."""
+"""Loop around barriers → of which turn an access is, if not of this one: the one before ("last"), an earlier one
+("earlier"), any ("any")."""
 Pending: TypeAlias = frozenset[tuple[int, When]]
 
 
@@ -151,7 +159,9 @@ class _Group:
     memo: dict[tuple[int, When, int], bool] = field(default_factory=dict)
     late: set[int] = field(default_factory=set)  # stores that may be done by the next barrier, as if by another thread
     waits: set[int] = field(default_factory=set)  # barriers before which one of `late` may have been begun
-    places: dict[int, tuple[tuple[Expr, ...], tuple[For, ...], Any]] = field(default_factory=dict)  # of `late`: indices, loops without barriers around, threads
+    places: dict[int, tuple[tuple[Expr, ...], tuple[For, ...], Any]] = field(
+        default_factory=dict
+    )  # of `late`: indices, loops without barriers around, threads
 
     def cleared(self) -> Stmt:
         body = self.collected()
@@ -198,11 +208,15 @@ class _Group:
         if active is None:
             return False
         extents, who = [int_const(f.extent) for f in loops], np.flatnonzero(active)
-        if None in extents or len(who) * math.prod(n or 1 for n in extents) > (MOST_OF_ONE if len(who) == 1 else MOST_VALUES):
+        if None in extents or len(who) * math.prod(n or 1 for n in extents) > (
+            MOST_OF_ONE if len(who) == 1 else MOST_VALUES
+        ):
             return False
         shape = [len(who), *(n or 1 for n in extents)]
         grid = np.indices(shape).reshape(len(shape), -1)
-        env = {f.var.name: grid[k + 1] for k, f in enumerate(loops)} | {name: v[who[grid[0]]] for name, v in self.numbers.items()}
+        env = {f.var.name: grid[k + 1] for k, f in enumerate(loops)} | {
+            name: v[who[grid[0]]] for name, v in self.numbers.items()
+        }
         fixed = {v for i in indices for v in free_vars(i)} - env.keys()
         if any(has(i, (Load, IntrinsicCall)) for i in indices):
             return False
@@ -243,7 +257,9 @@ class _Group:
                 self._range(s)
                 self.outer.add(s.var.name)
                 known = range_of(s.extent, self.ranges)
-                yield _Loop(s.var.name, known.lo is not None and known.lo > 0, tuple(self._nodes(s.body, active, depth + 1)))
+                yield _Loop(
+                    s.var.name, known.lo is not None and known.lo > 0, tuple(self._nodes(s.body, active, depth + 1))
+                )
             case While():
                 yield _Loop("", False, (*self._nodes(s.body, active, depth + 1), *([_Work(tuple(own))] if own else [])))
             case If():
@@ -274,7 +290,9 @@ class _Group:
             self._loads(e, active, found, isinstance(s, Evaluate), s.within if isinstance(s, Evaluate) else ())
         match s:
             case Store():
-                where = active if s.predicate is None or s.predicate.dtype.lanes > 1 else self._where(s.predicate, active)
+                where = (
+                    active if s.predicate is None or s.predicate.dtype.lanes > 1 else self._where(s.predicate, active)
+                )
                 self._note(s.buffer.name, s.buffer.scope, s.indices, "store", where, found, id(s))
                 if id(s) in self.late:
                     self.places[id(s)] = tuple(substitute(i, self.lets) for i in s.indices), around, where
@@ -293,10 +311,16 @@ class _Group:
         for c in stmt_children(s):
             self._work(c, active, found, around)
 
-    def _loads(self, e: Expr, active: Any, found: list[int], effects: bool = False, within: tuple[Region, ...] = ()) -> None:
+    def _loads(
+        self, e: Expr, active: Any, found: list[int], effects: bool = False, within: tuple[Region, ...] = ()
+    ) -> None:
         if isinstance(e, Load):
             self._note(e.buffer.name, e.buffer.scope, e.indices, "load", active, found)
-        if isinstance(e, IntrinsicCall) and e.name != PREFETCH and (effects or any(isinstance(a, Load) for a in e.args)):
+        if (
+            isinstance(e, IntrinsicCall)
+            and e.name != PREFETCH
+            and (effects or any(isinstance(a, Load) for a in e.args))
+        ):
             # An instruction may read and write whatever it is given the address of, but for what it says.
             for a in e.args:
                 if isinstance(a, Load):
@@ -318,10 +342,23 @@ class _Group:
             indices.append(lo if extent == 1 else add(lo, v))
         return tuple(indices)
 
-    def _note(self, name: str, scope: str, indices: tuple[Expr, ...] | None, kind: str, active: Any, found: list[int], store: int = 0) -> None:
+    def _note(
+        self,
+        name: str,
+        scope: str,
+        indices: tuple[Expr, ...] | None,
+        kind: str,
+        active: Any,
+        found: list[int],
+        store: int = 0,
+    ) -> None:
         if private(scope):
             return
-        plain = None if indices is None or any(i.dtype.lanes > 1 for i in indices) else tuple(substitute(i, self.lets) for i in indices)
+        plain = (
+            None
+            if indices is None or any(i.dtype.lanes > 1 for i in indices)
+            else tuple(substitute(i, self.lets) for i in indices)
+        )
         self.accesses.append(_Access(self.names.get(name, name), plain, kind, active, store))
         found.append(len(self.accesses) - 1)
 
@@ -396,7 +433,8 @@ class _Group:
         return True
 
     def _renamed(self, indices: tuple[Expr, ...], when: Mapping[str, str]) -> tuple[list[Expr], dict[str, Range]]:
-        """The indices of the access before, its variables apart from those of the one after; loops around barriers as they stood."""
+        """The indices of the access before, its variables apart from those of the one after; loops around barriers as
+        they stood."""
         values: dict[str, Expr] = {}
         ranges = dict(self.ranges)
         for i in indices:

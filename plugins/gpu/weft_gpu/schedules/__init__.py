@@ -1,4 +1,5 @@
-"""How machines of groups of threads compute kernels: one schedule rule per pattern of blocks, for every target whose `Machine.grid` is set."""
+"""How machines of groups of threads compute kernels: one schedule rule per pattern of blocks, for every target whose
+`Machine.grid` is set."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from weft_gpu.schedules.window import WindowRule
 from weft_gpu.schedules.winograd import WinogradRule
 
 RULES: tuple[Rule, ...] = (
-    AttentionRule(), ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(), WindowRule(), WinogradRule(),
+    AttentionRule(), ContractionRule(), ElementwiseRule(), RowwiseRule(), RecurrenceRule(), ReductionRule(),
+    WindowRule(), WinogradRule(),
     FallbackRule(),
 )  # fmt: skip
 """The cheapest offer wins; a target's plugin adds its own to them."""

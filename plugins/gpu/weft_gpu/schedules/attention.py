@@ -1,9 +1,11 @@
-"""Attention in one kernel: a group takes a tile of queries and goes through the keys in tiles, with no score in global memory.
+"""Attention in one kernel: a group takes a tile of queries and goes through the keys in tiles, with no score in global
+memory.
 
-Per tile of keys: scores by a register-tiled product over shared memory, whose epilogue scales and masks them where they are, in registers; their maximum,
-by threads and then by rows; exponentials, in registers; and the second product, which reads them through shared memory and keeps its sums in registers.
-The maximum is the one so far (`make_online`): where it grows, sums are scaled. Each thread sums up its own exponentials; a row's sum is complete at the
-end. This is FlashAttention-2's order of work (Dao, 2023), on Milakov and Gimelshein's online softmax (2018).
+Per tile of keys: scores by a register-tiled product over shared memory, whose epilogue scales and masks them where they
+are, in registers; their maximum, by threads and then by rows; exponentials, in registers; and the second product, which
+reads them through shared memory and keeps its sums in registers. The maximum is the one so far (`make_online`): where
+it grows, sums are scaled. Each thread sums up its own exponentials; a row's sum is complete at the end. This is
+FlashAttention-2's order of work (Dao, 2023), on Milakov and Gimelshein's online softmax (2018).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class AttentionRule(TiledAttention):
     """See the module."""
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
-        return Decline("no_grid", "the machine runs no grids") if machine.grid is None else super().offer(program, machine)
+        return (
+            Decline("no_grid", "the machine runs no grids") if machine.grid is None else super().offer(program, machine)
+        )
 
     def schedule(self, s: Schedule, machine: Machine) -> None:
         schedule_attention(s, machine)
@@ -46,7 +50,9 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     known = {parts.scores, *logits, parts.greatest, parts.exps, parts.total, parts.product, tail}
     if len(logits) > 1 or tail == parts.product or known != set(order):
         strangers = ", ".join(b for b in order if b not in known) or "its scores or its result"
-        raise ScheduleError("attention: blocks stand between its own", why=f"not everything is computed where it is used: {strangers}")
+        raise ScheduleError(
+            "attention: blocks stand between its own", why=f"not everything is computed where it is used: {strangers}"
+        )
     rows, others = tail_loops(s, parts, tail)
     tile = choose(s, parts, rows, machine)
     if rows is not None and tile.queries_inside > 1:
@@ -76,14 +82,20 @@ def choose(s: Schedule, parts: Parts, rows: str | None, machine: Machine) -> Att
     column, key = product.loops[-2:]
     known = [int_const(s.loop(x).extent) for x in (size, column)]
     if None in known:
-        raise ScheduleError("attention: the size of heads is known at a run only", why=f"heads have {s.loop(size).extent} and {s.loop(column).extent} features")
+        raise ScheduleError(
+            "attention: the size of heads is known at a run only",
+            why=f"heads have {s.loop(size).extent} and {s.loop(column).extent} features",
+        )
     queries = 1 if rows is None else int_const(s.loop(rows).extent)
     batch = prod(scores.extent(x) for x in scores.loops[:-2]) // (1 if rows is None else access.extent(s.loop(rows)))
     staged = tuple(narrow(factors(s.block(b))[1]).dtype.bytes for b in (parts.scores, parts.product))
     problem = Attention(batch, queries, product.extents[key], *known, *staged)  # type: ignore[arg-type]
     tiles = {str(t): t for t in candidates(problem, machine)}
     if not tiles:
-        raise ScheduleError("attention: no tile fits", why="shared memory, registers or threads of a group do not hold the smallest tile of queries and keys")
+        raise ScheduleError(
+            "attention: no tile fits",
+            why="shared memory, registers or threads of a group do not hold the smallest tile of queries and keys",
+        )
     return tiles[s.choose("tile", list(tiles), str(choose_tile(problem, machine)))]
 
 
@@ -103,12 +115,16 @@ class Plan:
         """The loops around a block inside the group, or inside a step of it.
 
         Raises:
-            ScheduleError: there are fewer than `least`: an attention so small that the block does not go through what the tiles are cut from.
+            ScheduleError: there are fewer than `least`: an attention so small that the block does not go through what
+            the tiles are cut from.
         """
         loops = self.s.loops(name)
         found = loops[loops.index(self.step if self.step in loops else self.group) + 1 :]
         if len(found) < least:
-            raise ScheduleError("attention: too few loops in a tile", why=f"'{name}' has {len(found)} loops there, {least} are cut into tiles")
+            raise ScheduleError(
+                "attention: too few loops in a tile",
+                why=f"'{name}' has {len(found)} loops there, {least} are cut into tiles",
+            )
         return found
 
     def cut(self, loop: str, threads: int, each: int, spatial: bool = True) -> Axis:
@@ -123,13 +139,22 @@ class Plan:
             loop, last = s.split(loop, [None, lane])
             pieces["lane"] = 1
         found = [role for role, k in pieces.items() if k > 1]
-        loops = dict(zip(found, s.split(loop, [pieces[r] for r in found]))) if len(found) > 1 else {found[0]: loop} if found else {}
+        loops = (
+            dict(zip(found, s.split(loop, [pieces[r] for r in found])))
+            if len(found) > 1
+            else {found[0]: loop}
+            if found
+            else {}
+        )
         return Axis(None, loops.get("own"), loops.get("thread"), loops.get("lane") or last)
 
     def cut_rows(self, loops: list[str]) -> Axis:
         """The loop over a tile's rows, the first of `loops`, cut; none where there is one query."""
         if self.rows and not loops:
-            raise ScheduleError("attention: a block does not go through the queries of a tile", why="a part of it is one for all queries")
+            raise ScheduleError(
+                "attention: a block does not go through the queries of a tile",
+                why="a part of it is one for all queries",
+            )
         return self.cut(loops[0], self.tile.threads[0], self.tile.rows) if self.rows else Axis()
 
     def cut_keys(self, loop: str, spatial: bool = True) -> Axis:
@@ -175,9 +200,12 @@ class Plan:
         self.mine[product] = axes
         self.summed, self.product, self.greatest, self.exps, self.total = summed, product, greatest, exps, total
 
-        self.starts = [s.decompose_reduction(b, x) for b, x in ((greatest, step_m), (summed, step_l), (product, step_o))]
+        self.starts = [
+            s.decompose_reduction(b, x) for b, x in ((greatest, step_m), (summed, step_l), (product, step_o))
+        ]
         self.before, self.factor, *self.scales = s.make_online(greatest, [step_m, step_e, step_l, step_o])
-        # Whole steps without a condition would be most of the program once more: conditions are a small part of what a step does.
+        # Whole steps without a condition would be most of the program once more: conditions are a small part of what a
+        # step does.
         s.annotate(step_m, "partition", 0)
         self.step = step_m
 
@@ -266,7 +294,8 @@ class Plan:
         bind_threads(s, turned[0].thread, turned[1].thread)
 
     def staged(self, name: str, right: int, at: str) -> tuple[str, dict[str, str], str | None]:
-        """A factor of a product in shared memory, before loop `at`: the copying block, its loops by those of the product, and that of neighbours in memory."""
+        """A factor of a product in shared memory, before loop `at`: the copying block, its loops by those of the
+        product, and that of neighbours in memory."""
         s = self.s
         formula = narrow(factors(s.block(name))[right])
         loops = s.loops(name)
@@ -303,7 +332,9 @@ class Plan:
             s.specialize(b)
         for b in (start, name):
             s.pad_tile(b)
-        for k, (at, order) in enumerate(((self.step, [*self.terms, *rows.inner]), (self.terms[0], [*self.terms, *keys.inner]))):
+        for k, (at, order) in enumerate(
+            ((self.step, [*self.terms, *rows.inner]), (self.terms[0], [*self.terms, *keys.inner]))
+        ):
             self.fetch(name, k, at, order)
         s.reorder(*threads_of(rows, keys), *self.terms, *rows.mine, *keys.mine)
         mine = [*rows.mine, *keys.mine]

@@ -1,4 +1,5 @@
-"""How large the tiles of an attention are: queries of a group, keys of a step, and what each thread has of both; from a model of a core's cycles."""
+"""How large the tiles of an attention are: queries of a group, keys of a step, and what each thread has of both; from a
+model of a core's cycles."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ from weft_gpu.schedules.tiles import (
 )
 
 SOFTMAX_FLOPS = 40
-"""Operations that each score takes beyond both products: exponential, maximum, sum, and its way through shared memory."""
+"""Operations that each score takes beyond both products: exponential, maximum, sum, and its way through shared
+memory."""
 STEP_PHASES, STAGE_PHASES = 8, 2
-"""Phases of a step, and for each part of the features that is staged at once: between two of them the threads of a group wait for each other."""
+"""Phases of a step, and for each part of the features that is staged at once: between two of them the threads of a
+group wait for each other."""
 CPU_ELEMENTS = 8
-"""Scores, and elements of the result, that a thread has at most where threads are a loop on a CPU: what is unrolled for more takes its compiler minutes."""
+"""Scores, and elements of the result, that a thread has at most where threads are a loop on a CPU: what is unrolled for
+more takes its compiler minutes."""
 MOST_HELD = 192
 """Registers of a thread at most: what a compiler takes beyond these is its own."""
 MOST_THREADS = 256
@@ -33,7 +37,8 @@ MOST_THREADS = 256
 
 @dataclass(frozen=True)
 class Attention:
-    """Sizes: heads of all batches, queries and keys (None: a run says), features of keys and of values, bytes of an element of keys and of values."""
+    """Sizes: heads of all batches, queries and keys (None: a run says), features of keys and of values, bytes of an
+    element of keys and of values."""
 
     batch: int
     queries: int | None
@@ -46,7 +51,8 @@ class Attention:
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """`threads` (down, across) of a group, of which each has so many `rows` (queries) and `keys` of a tile of scores; `depth` features staged at once."""
+    """`threads` (down, across) of a group, of which each has so many `rows` (queries) and `keys` of a tile of scores;
+    `depth` features staged at once."""
 
     threads: tuple[int, int]
     rows: int
@@ -94,7 +100,9 @@ def candidates(a: Attention, machine: Machine) -> list[AttentionTile]:
             continue
         for depth in sorted({a.size, *(d for d in (8, 16, 32, 64) if d < a.size)}):
             tile = AttentionTile((ty, tx), rows, keys, depth)
-            if registers(a, tile, machine) <= MOST_HELD and (shared is None or shared_bytes(a, tile, machine) <= shared):
+            if registers(a, tile, machine) <= MOST_HELD and (
+                shared is None or shared_bytes(a, tile, machine) <= shared
+            ):
                 found.append(tile)
     return found
 
@@ -106,7 +114,8 @@ def registers(a: Attention, t: AttentionTile, machine: Machine) -> int:
 
 
 def shared_bytes(a: Attention, t: AttentionTile, machine: Machine) -> int:
-    """Of a group: its queries, keys and values of a step, exponentials, and what rows and threads hand each other of maxima and sums."""
+    """Of a group: its queries, keys and values of a step, exponentials, and what rows and threads hand each other of
+    maxima and sums."""
     columns = t.threads[1] * values_of(a.columns, t.threads[1], lanes_of(machine))
     depth = -(-a.size // t.depth) * t.depth
     step = t.keys_inside * (t.depth * a.key_bytes + columns * a.value_bytes + 4 * t.queries_inside)
@@ -119,7 +128,8 @@ def choose_tile(a: Attention, machine: Machine) -> AttentionTile:
 
 
 def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
-    """Of the whole attention on the machine, by the model of `tiles.cycles`: both products, and what the softmax between them takes."""
+    """Of the whole attention on the machine, by the model of `tiles.cycles`: both products, and what the softmax
+    between them takes."""
     grid, costs, from_memory = grid_of(machine), machine.rates.grid, memory_bytes(machine)
     queries, keys = a.queries or UNKNOWN_EXTENT, a.keys or UNKNOWN_EXTENT
     values = values_of(a.columns, t.threads[1], lanes_of(machine))
@@ -141,7 +151,9 @@ def cycles(a: Attention, t: AttentionTile, machine: Machine) -> float:
     tiles = Tile(t.threads, (t.rows, t.keys), t.depth), Tile(t.threads, (t.rows, values), inside)
     read = warps * (depth * turns(scores, tiles[0], machine) + inside * turns(weighed, tiles[1], machine))
     held = shared_bytes(a, t, machine)
-    resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(a, t, machine) * warps * grid.warp)))
+    resident = max(
+        1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(a, t, machine) * warps * grid.warp))
+    )
     size = shared_of_core(machine)
     if size:
         resident = max(1, min(resident, size // held))

@@ -12,17 +12,19 @@ from weft_gpu.passes.bulk_copies import box_nest
 FEATURE = "tma"
 """The machine's word for it."""
 LEAST_ROW = 64
-"""Bytes side by side from which on boxes are taken if no record says so: the machine goes through a box row by row, threads copy 16 bytes each at once. No GPU
-has been asked yet."""
+"""Bytes side by side from which on boxes are taken if no record says so: the machine goes through a box row by row,
+threads copy 16 bytes each at once. No GPU has been asked yet."""
 DECLINED = "box_declined"
 """The annotation of a block that would be a box on such a machine, but for what it says."""
 
 
 def bring_box(s: Schedule, copy: str, step: str, machine: Machine, ahead: bool) -> bool:
-    """What a block copies into shared memory in each iteration of `step` one thread has the machine copy, as one box; `ahead`: one iteration before.
+    """What a block copies into shared memory in each iteration of `step` one thread has the machine copy, as one box;
+    `ahead`: one iteration before.
 
-    False, with nothing done, if the machine copies none, if a record has threads copy, or if the block's loops are none (`weft_gpu.passes.bulk_copies`), which
-    a note on the block says. Loops keep their meaning, one element after another; who lowers them for such a machine makes them one copy.
+    False, with nothing done, if the machine copies none, if a record has threads copy, or if the block's loops are none
+    (`weft_gpu.passes.bulk_copies`), which a note on the block says. Loops keep their meaning, one element after
+    another; who lowers them for such a machine makes them one copy.
     """
     if FEATURE not in machine.features:
         return False

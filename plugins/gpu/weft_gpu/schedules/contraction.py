@@ -1,9 +1,12 @@
-"""Matrix products and convolutions on grids: a tile of the result for each group, staged through shared memory, of which each thread keeps a part in registers.
+"""Matrix products and convolutions on grids: a tile of the result for each group, staged through shared memory, of
+which each thread keeps a part in registers.
 
-One plan serves all of them, as products are told by which loops move which factor (`products`): the loops of the left factor alone are the rows, those of
-the right one the columns, those of both, of batches and groups, go to groups of threads. Rows and columns are each one loop, however many axes they have (a
-convolution's pixels: an implicit GEMM); operands are staged by these loops, so that it does not matter how they are indexed, and what lies beyond a border
-or a tile's end is a zero in shared memory. What follows the product in its group is computed on the thread's part before it is stored.
+One plan serves all of them, as products are told by which loops move which factor (`products`): the loops of the left
+factor alone are the rows, those of the right one the columns, those of both, of batches and groups, go to groups of
+threads. Rows and columns are each one loop, however many axes they have (a convolution's pixels: an implicit GEMM);
+operands are staged by these loops, so that it does not matter how they are indexed, and what lies beyond a border or a
+tile's end is a zero in shared memory. What follows the product in its group is computed on the thread's part before it
+is stored.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from weft_gpu.schedules.threads import most_threads, top_statements
 from weft_gpu.schedules.tiles import Problem, Tile, candidates, choose_tile
 
 TILE_ELEMENTS, WAVES = 64 * 64, 2
-"""Elements of a tile that uses what it fetches well enough, and tiles that a core wants: with fewer of them, sums are cut into parts."""
+"""Elements of a tile that uses what it fetches well enough, and tiles that a core wants: with fewer of them, sums are
+cut into parts."""
 LEAST_TERMS, MOST_PARTS = 256, 32
 """Terms of one part at least; parts at most."""
 DIRECT_THREADS = 128
@@ -62,7 +66,8 @@ class ContractionRule(Rule):
 
 
 def schedule_contraction(s: Schedule, name: str, machine: Machine) -> None:
-    """Schedules the product `name` with what precedes it (in its operands, or each a launch) and what follows it (on the tile, or each a launch)."""
+    """Schedules the product `name` with what precedes it (in its operands, or each a launch) and what follows it (on
+    the tile, or each a launch)."""
     inline_producers(s)
     schedule_product(s, name, machine)
     schedule_others(s, machine)
@@ -82,7 +87,9 @@ def schedule_product(s: Schedule, name: str, machine: Machine) -> None:
     if whole != name:
         sums = access.LoopView.of(s, whole)
         spatial = tuple(x for x in sums.loops if sums.kinds[x] != "reduce")
-        schedule_direct(s, whole, Product(spatial, (), (), tuple(x for x in sums.loops if x not in spatial), 1), machine)
+        schedule_direct(
+            s, whole, Product(spatial, (), (), tuple(x for x in sums.loops if x not in spatial), 1), machine
+        )
 
 
 def schedule_others(s: Schedule, machine: Machine) -> None:
@@ -93,8 +100,8 @@ def schedule_others(s: Schedule, machine: Machine) -> None:
 
 
 def split_sum(s: Schedule, name: str, machine: Machine) -> str:
-    """Cuts a long sum into parts where the result has too few tiles for all cores: a launch for the parts, one that adds them up. The block of the parts,
-    or `name` where it is none of these."""
+    """Cuts a long sum into parts where the result has too few tiles for all cores: a launch for the parts, one that
+    adds them up. The block of the parts, or `name` where it is none of these."""
     product, view = find_product(s, name), access.LoopView.of(s, name)
     if not (product.rows or product.columns) or view.extents[product.sums[0]] is None:
         return name
@@ -116,7 +123,8 @@ def parts_of(elements: int, terms: int, outermost: int, machine: Machine) -> int
 
 
 def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> bool:
-    """Schedules the product by instructions of warps, if the target has some for it; False, with nothing done, if not."""
+    """Schedules the product by instructions of warps, if the target has some for it; False, with nothing done, if
+    not."""
     before = s.checkpoint()
     chosen = choose_warps(s, name, product, machine)
     if chosen is None:
@@ -130,12 +138,13 @@ def in_fragments(s: Schedule, name: str, product: Product, machine: Machine) -> 
 
 
 def _outer_loops(s: Schedule, statement: Stmt) -> list[str]:
-    (first, *_) = [b.name for b in walk_stmts(statement) if isinstance(b, Block)]
+    first, *_ = [b.name for b in walk_stmts(statement) if isinstance(b, Block)]
     return s.loops(first)
 
 
 def schedule_direct(s: Schedule, name: str, product: Product, machine: Machine) -> None:
-    """Every element by a thread of its own, which reads both factors where they lie: depthwise convolutions, products element by element."""
+    """Every element by a thread of its own, which reads both factors where they lie: depthwise convolutions, products
+    element by element."""
     s.reorder(*product.batch, *product.sums)
     for x in product.batch:
         s.parallel(x)
@@ -150,7 +159,10 @@ def schedule_direct(s: Schedule, name: str, product: Product, machine: Machine) 
         if n is None:
             break
         size *= n
-    group, thread = s.split(s.fuse(*inner), [None, min(most_threads(machine), max(DIRECT_THREADS, machine.grid.warp if machine.grid else 1))])
+    group, thread = s.split(
+        s.fuse(*inner),
+        [None, min(most_threads(machine), max(DIRECT_THREADS, machine.grid.warp if machine.grid else 1))],
+    )
     s.bind(thread, "threadIdx.x")
     if outer:
         s.bind(s.fuse(*outer), "blockIdx.x")
@@ -159,7 +171,8 @@ def schedule_direct(s: Schedule, name: str, product: Product, machine: Machine) 
 
 @dataclass(frozen=True)
 class Axis:
-    """The loops of a tile along one axis, in the order of memory: a group's, then those of a thread around its neighbours', then neighbouring elements.
+    """The loops of a tile along one axis, in the order of memory: a group's, then those of a thread around its
+    neighbours', then neighbouring elements.
 
     None where there is one iteration.
     """
@@ -181,7 +194,8 @@ class Axis:
 
 
 def cut(s: Schedule, loop: str | None, threads: int, each: int, lanes: int) -> Axis:
-    """A loop as groups, threads and elements of one thread, neighbouring ones in lanes. No condition lies within lanes if the extent is a multiple."""
+    """A loop as groups, threads and elements of one thread, neighbouring ones in lanes. No condition lies within lanes
+    if the extent is a multiple."""
     if loop is None:
         return Axis()
     lane = min(lanes, each)
@@ -197,8 +211,10 @@ def cut(s: Schedule, loop: str | None, threads: int, each: int, lanes: int) -> A
 
 
 def cut_sum(s: Schedule, loops: tuple[str, ...], depth: int, lanes: int) -> tuple[list[str], list[str]]:
-    """The loops of a sum in steps, and what is inside a step: whole inner loops, as far as they go, and a part of the next, as one loop of about
-    `depth` terms; or of one loop that is a multiple of `lanes` pieces of so many, so that no condition lies within them."""
+    """The loops of a sum in steps, and what is inside a step: whole inner loops, as far as they go, and a part of the
+    next, as one loop of about `depth` terms; or of one loop that is a multiple of `lanes` pieces of so many, so that no
+    condition lies within them.
+    """
     inner: list[str] = []
     outer = list(loops)
     size = 1
@@ -230,14 +246,18 @@ def unit(s: Schedule, loops: tuple[str, ...]) -> int:
 def schedule_tile(s: Schedule, name: str, product: Product, machine: Machine) -> None:
     """See the module."""
     view = access.LoopView.of(s, name)
-    sizes = [prod(view.extent(x) for x in group) for group in (product.batch, product.rows, product.columns, product.sums)]
+    sizes = [
+        prod(view.extent(x) for x in group) for group in (product.batch, product.rows, product.columns, product.sums)
+    ]
     pair = factors(s.block(name))
     left, right = pair[1 - product.right], pair[product.right]
     dtype = view.store.buffer.dtype
     staged = (narrow(left).dtype.bytes, narrow(right).dtype.bytes)
     along = tuple(contiguous_loop(s, name, f) for f in (left, right))
     turned = (along[0] in product.sums, along[1] in product.sums)
-    tile = choose(s, Problem(sizes[0], sizes[1], sizes[2], sizes[3], unit(s, product.sums), dtype, staged, turned), machine)
+    tile = choose(
+        s, Problem(sizes[0], sizes[1], sizes[2], sizes[3], unit(s, product.sums), dtype, staged, turned), machine
+    )
 
     s.reorder(*product.batch, *product.rows, *product.columns, *product.sums)
     batch, row, column = (flatten(s, group) for group in (product.batch, product.rows, product.columns))
@@ -313,5 +333,3 @@ def vectorizes(s: Schedule, name: str, loop: str) -> bool:
     """Whether a loop's elements are stored side by side, all or none of them."""
     view = access.LoopView.of(s, name)
     return view.stride(view.store, loop) == 1 and loop not in free_vars(s.block(name).predicate)
-
-

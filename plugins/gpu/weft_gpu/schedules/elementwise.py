@@ -1,4 +1,5 @@
-"""Groups that reduce nothing: one nest, flattened over groups and threads; vectors where memory lies that way, tiles where it is transposed."""
+"""Groups that reduce nothing: one nest, flattened over groups and threads; vectors where memory lies that way, tiles
+where it is transposed."""
 
 from __future__ import annotations
 
@@ -51,9 +52,11 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine) -> None:
 
 
 def transpose(s: Schedule, name: str, machine: Machine) -> bool:
-    """Schedules a block that reads memory across the direction in which it writes it, by tiles in shared memory; False if it is none.
+    """Schedules a block that reads memory across the direction in which it writes it, by tiles in shared memory; False
+    if it is none.
 
-    A tile's rows are read contiguously and its columns written so; its rows are one element longer, so that a column lies in as many banks as it has elements.
+    A tile's rows are read contiguously and its columns written so; its rows are one element longer, so that a column
+    lies in as many banks as it has elements.
     """
     found = _crossing(s, name)
     if found is None:
@@ -73,7 +76,8 @@ def transpose(s: Schedule, name: str, machine: Machine) -> bool:
 
 
 def _crossing(s: Schedule, name: str) -> tuple[str, str, str] | None:
-    """The buffer that a block reads across, the loop along which its elements are neighbours, and the one along which the block's are."""
+    """The buffer that a block reads across, the loop along which its elements are neighbours, and the one along which
+    the block's are."""
     if len(list(access.stores(s.block(name)))) != 1:
         return None
     view = access.LoopView.of(s, name)
@@ -83,7 +87,12 @@ def _crossing(s: Schedule, name: str) -> tuple[str, str, str] | None:
     for x in view.loads:
         across = next((y for y in view.loops[:-1] if view.stride(x, y) == 1), None)
         several = len({y.indices for y in view.loads if y.buffer.name == x.buffer.name}) > 1
-        if across is not None and view.stride(x, inner) not in (0, 1) and not several and view.extent(across) >= TILE // 4:
+        if (
+            across is not None
+            and view.stride(x, inner) not in (0, 1)
+            and not several
+            and view.extent(across) >= TILE // 4
+        ):
             return x.buffer.name, across, inner
     return None
 
@@ -115,7 +124,8 @@ def _tile(s: Schedule, name: str, buffer: str, across: str, inner: str, side: in
 
 
 def vector_lanes(s: Schedule, name: str, machine: Machine) -> int:
-    """Neighbouring elements that one thread moves at once; 1 where memory does not lie that way, or where they leave threads without work."""
+    """Neighbouring elements that one thread moves at once; 1 where memory does not lie that way, or where they leave
+    threads without work."""
     if len(list(access.stores(s.block(name)))) != 1:
         return 1
     split_blocks(s, name)
@@ -137,7 +147,8 @@ def vector_lanes(s: Schedule, name: str, machine: Machine) -> int:
 
 
 def _aligned(view: access.LoopView, x: Load, inner: str, lanes: int) -> bool:
-    """Whether the access does not move along `inner`, or is contiguous along it and begins at a multiple of `lanes` elements."""
+    """Whether the access does not move along `inner`, or is contiguous along it and begins at a multiple of `lanes`
+    elements."""
     stride = view.stride(x, inner)
     if stride == 0:
         return True

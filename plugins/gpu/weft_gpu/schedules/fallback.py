@@ -1,4 +1,5 @@
-"""What no other rule takes: independent outer loops on groups and threads, everything else by one thread. Correct, not fast."""
+"""What no other rule takes: independent outer loops on groups and threads, everything else by one thread. Correct, not
+fast."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def _is_spatial(s: Schedule, name: str, loop: str) -> bool:
 
 
 def schedule_loops(s: Schedule, statement: Stmt, machine: Machine) -> None:
-    """Loops written by hand: those that say that they are parallel, outermost, become threads; each thread does what is inside alone."""
+    """Loops written by hand: those that say that they are parallel, outermost, become threads; each thread does what is
+    inside alone."""
     nest = nest_of(statement)
     if nest and nest[0].kind == "parallel":
         outer = nest[0].var.name

@@ -1,9 +1,10 @@
 """Products by instructions of a whole warp: tensor cores, matrices of a SIMD group.
 
-A group's tile is staged through shared memory as `contraction` has it, in pieces of one instruction's size; each warp (threadIdx.y) holds a part of the
-result in fragments, which its lanes (threadIdx.x) keep together: loads of fragments, products and stores are instructions of the warp. Results go through
-shared memory, where what follows is computed on them by all threads. Which instructions there are, the target says: intrinsics whose operands lie in the
-scopes "shared" and "fragment…" (docs/architecture.md, "Grids").
+A group's tile is staged through shared memory as `contraction` has it, in pieces of one instruction's size; each warp
+(threadIdx.y) holds a part of the result in fragments, which its lanes (threadIdx.x) keep together: loads of fragments,
+products and stores are instructions of the warp. Results go through shared memory, where what follows is computed on
+them by all threads. Which instructions there are, the target says: intrinsics whose operands lie in the scopes "shared"
+and "fragment…" (docs/architecture.md, "Grids").
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ Role = tuple[Literal["row", "column", "term"], int]
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """What a product in fragments takes: the product itself, copies of its factors from shared memory, if it wants them in fragments, and of the result to it.
+    """What a product in fragments takes: the product itself, copies of its factors from shared memory, if it wants them
+    in fragments, and of the result to it.
 
-    `extents`: of the instruction's axes, the first of rows, of columns and of terms outermost; `orders`: by which of them the left and the right factor are
-    indexed; `scopes`: where the factors and the result lie.
+    `extents`: of the instruction's axes, the first of rows, of columns and of terms outermost; `orders`: by which of
+    them the left and the right factor are indexed; `scopes`: where the factors and the result lie.
     """
 
     product: Intrinsic
@@ -97,12 +99,16 @@ def _instruction_set(i: Intrinsic, every: list[Intrinsic]) -> InstructionSet | N
     names: dict[str, Role] = {}
     extents: dict[Role, int] = {}
     for name, extent, kind in i.axes:
-        moved: Literal["row", "column", "term"] = "term" if kind == "reduce" else "row" if name.name in left else "column"
+        moved: Literal["row", "column", "term"] = (
+            "term" if kind == "reduce" else "row" if name.name in left else "column"
+        )
         if (moved != "column") != (name.name in left) or (moved != "row") != (name.name in right):
             return None  # an axis that moves both factors, or none
         names[name.name] = moved, sum(r[0] == moved for r in extents)
         extents[names[name.name]] = extent
-    if [r[0] for r in extents] != sorted((r[0] for r in extents), key=("row", "column", "term").index) or {r[0] for r in extents} != {"row", "column", "term"}:
+    if [r[0] for r in extents] != sorted((r[0] for r in extents), key=("row", "column", "term").index) or {
+        r[0] for r in extents
+    } != {"row", "column", "term"}:
         return None
     scopes = (i.operands[0].scopes[0], i.operands[1].scopes[0], i.operands[2].scopes[0])
     loads: list[Intrinsic | None] = []
@@ -126,18 +132,27 @@ def _is_fragment(scope: str) -> bool:
 def _copy(every: list[Intrinsic], source: str, to: str, tensor: Tensor) -> Intrinsic | None:
     """The intrinsic that copies a tensor of this shape and dtype from one memory to another as it is."""
     for i in every:
-        if i.reduction is None and len(i.operands) == 2 and (i.operands[0].scopes, i.operands[1].scopes) == ((source,), (to,)):
+        if (
+            i.reduction is None
+            and len(i.operands) == 2
+            and (i.operands[0].scopes, i.operands[1].scopes) == ((source,), (to,))
+        ):
             body = i.source.bodies[0]
             same = isinstance(body, Read) and body.indices == i.source.axes
-            if same and tuple(i.meaning.shape) == tuple(tensor.shape) and i.tensors[0].dtype == i.tensors[1].dtype == tensor.dtype:
+            if (
+                same
+                and tuple(i.meaning.shape) == tuple(tensor.shape)
+                and i.tensors[0].dtype == i.tensors[1].dtype == tensor.dtype
+            ):
                 return i
     return None
 
 
 @dataclass(frozen=True)
 class WarpTile:
-    """`warps` (rows, columns) of a group, or as many times those that an instruction takes together, the `fragments` (rows, columns) of a result that each
-    holds, and the `steps` of an instruction staged at once; `ahead`: while those before are computed."""
+    """`warps` (rows, columns) of a group, or as many times those that an instruction takes together, the `fragments`
+    (rows, columns) of a result that each holds, and the `steps` of an instruction staged at once; `ahead`: while those
+    before are computed."""
 
     warps: tuple[int, int]
     fragments: tuple[int, int]
@@ -156,15 +171,24 @@ SPARE_REGISTERS = 64
 
 
 def find_instruction_sets(s: Schedule, name: str, product: Product, machine: Machine) -> list[InstructionSet]:
-    """The instruction sets for a product's dtypes; none if the target has none, or the product is smaller than half an instruction of each."""
+    """The instruction sets for a product's dtypes; none if the target has none, or the product is smaller than half an
+    instruction of each."""
     pair = factors(s.block(name))
     operands = narrow(pair[1 - product.right]).dtype, narrow(pair[product.right]).dtype
     view = access.LoopView.of(s, name)
     if not product.rows or not product.columns or grid_of(machine).warp < 2:
         return []
     rows, columns = (_size(view, loops) for loops in (product.rows, product.columns))
-    fitting = [k for k in instruction_sets(s.intrinsics.values()) if k.operands == operands and k.result == view.store.buffer.dtype]
-    return [k for k in fitting if set(k.product.requires) <= machine.features and 2 * rows > k.rows and 2 * columns > k.columns]
+    fitting = [
+        k
+        for k in instruction_sets(s.intrinsics.values())
+        if k.operands == operands and k.result == view.store.buffer.dtype
+    ]
+    return [
+        k
+        for k in fitting
+        if set(k.product.requires) <= machine.features and 2 * rows > k.rows and 2 * columns > k.columns
+    ]
 
 
 def _size(view: access.LoopView, loops: Iterable[str]) -> int:
@@ -179,7 +203,9 @@ def warp_tiles(mma: InstructionSet, machine: Machine) -> list[WarpTile]:
     grid = grid_of(machine)
     shared = machine.scopes["shared"].size if "shared" in machine.scopes else None
     found = []
-    for wm, wn, fm, fn, steps, ahead in combinations((1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (False, True)):
+    for wm, wn, fm, fn, steps, ahead in combinations(
+        (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (False, True)
+    ):
         tile = WarpTile((wm, wn), (fm, fn), steps, ahead)
         if wm * wn < 2:  # a loop over one warp would be no loop
             continue
@@ -203,7 +229,11 @@ def results_held(mma: InstructionSet, tile: WarpTile, machine: Machine) -> int:
 def staged_bytes(mma: InstructionSet, tile: WarpTile) -> int:
     """Of both operands' tiles."""
     rows, columns = (w * f for w, f in zip(tile.warps, tile.fragments))
-    return tile.steps * mma.depth * (rows * mma.rows * mma.operands[0].bytes + columns * mma.columns * mma.operands[1].bytes)
+    return (
+        tile.steps
+        * mma.depth
+        * (rows * mma.rows * mma.operands[0].bytes + columns * mma.columns * mma.operands[1].bytes)
+    )
 
 
 def room(mma: InstructionSet, tile: WarpTile) -> int:
@@ -212,19 +242,28 @@ def room(mma: InstructionSet, tile: WarpTile) -> int:
 
 
 def result_bytes(mma: InstructionSet, tile: WarpTile) -> int:
-    """Of what goes through shared memory at a time: the first of a warp's rows of fragments, or columns if it has one row."""
+    """Of what goes through shared memory at a time: the first of a warp's rows of fragments, or columns if it has one
+    row."""
     at_once = prod(tile.warps) * prod(tile.fragments) // next((n for n in tile.fragments if n > 1), 1)
     return at_once * mma.rows * mma.columns * mma.result.bytes
 
 
 def rate(mma: InstructionSet, machine: Machine) -> float:
-    """Operations that a core starts in a cycle by the instruction, where the machine says so by its name; else a guess."""
+    """Operations that a core starts in a cycle by the instruction, where the machine says so by its name; else a
+    guess."""
     guess = machine.rates.grid.matrix_speedup * machine.flops(mma.operands[0])
     return max(1, machine.flops_per_cycle.get(mma.product.name, guess))
 
 
-def warp_cycles(sizes: tuple[int, int, int, int], mma: InstructionSet, tile: WarpTile, machine: Machine, along: tuple[bool, bool] | None = None) -> float:
-    """Of a product of sizes (batch, rows, columns, terms) on the machine; `along`: whether each factor is contiguous along the sum, where that is known."""
+def warp_cycles(
+    sizes: tuple[int, int, int, int],
+    mma: InstructionSet,
+    tile: WarpTile,
+    machine: Machine,
+    along: tuple[bool, bool] | None = None,
+) -> float:
+    """Of a product of sizes (batch, rows, columns, terms) on the machine; `along`: whether each factor is contiguous
+    along the sum, where that is known."""
     batch, rows, columns, terms = sizes
     grid, costs, shared_bytes = grid_of(machine), machine.rates.grid, machine.rates.grid.shared_bytes_per_cycle
     # Groups side by side find each other's tiles in the second cache.
@@ -238,10 +277,16 @@ def warp_cycles(sizes: tuple[int, int, int, int], mma: InstructionSet, tile: War
     a, b = tile.fragments[0] * mma.rows * mma.operands[0].bytes, tile.fragments[1] * mma.columns * mma.operands[1].bytes
     read = steps * tile.steps * mma.depth * each * (a + b)
     sides = down * mma.operands[0].bytes, across * mma.operands[1].bytes
-    turned = 0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (mma.orders[k][-1][0] == "term"))
+    turned = (
+        0.0 if along is None else sum(x for k, x in enumerate(sides) if along[k] != (mma.orders[k][-1][0] == "term"))
+    )
     fetched = steps * staged_bytes(mma, tile)
     threads, registers = warps * grid.warp, results_held(mma, tile, machine) + SPARE_REGISTERS
-    resident = min(grid.resident // threads, grid.registers // (threads * registers), (shared_of_core(machine) or 8 * room(mma, tile)) // room(mma, tile))
+    resident = min(
+        grid.resident // threads,
+        grid.registers // (threads * registers),
+        (shared_of_core(machine) or 8 * room(mma, tile)) // room(mma, tile),
+    )
     resident = max(1, resident)
     at_once = max(1, min(resident, -(-groups // machine.cores)))
     waiting = max(1.0, costs.busy_threads / grid.warp / (at_once * warps * (AHEAD_THREADS if tile.ahead else 1)))
@@ -255,21 +300,31 @@ def warp_cycles(sizes: tuple[int, int, int, int], mma: InstructionSet, tile: War
 
 
 def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> tuple[InstructionSet, WarpTile] | None:
-    """The instruction set and the tile of the least time for a product, or a record's; None if the target has no instruction for it or no tile fits.
+    """The instruction set and the tile of the least time for a product, or a record's; None if the target has no
+    instruction for it or no tile fits.
 
     Raises:
         ScheduleError: the record's is none of those that fit.
     """
     found, view = find_instruction_sets(s, name, product, machine), access.LoopView.of(s, name)
-    sizes = (_size(view, product.batch), _size(view, product.rows), _size(view, product.columns), _size(view, product.sums))
+    sizes = (
+        _size(view, product.batch),
+        _size(view, product.rows),
+        _size(view, product.columns),
+        _size(view, product.sums),
+    )
     along = along_sum(s, name, product)
     able: dict[str, tuple[InstructionSet, dict[str, WarpTile]]] = {}
     times: dict[str, tuple[float, str]] = {}
     for mma in found:
-        tiles = {str(t): t for t in warp_tiles(mma, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * mma.depth}
+        tiles = {
+            str(t): t for t in warp_tiles(mma, machine) if not t.ahead or sizes[3] >= LEAST_STEPS * t.steps * mma.depth
+        }
         if tiles:
             able[mma.product.name] = mma, tiles
-            times[mma.product.name] = min((warp_cycles(sizes, mma, t, machine, along), text) for text, t in tiles.items())
+            times[mma.product.name] = min(
+                (warp_cycles(sizes, mma, t, machine, along), text) for text, t in tiles.items()
+            )
     if not able:
         return None
     wanted = s.overrides.get("warp_tile")  # a record of a machine that has one instruction set alone
@@ -281,11 +336,15 @@ def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> 
 
 def along_sum(s: Schedule, name: str, product: Product) -> tuple[bool, bool]:
     """Whether the left and the right factor are contiguous along the sum."""
-    left, right = (contiguous_loop(s, name, factors(s.block(name))[k]) in product.sums for k in (1 - product.right, product.right))
+    left, right = (
+        contiguous_loop(s, name, factors(s.block(name))[k]) in product.sums for k in (1 - product.right, product.right)
+    )
     return left, right
 
 
-def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machine, mma: InstructionSet, tile: WarpTile) -> None:
+def schedule_fragments(
+    s: Schedule, name: str, product: Product, machine: Machine, mma: InstructionSet, tile: WarpTile
+) -> None:
     """Schedules a product in fragments.
 
     Raises:
@@ -347,7 +406,10 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
         load = mma.loads[k]
         if load is not None:
             formula = narrow(factors(s.block(name))[order[k]])
-            s.reorder(*(x for x in inner if x not in [element[role] for role in mma.orders[k]]), *(element[role] for role in mma.orders[k]))
+            s.reorder(
+                *(x for x in inner if x not in [element[role] for role in mma.orders[k]]),
+                *(element[role] for role in mma.orders[k]),
+            )
             made = s.stage(name, [*mine, *s.loops(name)[-len(inner) :]][0], str(formula), mma.scopes[k])
             instruct(s, made, s.loops(made)[len(outer) + 1 + len(warps) + len(steps) :], load, len(mma.orders[k]))
     s.reorder(*inner)
@@ -365,20 +427,31 @@ def schedule_fragments(s: Schedule, name: str, product: Product, machine: Machin
 
 
 def pieces(s: Schedule, loop: str, sizes: Mapping[str, int], mma: InstructionSet, kind: str) -> dict[str | Role, str]:
-    """A loop cut into pieces of these sizes, outermost first, and the axes of an instruction within them; pieces of one iteration are left out. "grid" is
-    whatever is left."""
+    """A loop cut into pieces of these sizes, outermost first, and the axes of an instruction within them; pieces of one
+    iteration are left out. "grid" is whatever is left."""
     wanted: dict[str | Role, int] = {role: n for role, n in sizes.items() if n > 1}
     wanted |= {role: mma.extents[role] for role in mma.roles(kind)}
     return dict(zip(("grid", *wanted), s.split(loop, [None, *wanted.values()])))
 
 
-def _neighbours(mma: InstructionSet, k: int, axis: Mapping[str | Role, str], steps: list[str], element: Mapping[Role, str], along: bool) -> list[str]:
-    """The loops that copy a factor's tile to shared memory as threads should share them: the last ones are what neighbouring threads take.
+def _neighbours(
+    mma: InstructionSet,
+    k: int,
+    axis: Mapping[str | Role, str],
+    steps: list[str],
+    element: Mapping[Role, str],
+    along: bool,
+) -> list[str]:
+    """The loops that copy a factor's tile to shared memory as threads should share them: the last ones are what
+    neighbouring threads take.
 
-    These read neighbours in global memory. Where the tile lies in core matrices, neighbours store the rows of one of them,
-    and a warp reads some core matrices side by side.
+    These read neighbours in global memory. Where the tile lies in core matrices, neighbours store the rows of one of
+    them, and a warp reads some core matrices side by side.
     """
-    others, terms = [axis[role] for role in axis if isinstance(role, str) and role != "grid"], [element[r] for r in mma.roles("term")]
+    others, terms = (
+        [axis[role] for role in axis if isinstance(role, str) and role != "grid"],
+        [element[r] for r in mma.roles("term")],
+    )
     *_, line, vector = mma.orders[k]
     kind = vector[0]
     side = [element[r] for r in mma.orders[k] if r[0] != "term"]

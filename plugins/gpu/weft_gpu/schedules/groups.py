@@ -12,13 +12,15 @@ from weft.scheduling import access
 from weft.scheduling.schedule import Schedule
 
 UNROLLED_TURNS, ASYNC_TURNS = 8, 16
-"""Elements that a thread copies into shared memory one after another, all of them on their way at once; where no register holds them meanwhile, more."""
+"""Elements that a thread copies into shared memory one after another, all of them on their way at once; where no
+register holds them meanwhile, more."""
 COPIED_BYTES = (4, 8, 16)
 """What a thread copies at once into shared memory without waiting for it, where it can."""
 
 
 def absorb(s: Schedule, copy: str) -> None:
-    """Puts what follows, element by element, into the block that copies results out, as long as nobody else wants what is between."""
+    """Puts what follows, element by element, into the block that copies results out, as long as nobody else wants what
+    is between."""
     with suppress(ScheduleError):
         while True:
             (consumer,) = s.consumers(copy) or ("",)
@@ -59,8 +61,11 @@ def own(s: Schedule, loops: list[str], lane: str | None) -> None:
             s.unroll(x)
 
 
-def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], lanes: int, unrolled: int = UNROLLED_TURNS) -> None:
-    """What all threads (down, across) of a group do together, each some elements of a block, neighbours neighbouring ones, several at once where memory allows.
+def share(
+    s: Schedule, name: str, order: list[str], threads: tuple[int, int], lanes: int, unrolled: int = UNROLLED_TURNS
+) -> None:
+    """What all threads (down, across) of a group do together, each some elements of a block, neighbours neighbouring
+    ones, several at once where memory allows.
 
     Args:
         order: the block's loops within the group, as they should follow one another.
@@ -101,19 +106,27 @@ def share(s: Schedule, name: str, order: list[str], threads: tuple[int, int], la
 
 
 def bring_ahead(s: Schedule, copy: str, step: str, machine: Machine) -> None:
-    """What a block copies into shared memory in each iteration of `step` it copies one iteration ahead: by copies that nobody waits for, where the machine has
-    them, else through registers, so that what comes between does not wait."""
+    """What a block copies into shared memory in each iteration of `step` it copies one iteration ahead: by copies that
+    nobody waits for, where the machine has them, else through registers, so that what comes between does not wait."""
     store = access.target(s.block(copy))
     value = store.value.a if isinstance(store.value, Select) else store.value
     last, view = s.loop(s.loops(copy)[-1]), access.LoopView.of(s, copy)
     lanes = (int_const(last.extent) or 0) if last.kind == "vectorized" else 1
-    whole = lanes == 1 or (view.stride(view.store, last.var.name) == 1 and all(view.stride(x, last.var.name) == 1 for x in view.loads))
-    alone = "cp.async" in machine.features and isinstance(value, Load) and whole and lanes * store.buffer.dtype.bytes in COPIED_BYTES
+    whole = lanes == 1 or (
+        view.stride(view.store, last.var.name) == 1 and all(view.stride(x, last.var.name) == 1 for x in view.loads)
+    )
+    alone = (
+        "cp.async" in machine.features
+        and isinstance(value, Load)
+        and whole
+        and lanes * store.buffer.dtype.bytes in COPIED_BYTES
+    )
     s.double_buffer(copy, step, None if alone else "register")
 
 
 def in_lanes(s: Schedule, name: str, loop: str) -> bool:
-    """Whether a block's loads along a loop are of elements side by side (or one for all), under no condition that changes on the way."""
+    """Whether a block's loads along a loop are of elements side by side (or one for all), under no condition that
+    changes on the way."""
     view, block = access.LoopView.of(s, name), s.block(name)
     iters = {i.var.name for i, x in zip(block.iters, block.bindings) if loop in free_vars(x)}
     conditions = [e.cond for e in walk(access.target(block).value) if isinstance(e, Select)]

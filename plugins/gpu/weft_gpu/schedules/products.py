@@ -16,8 +16,9 @@ from weft.scheduling.schedule import Schedule
 class Product:
     """Loops of a sum of products by what they move.
 
-    `columns` move the `right` factor alone, the one that is contiguous where the output is, `rows` the left one, `batch` both (or neither), `sums` are
-    reduced. Each in the order of the nest. `right` is 0 or 1: which factor of the formula it is.
+    `columns` move the `right` factor alone, the one that is contiguous where the output is, `rows` the left one,
+    `batch` both (or neither), `sums` are reduced. Each in the order of the nest. `right` is 0 or 1: which factor of the
+    formula it is.
     """
 
     batch: tuple[str, ...]
@@ -28,7 +29,8 @@ class Product:
 
 
 def product_store(block: Block) -> Store | None:
-    """The store of a sum of products (perhaps of one term), under a condition of its own or none; None if the block is something else."""
+    """The store of a sum of products (perhaps of one term), under a condition of its own or none; None if the block is
+    something else."""
     body: Stmt = block.body
     while isinstance(body, If) and body.orelse is None:
         body = body.then
@@ -64,13 +66,21 @@ def anchor_of(program: Program) -> Block | None:
 
 
 def split_groups(s: Schedule, name: str) -> None:
-    """Splits loops along which a factor goes by whole blocks of iterations (a convolution's groups): those over blocks move both factors, the others one."""
+    """Splits loops along which a factor goes by whole blocks of iterations (a convolution's groups): those over blocks
+    move both factors, the others one."""
     block, extents = s.block(name), access.LoopView.of(s, name).extents
-    loop_of = {i.var.name: b.name for i, b in zip(block.iters, block.bindings) if isinstance(b, Var) and i.kind == "spatial"}
+    loop_of = {
+        i.var.name: b.name for i, b in zip(block.iters, block.bindings) if isinstance(b, Var) and i.kind == "spatial"
+    }
     sizes: dict[str, int] = {}
     for x in access.loads(block):
         for part in (p for index in x.indices for p in walk(index)):
-            if isinstance(part, (FloorDiv, FloorMod)) and isinstance(part.a, Var) and part.a.name in loop_of and (c := int_const(part.b)) is not None:
+            if (
+                isinstance(part, (FloorDiv, FloorMod))
+                and isinstance(part.a, Var)
+                and part.a.name in loop_of
+                and (c := int_const(part.b)) is not None
+            ):
                 sizes.setdefault(loop_of[part.a.name], c)
     for loop, c in sizes.items():
         n = extents[loop]
@@ -101,7 +111,8 @@ def narrow(factor: Expr) -> Expr:
 
 
 def contiguous_loop(s: Schedule, name: str, factor: Expr) -> str | None:
-    """The loop along which a factor's largest operand lies in memory without gaps, the longest if there are several; None if no loop walks it so."""
+    """The loop along which a factor's largest operand lies in memory without gaps, the longest if there are several;
+    None if no loop walks it so."""
     block, view = s.block(name), access.LoopView.of(s, name)
     values = {i.var.name: b for i, b in zip(block.iters, block.bindings)}
     reads = [x for x in walk(factor) if isinstance(x, Load)]

@@ -1,7 +1,8 @@
-"""Scans: what does not depend on one another goes to groups, or, where no step mixes it, to threads; the steps come one after another in each.
+"""Scans: what does not depend on one another goes to groups, or, where no step mixes it, to threads; the steps come one
+after another in each.
 
-A group goes through the steps of its lines. In each step its threads share the outputs; a long sum of a step is several threads', so that weights are read
-as they lie.
+A group goes through the steps of its lines. In each step its threads share the outputs; a long sum of a step is several
+threads', so that weights are read as they lie.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ def _lines(s: Schedule, loop: str, names: list[str]) -> str:
 
 
 def share_sums(s: Schedule, name: str, loop: str, machine: Machine, along: int, beside: int) -> bool:
-    """Gives each long sum of a block of a step to so many threads of the group, so many sums at once; False if they are short or cannot be cut."""
+    """Gives each long sum of a block of a step to so many threads of the group, so many sums at once; False if they are
+    short or cannot be cut."""
     outputs, shape = _own(s, name, loop)
     if not outputs or shape.steps < LONG or shape.columns is not None or len(list(access.stores(s.block(name)))) != 1:
         return False

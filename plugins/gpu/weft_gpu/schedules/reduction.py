@@ -1,8 +1,10 @@
-"""Reductions: an output is a thread's where there are many; else the threads of a group share each sum, and where even groups would be few, two launches do.
+"""Reductions: an output is a thread's where there are many; else the threads of a group share each sum, and where even
+groups would be few, two launches do.
 
-A sum that threads share is cut into as many partial sums, each in a register of its thread. Threads of a warp hand theirs to each other, where the machine
-has shuffles, and what each warp has meets in shared memory; else all of them do, where a tree of few, wide levels adds them up. What follows a reduction
-element by element is computed before the result leaves the registers.
+A sum that threads share is cut into as many partial sums, each in a register of its thread. Threads of a warp hand
+theirs to each other, where the machine has shuffles, and what each warp has meets in shared memory; else all of them
+do, where a tree of few, wide levels adds them up. What follows a reduction element by element is computed before the
+result leaves the registers.
 """
 
 from __future__ import annotations
@@ -54,21 +56,34 @@ def schedule_apart(s: Schedule, names: list[str], machine: Machine) -> None:
         if not access.is_reduction(s.block(name)):
             schedule_elementwise(s, name, machine)
             continue
-        tail = after if after is not None and s.consumers(name) == [after] and follows(s.block(after), s.block(name)) else None
+        tail = (
+            after
+            if after is not None and s.consumers(name) == [after] and follows(s.block(after), s.block(name))
+            else None
+        )
         done |= {name} | ({tail} if tail is not None else set())
         schedule_reduction(s, name, machine, tail)
 
 
 def inline_into_reductions(s: Schedule) -> None:
-    """Inlines producers, those of long formulas as well where each of their elements is read once: a thread that waits for memory has time for them."""
+    """Inlines producers, those of long formulas as well where each of their elements is read once: a thread that waits
+    for memory has time for them."""
     inline_producers(s, keep_shared=True)
     outputs = {b.name for b in s.program.outputs}
     for name in reversed(s.blocks()):
         block = s.block(name)
-        if access.is_reduction(block) or len(list(access.stores(block))) != 1 or access.target(block).buffer.name in outputs:
+        if (
+            access.is_reduction(block)
+            or len(list(access.stores(block))) != 1
+            or access.target(block).buffer.name in outputs
+        ):
             continue
         users = s.consumers(name)
-        if len(users) != 1 or not access.is_reduction(s.block(users[0])) or access.block_work(s.block(users[0])) > access.block_work(block):
+        if (
+            len(users) != 1
+            or not access.is_reduction(s.block(users[0]))
+            or access.block_work(s.block(users[0])) > access.block_work(block)
+        ):
             continue
         trial = Schedule(s.program, s.machine)
         try:
@@ -107,13 +122,19 @@ class Shape:
             steps *= view.extent(x)
         operands = [x for x in view.loads if x.buffer.name != view.store.buffer.name]
         last = next((x for x in reversed(spatial) if view.extents[x] != 1), None)
-        across = last is not None and bool(operands) and all(view.stride(x, last) in (0, 1) for x in operands) and any(view.stride(x, last) for x in operands)
+        across = (
+            last is not None
+            and bool(operands)
+            and all(view.stride(x, last) in (0, 1) for x in operands)
+            and any(view.stride(x, last) for x in operands)
+        )
         along = bool(reduce) and any(view.stride(x, reduce[-1]) == 1 for x in operands)
         return cls(outputs, steps, along and not across, last if across else None, tuple(spatial), tuple(reduce))
 
 
 def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | None = None) -> None:
-    """Schedules one reduction under loops of its own, as one launch or two; `tail` computes its elements from those of the result, one by one."""
+    """Schedules one reduction under loops of its own, as one launch or two; `tail` computes its elements from those of
+    the result, one by one."""
     shape = Shape.of(s, name)
     busy = machine.cores * grid_of(machine).resident // 2
     if not shape.reduce or shape.steps < LONG or shape.outputs >= busy or not _may_share(s, name):
@@ -123,7 +144,11 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
     groups = shape.outputs if shape.columns is None else -(-shape.outputs // COLUMNS)
     parts = min(-(-2 * machine.cores // groups), shape.steps // (4 * threads))
     if groups < machine.cores and parts > 1 and s.loops(name)[-1] == shape.reduce[-1]:
-        outer, _ = s.split(shape.reduce[0], [min(parts, access.extent(s.loop(shape.reduce[0]))), None]) if _splits(s, shape, parts) else (None, None)
+        outer, _ = (
+            s.split(shape.reduce[0], [min(parts, access.extent(s.loop(shape.reduce[0]))), None])
+            if _splits(s, shape, parts)
+            else (None, None)
+        )
         if outer is not None:
             first = s.rfactor(name, outer)
             others = [x for x in s.loops(first) if x != outer]
@@ -174,7 +199,8 @@ def by_output(s: Schedule, name: str, machine: Machine, tail: str | None) -> Non
 
 
 def in_register(s: Schedule, name: str, loop: str, tail: str | None) -> str:
-    """The block's sums over `loop` are kept in registers, then copied out, through the formula of `tail`; the copying block's name."""
+    """The block's sums over `loop` are kept in registers, then copied out, through the formula of `tail`; the copying
+    block's name."""
     copy = s.stage_result(name, loop, "register")
     s.decompose_reduction(name, loop)
     take_in(s, tail)
@@ -239,10 +265,14 @@ def _directly(s: Schedule, name: str, loops: list[str]) -> list[str]:
     return loops
 
 
-def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int, axis: LoopKind, tail: str | None = None) -> None:
-    """The sums of a block inside of loop `group` are shared by so many threads along `axis`; the block's own output loops go to the other axis.
+def cooperate(
+    s: Schedule, name: str, group: str, machine: Machine, threads: int, axis: LoopKind, tail: str | None = None
+) -> None:
+    """The sums of a block inside of loop `group` are shared by so many threads along `axis`; the block's own output
+    loops go to the other axis.
 
-    Along x partial sums lie side by side, and threads of a warp hand theirs to each other, if they can; along y the outputs do.
+    Along x partial sums lie side by side, and threads of a warp hand theirs to each other, if they can; along y the
+    outputs do.
     """
     other: LoopKind = "threadIdx.y" if axis == "threadIdx.x" else "threadIdx.x"
     last = axis == "threadIdx.x"
@@ -284,13 +314,20 @@ def cooperate(s: Schedule, name: str, group: str, machine: Machine, threads: int
 
 
 def shuffles(machine: Machine, dtype: DType, threads: int) -> bool:
-    """Whether so many threads beside each other add up values of a type by handing them to each other: words of 32 bits, which every language shuffles."""
-    return "shuffle" in machine.features and grid_of(machine).warp > 1 and dtype.bytes == 4 and threads > 1 and threads & (threads - 1) == 0
+    """Whether so many threads beside each other add up values of a type by handing them to each other: words of 32
+    bits, which every language shuffles."""
+    return (
+        "shuffle" in machine.features
+        and grid_of(machine).warp > 1
+        and dtype.bytes == 4
+        and threads > 1
+        and threads & (threads - 1) == 0
+    )
 
 
 def _by_warps(s: Schedule, name: str, part: str, group: str, mine: str, machine: Machine, beside: int) -> None:
-    """Partial sums in registers of their threads, which a warp adds up without leaving them: each of its threads has the whole in the end. The warps' sums are
-    what is left for `name`, in shared memory."""
+    """Partial sums in registers of their threads, which a warp adds up without leaving them: each of its threads has
+    the whole in the end. The warps' sums are what is left for `name`, in shared memory."""
     threads, warp = access.extent(s.loop(mine)), grid_of(machine).warp
     outputs, reduce = _inside(s, part, group)
     outputs = [x for x in outputs if x != mine]
@@ -318,7 +355,8 @@ def _by_warps(s: Schedule, name: str, part: str, group: str, mine: str, machine:
 
 
 def _fan(partial: int) -> int:
-    """Partial sums that a thread adds up on each level of the tree, a power of two: as few levels as FAN allows, all about as wide."""
+    """Partial sums that a thread adds up on each level of the tree, a power of two: as few levels as FAN allows, all
+    about as wide."""
     levels, fan = 1, 2
     while FAN**levels < partial:
         levels += 1
@@ -334,7 +372,17 @@ def _inside(s: Schedule, name: str, group: str) -> tuple[list[str], list[str]]:
     return [x for x in own if view.kinds.get(x) != "reduce"], [x for x in own if view.kinds.get(x) == "reduce"]
 
 
-def _level(s: Schedule, name: str, group: str, buffer: str, mine: list[str], machine: Machine, axis: LoopKind, other: LoopKind, beside: int) -> None:
+def _level(
+    s: Schedule,
+    name: str,
+    group: str,
+    buffer: str,
+    mine: list[str],
+    machine: Machine,
+    axis: LoopKind,
+    other: LoopKind,
+    beside: int,
+) -> None:
     """One level of the tree: partial sums, each in a register of its thread, then in shared memory."""
     outputs, reduce = _inside(s, name, group)
     outputs = [x for x in outputs if x not in mine]

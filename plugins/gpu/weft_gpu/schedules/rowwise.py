@@ -1,5 +1,5 @@
-"""Softmax, normalisation and their kin: rows that all blocks share. A group takes a row, or a few short ones, whose intermediate values stay in shared
-memory; of very short rows a thread takes one, in registers."""
+"""Softmax, normalisation and their kin: rows that all blocks share. A group takes a row, or a few short ones, whose
+intermediate values stay in shared memory; of very short rows a thread takes one, in registers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ class RowwiseRule(Rule):
             return Decline("no_rows", "the blocks do not share their outer loops")
         trial = Schedule(program, machine)
         sums = [k for k, b in enumerate(blocks) if access.is_reduction(b)]
-        if len(sums) == 1 and all(access.block_work(b) <= Shape.of(trial, blocks[sums[0]].name).outputs for b in blocks[sums[0] + 1 :]):
+        if len(sums) == 1 and all(
+            access.block_work(b) <= Shape.of(trial, blocks[sums[0]].name).outputs for b in blocks[sums[0] + 1 :]
+        ):
             return Decline("one_pass", "nothing goes through the rows once more after the reduction")
         if any(Shape.of(trial, b.name).columns is not None for b in blocks if access.is_reduction(b)):
-            return Decline("columns", "a reduction reads neighbouring elements for neighbouring rows, not along the row")
+            return Decline(
+                "columns", "a reduction reads neighbouring elements for neighbouring rows, not along the row"
+            )
         return Offer(of_blocks(program, machine))
 
     def apply(self, s: Schedule) -> None:
@@ -57,7 +61,8 @@ class RowwiseRule(Rule):
 
 
 def schedule_rows(s: Schedule, names: list[str], rows: int, machine: Machine) -> None:
-    """Schedules blocks that share so many outer loops; those that may not move to the others' rows are launches of their own."""
+    """Schedules blocks that share so many outer loops; those that may not move to the others' rows are launches of
+    their own."""
     last = names[-1]
     around = s.loops(last)[:rows]
     count = length = 1
@@ -65,7 +70,9 @@ def schedule_rows(s: Schedule, names: list[str], rows: int, machine: Machine) ->
         count *= access.extent(s.loop(x))
     for name in names:
         length = max(length, access.block_work(s.block(name)) // max(1, count))
-    short = length <= SHORT and all(int_const(s.loop(x).extent) is not None for name in names for x in s.loops(name)[rows:])
+    short = length <= SHORT and all(
+        int_const(s.loop(x).extent) is not None for name in names for x in s.loops(name)[rows:]
+    )
     if short and (count >= machine.cores * GROUP or length <= grid_of(machine).warp // 4):
         _by_thread(s, names, around, machine)
     else:
@@ -73,7 +80,8 @@ def schedule_rows(s: Schedule, names: list[str], rows: int, machine: Machine) ->
 
 
 def _gather(s: Schedule, names: list[str], row: str, machine: Machine) -> list[str]:
-    """Moves what may be under the last block's rows; the names of those that are there, in order. The others are scheduled apart."""
+    """Moves what may be under the last block's rows; the names of those that are there, in order. The others are
+    scheduled apart."""
     last = names[-1]
     moved = {name for name in reversed(names[:-1]) if _moves(s, name, row)}
     together = [name for name in names if name in moved or name == last]

@@ -1,4 +1,5 @@
-"""How iterations become groups and threads: how many a group has, what a thread keeps to itself, and loops given to them."""
+"""How iterations become groups and threads: how many a group has, what a thread keeps to itself, and loops given to
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def shared_of_core(machine: Machine) -> int | None:
 
 
 def shared_of_group(machine: Machine) -> int | None:
-    """Bytes of it that a group takes where a core should have two groups, one to compute while the other waits; None: no limit is known."""
+    """Bytes of it that a group takes where a core should have two groups, one to compute while the other waits; None:
+    no limit is known."""
     core = shared_of_core(machine)
     return None if core is None else min(core // 2, machine.scopes["shared"].size or core)
 
@@ -46,7 +48,8 @@ def most_threads(machine: Machine, wanted: int = GROUP) -> int:
 
 
 def threads_for(machine: Machine, n: int | None, wanted: int = GROUP) -> int:
-    """Threads of the groups that share `n` iterations (None: as many as a run says): fewer where that gives more cores a group, in whole warps."""
+    """Threads of the groups that share `n` iterations (None: as many as a run says): fewer where that gives more cores
+    a group, in whole warps."""
     most = most_threads(machine, wanted)
     least = max(grid_of(machine).warp, FEW)
     if n is None:
@@ -69,7 +72,8 @@ def each(machine: Machine, n: int | None, threads: int) -> int:
 
 
 def _independent(s: Schedule, name: str, loops: list[str], refusal: str) -> str | None:
-    """Loops of a block, one directly inside the other, as one whose iterations are independent; None if they are not, which is noted on the block."""
+    """Loops of a block, one directly inside the other, as one whose iterations are independent; None if they are not,
+    which is noted on the block."""
     if not loops:
         return None
     trial = Schedule(s.program, s.machine)
@@ -83,8 +87,11 @@ def _independent(s: Schedule, name: str, loops: list[str], refusal: str) -> str 
     return flat
 
 
-def spread(s: Schedule, name: str, loops: list[str], machine: Machine, wanted: int = GROUP, several: bool = True) -> bool:
-    """Gives the outermost loops of a block, one directly inside the other, to groups and threads; False if they are not independent.
+def spread(
+    s: Schedule, name: str, loops: list[str], machine: Machine, wanted: int = GROUP, several: bool = True
+) -> bool:
+    """Gives the outermost loops of a block, one directly inside the other, to groups and threads; False if they are not
+    independent.
 
     Args:
         wanted: threads of a group.
@@ -109,7 +116,8 @@ def spread(s: Schedule, name: str, loops: list[str], machine: Machine, wanted: i
 
 
 def share(s: Schedule, name: str, loops: list[str], threads: int, axis: LoopKind = "threadIdx.x") -> bool:
-    """Gives loops of a block, which lie inside a group, to the group's threads, in turns; False if they are not independent.
+    """Gives loops of a block, which lie inside a group, to the group's threads, in turns; False if they are not
+    independent.
 
     Neighbouring threads take neighbouring iterations.
     """
@@ -159,7 +167,13 @@ def spatial_loops(s: Schedule, name: str) -> list[str]:
 
 def sequential(s: Schedule) -> set[str]:
     """Loops whose iterations come one after another: those of scans."""
-    return {v for b in access.blocks_of(s.program) for i, x in zip(b.iters, b.bindings) if i.kind == "scan" for v in free_vars(x)}
+    return {
+        v
+        for b in access.blocks_of(s.program)
+        for i, x in zip(b.iters, b.bindings)
+        if i.kind == "scan"
+        for v in free_vars(x)
+    }
 
 
 def top_statements(stmt: Stmt) -> list[Stmt]:

@@ -1,4 +1,5 @@
-"""How large the tiles of a product are: of a group, of a thread, and of the sum; from a model of what a core does in a cycle."""
+"""How large the tiles of a product are: of a group, of a thread, and of the sum; from a model of what a core does in a
+cycle."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ CPU_THREADS = 64
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile: `threads` (rows, columns) of a group, of which each has `each` (rows, columns) elements; `depth` terms of the sum at a time. `ahead`: their
-    operands are brought into shared memory, which has room for two steps, while the step before is computed."""
+    """A tile: `threads` (rows, columns) of a group, of which each has `each` (rows, columns) elements; `depth` terms of
+    the sum at a time. `ahead`: their operands are brought into shared memory, which has room for two steps, while the
+    step before is computed."""
 
     threads: tuple[int, int]
     each: tuple[int, int]
@@ -34,7 +36,10 @@ class Tile:
     ahead: bool = False
 
     def __str__(self) -> str:
-        return f"{self.threads[0]}x{self.threads[1]} of {self.each[0]}x{self.each[1]} by {self.depth}{' ahead' if self.ahead else ''}"
+        return (
+            f"{self.threads[0]}x{self.threads[1]} of {self.each[0]}x{self.each[1]} by"
+            f" {self.depth}{' ahead' if self.ahead else ''}"
+        )
 
     @property
     def rows(self) -> int:
@@ -59,7 +64,8 @@ class Problem:
     staged: tuple[int, int]
     """Bytes of one element of each operand as it is staged: rows', columns'."""
     turned: tuple[bool, bool] = (False, False)
-    """Whether it is contiguous along the sum, so that copies turn it round: what neighbouring threads store lies in one bank."""
+    """Whether it is contiguous along the sum, so that copies turn it round: what neighbouring threads store lies in one
+    bank."""
 
 
 @lru_cache(maxsize=1024)
@@ -79,15 +85,25 @@ def candidates(p: Problem, machine: Machine) -> list[Tile]:
     found = []
     for ty, tx, rows, columns in product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32), sizes, sizes):
         threads = ty * tx
-        if threads > grid.threads or tx > grid.threads_per_axis[0] or ty > grid.threads_per_axis[1] or threads > (512 if grid.warp > 1 else CPU_THREADS):
+        if (
+            threads > grid.threads
+            or tx > grid.threads_per_axis[0]
+            or ty > grid.threads_per_axis[1]
+            or threads > (512 if grid.warp > 1 else CPU_THREADS)
+        ):
             continue
         if ty * rows >= 2 * max(1, p.rows) or tx * columns >= 2 * max(1, p.columns):
             continue
-        if registers(rows, columns, p.dtype) * threads > grid.registers or registers(rows, columns, p.dtype) > MOST_REGISTERS:
+        if (
+            registers(rows, columns, p.dtype) * threads > grid.registers
+            or registers(rows, columns, p.dtype) > MOST_REGISTERS
+        ):
             continue
         for depth in depths(p, machine):
             several = grid.warp > 1 and p.terms >= LEAST_STEPS * depth
-            for tile in (Tile((ty, tx), (rows, columns), depth, ahead) for ahead in ((False, True) if several else (False,))):
+            for tile in (
+                Tile((ty, tx), (rows, columns), depth, ahead) for ahead in ((False, True) if several else (False,))
+            ):
                 if shared is None or room(p, tile) <= shared:
                     found.append(tile)
     return found or [Tile((1, 1), (1, 1), 1)]
@@ -125,7 +141,8 @@ def memory_bytes(machine: Machine) -> float:
 
 
 def turns(p: Problem, t: Tile, machine: Machine) -> int:
-    """Cycles in which a warp reads what its threads need of both operands for one term: each of their vectors takes one, or as many as its bytes."""
+    """Cycles in which a warp reads what its threads need of both operands for one term: each of their vectors takes
+    one, or as many as its bytes."""
     across = min(t.threads[1], grid_of(machine).warp)
     down = max(1, min(t.threads[0], grid_of(machine).warp // across))
     total, at_once = 0, int(machine.rates.grid.shared_bytes_per_cycle)
@@ -148,8 +165,8 @@ def stores(p: Problem, t: Tile, machine: Machine) -> float:
 def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     """Of the whole product on the machine.
 
-    A core is busy with the groups that it has at once; what bounds it is arithmetic, shared memory or far memory, whichever is slowest. Where fewer
-    threads are there than hide how long memory takes, it waits.
+    A core is busy with the groups that it has at once; what bounds it is arithmetic, shared memory or far memory,
+    whichever is slowest. Where fewer threads are there than hide how long memory takes, it waits.
     """
     grid, costs, from_memory = grid_of(machine), machine.rates.grid, memory_bytes(machine)
     groups = p.batch * -(-p.rows // t.rows) * -(-p.columns // t.columns)
@@ -159,14 +176,18 @@ def cycles(p: Problem, t: Tile, machine: Machine) -> float:
     arithmetic = 2 * work / max(1, machine.flops(p.dtype))
     fetched = steps * shared_bytes(p, t)
     if grid.warp == 1:
-        # What threads share lies in the first cache; a group is one core's loop, and nobody waits for memory but the core itself.
+        # What threads share lies in the first cache; a group is one core's loop, and nobody waits for memory but the
+        # core itself.
         loads = steps * t.depth * threads * (t.each[0] + t.each[1]) * machine.rates.load_cycles
         group = work + loads + fetched / from_memory + steps * threads * costs.looped_thread_cycles
         return group * max(1.0, groups / machine.cores)
     warps = -(-threads // grid.warp)
     idle = warps * grid.warp / threads
     read = steps * (t.depth * warps * turns(p, t, machine) + stores(p, t, machine))
-    resident = max(1, min(grid.resident // (warps * grid.warp), grid.registers // (registers(*t.each, p.dtype) * warps * grid.warp)))
+    resident = max(
+        1,
+        min(grid.resident // (warps * grid.warp), grid.registers // (registers(*t.each, p.dtype) * warps * grid.warp)),
+    )
     shared = shared_of_core(machine)
     if shared:
         resident = max(1, min(resident, shared // max(1, room(p, t))))

@@ -1,5 +1,6 @@
-"""Windows: pooling, and convolutions of each channel with itself alone. No operand is used by more than a window's outputs, so nothing is staged: a thread
-computes an output, its taps unrolled, and neighbours find in the first cache what they share."""
+"""Windows: pooling, and convolutions of each channel with itself alone. No operand is used by more than a window's
+outputs, so nothing is staged: a thread computes an output, its taps unrolled, and neighbours find in the first cache
+what they share."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class WindowRule(Rule):
 
 
 def is_window(s: Schedule, name: str) -> bool:
-    """Whether some operand has an element of its own for every output and tap, but where windows overlap, and there are few taps."""
+    """Whether some operand has an element of its own for every output and tap, but where windows overlap, and there are
+    few taps."""
     view = access.LoopView.of(s, name)
     spatial = {x for x in view.loops if view.kinds.get(x) != "reduce" and view.extents[x] != 1}
     reduce = {x for x in view.loops if view.kinds.get(x) == "reduce"}

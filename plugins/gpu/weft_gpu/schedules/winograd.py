@@ -1,8 +1,10 @@
-"""Winograd convolutions on grids, in three launches: the inputs transformed, a product for each of the (m + 2)² places, the results transformed back.
+"""Winograd convolutions on grids, in three launches: the inputs transformed, a product for each of the (m + 2)² places,
+the results transformed back.
 
-A thread of a transform has one tile of one channel, its neighbours the next tiles of the row; what is between the transform of rows and that of columns
-stays in its registers. The products are `contraction`'s, of one batch: rows are channels out, columns the tiles of all images. What follows the
-convolution element by element is computed on the tile of the last transform.
+A thread of a transform has one tile of one channel, its neighbours the next tiles of the row; what is between the
+transform of rows and that of columns stays in its registers. The products are `contraction`'s, of one batch: rows are
+channels out, columns the tiles of all images. What follows the convolution element by element is computed on the tile
+of the last transform.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from weft_ops.winograd import POINTS, TAPS
 TRANSFORM_THREADS = 128
 """Threads of a group that transform tiles: each has many registers."""
 MOST_TRANSFORMED = 1 << 30
-"""Bytes of transformed inputs and products at most: unlike the definition, which needs none, all of them are in memory at once."""
+"""Bytes of transformed inputs and products at most: unlike the definition, which needs none, all of them are in memory
+at once."""
 
 
 class WinogradRule(Rule):
@@ -50,9 +53,14 @@ class WinogradRule(Rule):
         if not blocks:
             return Decline("no_winograd", "the group has no single Winograd convolution")
         if any(k in blocks for k in SPARING):
-            return Decline("spared", "products are left out at the picture's border, which would be launches of their own")
+            return Decline(
+                "spared", "products are left out at the picture's border, which would be launches of their own"
+            )
         if int_const(blocks["winograd_columns"].iters[-2].extent) != tile_of(blocks["winograd_input"]):
-            return Decline("blocks", "channels stand together in blocks, so that neighbouring threads' tiles are not neighbours in memory")
+            return Decline(
+                "blocks",
+                "channels stand together in blocks, so that neighbouring threads' tiles are not neighbours in memory",
+            )
         return Offer(of_blocks(program, machine, tiled=[b.name for b in access.blocks_of(program)]))
 
     def apply(self, s: Schedule) -> None:
@@ -73,7 +81,8 @@ def tile_of(inputs: Block) -> int:
 
 
 def in_one_launch(s: Schedule, name: str, schedule: Callable[[], None]) -> None:
-    """Schedules both halves of a transform together; where that cannot be, the block says why, and each half stays alone."""
+    """Schedules both halves of a transform together; where that cannot be, the block says why, and each half stays
+    alone."""
     with s.attempt() as tried:
         schedule()
     if not tried:
@@ -81,7 +90,8 @@ def in_one_launch(s: Schedule, name: str, schedule: Callable[[], None]) -> None:
 
 
 def transform_inputs(s: Schedule, rows: str, inputs: str, machine: Machine) -> None:
-    """Schedules V = Bᵀ d B: of each tile and channel its (m + 2)² pixels, the transform of rows in registers, and the (m + 2)² results."""
+    """Schedules V = Bᵀ d B: of each tile and channel its (m + 2)² pixels, the transform of rows in registers, and the
+    (m + 2)² results."""
     places, *others = s.loops(inputs)
     m = tile_of(s.block(inputs))
     side = m + TAPS - 1
@@ -106,7 +116,8 @@ def transform_inputs(s: Schedule, rows: str, inputs: str, machine: Machine) -> N
 
 
 def transform_outputs(s: Schedule, columns: str, result: str, machine: Machine) -> None:
-    """Schedules Aᵀ M A: of each tile and channel its (m + 2)² products, the transform of columns in registers, and the m² results with what follows them."""
+    """Schedules Aᵀ M A: of each tile and channel its (m + 2)² products, the transform of columns in registers, and the
+    m² results with what follows them."""
     place = access.target(s.block(result)).indices
     along = axes_of(s, result, columns)
     m = access.extent(s.loop(s.loops(columns)[-2]))
@@ -138,7 +149,8 @@ def transform_outputs(s: Schedule, columns: str, result: str, machine: Machine) 
 
 
 def axes_of(s: Schedule, result: str, columns: str) -> set[str]:
-    """The iterators of a Winograd convolution's result that go over the picture's rows and columns, which its formula takes apart by tiles."""
+    """The iterators of a Winograd convolution's result that go over the picture's rows and columns, which its formula
+    takes apart by tiles."""
     store = access.target(s.block(result))
     half = access.target(s.block(columns)).buffer.name
     row = next(x.indices[-2] for x in walk(store.value) if isinstance(x, Load) and x.buffer.name == half)
@@ -172,8 +184,9 @@ def to_threads(s: Schedule, loops: list[str], machine: Machine) -> None:
 def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic] = ()) -> tuple[int, bool] | None:
     """Tile and `skip` of the WinogradConv that takes least time on a grid, None if the definition does.
 
-    Both are products by the tiles that schedules choose for them, fragments where the target's intrinsics multiply float32; Winograd's is of (m + 2)²
-    batches, whose weights, 16/9 (m = 2) or 36/9 (m = 4) as large, count as what groups fetch. Beside it the transforms move bytes, in two more launches.
+    Both are products by the tiles that schedules choose for them, fragments where the target's intrinsics multiply
+    float32; Winograd's is of (m + 2)² batches, whose weights, 16/9 (m = 2) or 36/9 (m = 4) as large, count as what
+    groups fetch. Beside it the transforms move bytes, in two more launches.
     """
     x, _ = node.inputs
     assert x is not None
@@ -181,13 +194,19 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     outputs, height, width = (d for d in node.output.shape[1:] if isinstance(d, int))
     if min(height, width) == 1 or 0 in (images, channels, outputs, *picture, height, width):
         return None
-    able = [k for k in instruction_sets(intrinsics) if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features]
+    able = [
+        k
+        for k in instruction_sets(intrinsics)
+        if k.operands == (float32, float32) and k.result == float32 and set(k.product.requires) <= machine.features
+    ]
     direct = Problem(1, outputs, images * height * width, TAPS**2 * channels, TAPS**2, float32, (4, 4), (True, False))
     best = product_cycles(direct, channels, machine, able)
     choice = None
     for m in POINTS:
         if m > 2 and any(o.bits is not None for k in able for o in k.product.operands):
-            continue  # what larger tiles lose of float32 is little; of factors that are rounded they lose several times what the definition does
+            # What larger tiles lose of float32 is little; of factors that are rounded they lose several times what the
+            # definition does.
+            continue
         batch, tiles = (m + TAPS - 1) ** 2, images * -(-height // m) * -(-width // m)
         if 4 * batch * tiles * (channels + outputs) > MOST_TRANSFORMED:
             continue
@@ -205,15 +224,25 @@ def launch_cycles(machine: Machine) -> float:
 
 
 def product_cycles(p: Problem, outermost: int, machine: Machine, able: Iterable[InstructionSet]) -> float:
-    """Cycles of a product as `schedule_product` schedules it, the `outermost` loop of its sum cut into parts where there are few tiles."""
+    """Cycles of a product as `schedule_product` schedules it, the `outermost` loop of its sum cut into parts where
+    there are few tiles."""
     elements = p.batch * p.rows * p.columns
     parts = parts_of(elements, p.terms, outermost, machine)
     if parts > 1:
         p = replace(p, batch=p.batch * parts, terms=p.terms // parts)
     sizes = p.batch, p.rows, p.columns, p.terms
     fitting = [k for k in able if 2 * p.rows > k.rows and 2 * p.columns > k.columns]
-    tiles = [(k, t) for k in fitting for t in warp_tiles(k, machine) if not t.ahead or p.terms >= LEAST_STEPS * t.steps * k.depth]
-    total = min(warp_cycles(sizes, k, t, machine, p.turned) for k, t in tiles) if tiles else cycles(p, choose_tile(p, machine), machine)
+    tiles = [
+        (k, t)
+        for k in fitting
+        for t in warp_tiles(k, machine)
+        if not t.ahead or p.terms >= LEAST_STEPS * t.steps * k.depth
+    ]
+    total = (
+        min(warp_cycles(sizes, k, t, machine, p.turned) for k, t in tiles)
+        if tiles
+        else cycles(p, choose_tile(p, machine), machine)
+    )
     if parts == 1:
         return total
     return total + 8 * parts * elements / (memory_bytes(machine) * machine.cores) + launch_cycles(machine)

@@ -59,7 +59,17 @@ def test_an_instructions_code_does_what_it_means(intrinsic: Any) -> None:
 
 @pytest.mark.parametrize(
     "sizes",
-    [(48, 64, 64), (50, 128, 70), (23, 70, 40), (2, 9, 33), (7, 200, 96), (1, 64, 33), (30, 64, 5), (0, 8, 32), (3, 0, 4)],
+    [
+        (48, 64, 64),
+        (50, 128, 70),
+        (23, 70, 40),
+        (2, 9, 33),
+        (7, 200, 96),
+        (1, 64, 33),
+        (30, 64, 5),
+        (0, 8, 32),
+        (3, 0, 4),
+    ],
     ids=lambda s: "x".join(map(str, s)),
 )
 def test_products_are_those_of_numpy(sizes: tuple[int, int, int]) -> None:
@@ -148,7 +158,10 @@ def test_panels_are_awaited_by_their_tokens() -> None:
     seen: list[str] = []
     w = whole(256, 64)
     executable = weft.compile(
-        product(30, 256, 64, weights=w), target="tide", cache=False, on_stage=lambda stage: seen.append(f"{stage.stage}\n{stage.result}")
+        product(30, 256, 64, weights=w),
+        target="tide",
+        cache=False,
+        on_stage=lambda stage: seen.append(f"{stage.stage}\n{stage.result}"),
     )
     text = next(t for t in seen if "@begin_tide_load_panel_f32" in t)
     assert (

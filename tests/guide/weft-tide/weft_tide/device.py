@@ -1,8 +1,9 @@
 """The device `tide`: memory of its own, and a program that plays the chip.
 
-Kernels are lowered loop programs: the scalar core interprets them, and what the arrays and the copying engine do is computed
-by the meanings of their instructions. The program counts their cycles and refuses what the chip could not do: operands that
-begin where staging memory and accumulators cannot be read. Tiles that a copy is still bringing read as NaN, as `interpret` has it.
+Kernels are lowered loop programs: the scalar core interprets them, and what the arrays and the copying engine do is
+computed by the meanings of their instructions. The program counts their cycles and refuses what the chip could not do:
+operands that begin where staging memory and accumulators cannot be read. Tiles that a copy is still bringing read as
+NaN, as `interpret` has it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The instructions of the array: products of a tile of at most 24 rows and 32 columns, and the copies of the engine beside it.
+"""The instructions of the array: products of a tile of at most 24 rows and 32 columns, and the copies of the engine
+beside it.
 
-An array is output-stationary: sums stay in its accumulators while the terms stream through. For each pair of dtypes there are
-two products. One reads both factors along the sum, `B[column, term]`; the other reads constant weights in panels,
-`B[term // 8, column, term % 8]`, as `layouts.py` has them stored.
+An array is output-stationary: sums stay in its accumulators while the terms stream through. For each pair of dtypes
+there are two products. One reads both factors along the sum, `B[column, term]`; the other reads constant weights in
+panels, `B[term // 8, column, term % 8]`, as `layouts.py` has them stored.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def _copies() -> Iterator[Intrinsic]:
         yield Intrinsic(
             f"tide_load_{short}",
             meaning=tl.compute((rows, columns), lambda i, j, x=x: x[i, j], name="y", axes=["i", "j"]),
-            operands=(Operand("x", scope="global", strides=(None, None)), Operand("y", scope=STAGING, strides=(None, 1))),
+            operands=(
+                Operand("x", scope="global", strides=(None, None)),
+                Operand("y", scope=STAGING, strides=(None, 1)),
+            ),
             compute=Call(f"tide_load_{short}"),
             limits=(le(rows, 4096), le(columns, 4096)),
             dynamic=("rows", "columns"),

@@ -1,4 +1,5 @@
-"""How operands have to lie: weights in panels of 32 columns, which an instruction reads as they are; pictures with channels innermost."""
+"""How operands have to lie: weights in panels of 32 columns, which an instruction reads as they are; pictures with
+channels innermost."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def of_conv(node: Node) -> list[LayoutOffer]:
 
 
 def _innermost(picture: Value) -> Layout:
-    """Eights of channels, or all of them where the last eight is not whole: padding would be a condition in every sum."""
+    """Eights of channels, or all of them where the last eight is not whole: padding would be a condition in every
+    sum."""
     channels = picture.shape[1]
     return CHANNELS if isinstance(channels, int) and channels % STEP == 0 else CHANNELS_LAST
 

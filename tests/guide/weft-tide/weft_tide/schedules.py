@@ -40,7 +40,8 @@ class Scalar(Rule):
 
 
 class Products(Rule):
-    """Sums of products of every kind: each tile of the factors is gathered into staging memory, with zeros beyond where they end."""
+    """Sums of products of every kind: each tile of the factors is gathered into staging memory, with zeros beyond where
+    they end."""
 
     name = "products"
     priority = 10
@@ -72,7 +73,8 @@ class Products(Rule):
 
 
 class Matrices(Rule):
-    """One product of two matrices as they lie in memory, or of many pairs: the engine brings the tiles, one step ahead of the arrays."""
+    """One product of two matrices as they lie in memory, or of many pairs: the engine brings the tiles, one step ahead
+    of the arrays."""
 
     name = "matrices"
     priority = 20
@@ -313,7 +315,8 @@ def after(s: Schedule, name: str, outer: list[str]) -> list[str]:
 
 
 def roles(s: Schedule, name: str, left: Expr, right: Expr) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The loops around a product: those of neither or both factors, those of the left and of the right one alone, and the sum's."""
+    """The loops around a product: those of neither or both factors, those of the left and of the right one alone, and
+    the sum's."""
     block = s.block(name)
     loops = s.loops(name)
     found: tuple[list[str], list[str], list[str], list[str]] = ([], [], [], [])

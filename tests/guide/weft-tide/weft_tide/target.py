@@ -80,7 +80,8 @@ class TideTarget(TargetKind):
 
 
 class TideCodegen:
-    """Code is text. `functions` are those of `weft.expr.functions` that it has: the others are expanded into formulas."""
+    """Code is text. `functions` are those of `weft.expr.functions` that it has: the others are expanded into
+    formulas."""
 
     functions = frozenset(FUNCTIONS)
 

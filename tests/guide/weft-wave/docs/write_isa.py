@@ -9,7 +9,12 @@ from weft_wave import isa
 
 def manual() -> str:
     """The manual's text."""
-    lines = [f"# {(isa.__doc__ or '').strip()}", "", "| code | name | d a b c | immediate | unit | means |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"# {(isa.__doc__ or '').strip()}",
+        "",
+        "| code | name | d a b c | immediate | unit | means |",
+        "|---|---|---|---|---|---|",
+    ]
     kinds = {".": "", "n": "number", "t": "instruction"}
     for name, form in isa.FORMS.items():
         fields = " ".join("-" if bank == "." else bank for bank in form.fields)

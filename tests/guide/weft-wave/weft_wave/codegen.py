@@ -24,12 +24,15 @@ FUNCTIONS = frozenset({"fma", "sqrt", "floor", "ceil", "trunc", "round", "abs"})
 DTYPES = frozenset({"float32", "int32", "bool"})
 PREFETCH = "prefetch"
 INTS: dict[type[Expr], str] = {
-    e.Add: "add", e.Sub: "sub", e.Mul: "mul", e.Min: "min", e.Max: "max", e.Lt: "lt", e.Le: "le", e.Eq: "eq", e.Ne: "ne",
-    e.FloorDiv: "floordiv", e.FloorMod: "floormod", e.TruncDiv: "truncdiv", e.TruncMod: "truncmod", e.BitAnd: "and", e.BitOr: "or",
+    e.Add: "add", e.Sub: "sub", e.Mul: "mul", e.Min: "min", e.Max: "max", e.Lt: "lt", e.Le: "le", e.Eq: "eq",
+    e.Ne: "ne",
+    e.FloorDiv: "floordiv", e.FloorMod: "floormod", e.TruncDiv: "truncdiv", e.TruncMod: "truncmod", e.BitAnd: "and",
+    e.BitOr: "or",
     e.BitXor: "xor", e.And: "and", e.Or: "or", e.ShiftLeft: "shl", e.ShiftRight: "shr",
 }  # fmt: skip
 FLOATS: dict[type[Expr], str] = {
-    e.Add: "add", e.Sub: "sub", e.Mul: "mul", e.Div: "div", e.Min: "min", e.Max: "max", e.Lt: "lt", e.Le: "le", e.Eq: "eq", e.Ne: "ne",
+    e.Add: "add", e.Sub: "sub", e.Mul: "mul", e.Div: "div", e.Min: "min", e.Max: "max", e.Lt: "lt", e.Le: "le",
+    e.Eq: "eq", e.Ne: "ne",
 }  # fmt: skip
 CONSTANTS, SPILL = 128, SCALARS - 1
 """The first register of constants, and the one that says where vectors are put aside."""
@@ -169,7 +172,8 @@ class Kernel:
         return self.free_s.pop()
 
     def constant(self, value: int) -> int:
-        """A register that holds it; the upper half is filled before a kernel begins, and nothing else is written there."""
+        """A register that holds it; the upper half is filled before a kernel begins, and nothing else is written
+        there."""
         if value not in self.constants:
             if len(self.constants) >= SPILL - CONSTANTS:
                 d = self.get_a()

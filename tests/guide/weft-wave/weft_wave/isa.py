@@ -1,16 +1,16 @@
 """The instruction set of wave, and its binary form.
 
-An instruction has 16 bytes, little-endian: opcode (1), d, a, b, c (1 each, register numbers), three bytes of zero, and a signed
-immediate of 8 bytes. A field that an instruction does not use is zero. There are
+An instruction has 16 bytes, little-endian: opcode (1), d, a, b, c (1 each, register numbers), three bytes of zero, and
+a signed immediate of 8 bytes. A field that an instruction does not use is zero. There are
 
     A0 … A255   scalars of 64 bits: addresses, sizes, integers, truth (0 or 1)
     S0 … S255   scalars of fp32
     V0 … V7     vectors of 64 elements of 32 bits: fp32, int32, or truth (0 or 1)
     VL          how many elements vector instructions treat, 0 to 64
 
-A kernel begins with A0 = the address of its arguments, 8 bytes each: the address of every buffer, then every size. A jump's immediate
-is the number of an instruction of the same kernel. A kernel in its section: the magic word, the numbers of its instructions and of its
-arguments (4 bytes each), 4 bytes of zero, the instructions.
+A kernel begins with A0 = the address of its arguments, 8 bytes each: the address of every buffer, then every size. A
+jump's immediate is the number of an instruction of the same kernel. A kernel in its section: the magic word, the
+numbers of its instructions and of its arguments (4 bytes each), 4 bytes of zero, the instructions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ BANKS = {"A": SCALARS, "S": SCALARS, "V": VECTORS}
 
 
 class Form(NamedTuple):
-    """The banks of d, a, b, c ('.': unused, zero), and of the immediate: '.' zero, 'n' any number, 't' an instruction of the kernel."""
+    """The banks of d, a, b, c ('.': unused, zero), and of the immediate: '.' zero, 'n' any number, 't' an instruction
+    of the kernel."""
 
     fields: str
     immediate: str
@@ -92,7 +93,15 @@ def _table() -> dict[str, Form]:
     for kind, scale in (("vsc", 4), ("vscb", 1)):
         t[kind] = Form("VAV.", "n", "memory", f"what is at a + immediate + b[i] * {scale} = d[i], i rising")
         t[kind + "m"] = Form("VAVV", "n", "memory", f"what is at a + immediate + b[i] * {scale} = d[i] where c[i], i rising")
-    units = {"mul": "mul", "floordiv": "div", "floormod": "div", "truncdiv": "div", "truncmod": "div", "div": "div", "sqrt": "div"}
+    units = {
+        "mul": "mul",
+        "floordiv": "div",
+        "floormod": "div",
+        "truncdiv": "div",
+        "truncmod": "div",
+        "div": "div",
+        "sqrt": "div",
+    }
     bits = ("and", "or", "xor", "shl", "shr")
     for op in (*units, "add", "sub", "min", "max", *bits, "lt", "le", "eq", "ne"):
         if op in ("div", "sqrt"):

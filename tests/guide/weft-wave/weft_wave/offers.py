@@ -1,4 +1,5 @@
-"""What wave takes of a model and how long that takes, where it is asked to take only what is faster there (`-prefer=faster`)."""
+"""What wave takes of a model and how long that takes, where it is asked to take only what is faster there
+(`-prefer=faster`)."""
 
 from __future__ import annotations
 

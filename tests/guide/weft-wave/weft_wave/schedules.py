@@ -1,7 +1,8 @@
 """Schedule rules: what wave takes, and how its loops are written.
 
-`Products` multiplies strips of up to 64 elements by scalars, with results in vector registers. `Strips` takes the rest of what the chip
-can compute: one loop of each block becomes strips of 64. What comes before or after a product is written in strips too.
+`Products` multiplies strips of up to 64 elements by scalars, with results in vector registers. `Strips` takes the rest
+of what the chip can compute: one loop of each block becomes strips of 64. What comes before or after a product is
+written in strips too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def unable(program: Program) -> Decline | None:
     """Why the chip cannot compute a program at all, or not well, if so."""
     if any(b.annotation("op") == "WinogradConv" for b in blocks_in(program.body)):
         return Decline(
-            "short", "the transforms of WinogradConv are in tiles too short for strips; wave computes convolutions by their definition"
+            "short",
+            "the transforms of WinogradConv are in tiles too short for strips; wave computes convolutions by their definition",
         )
     try:
         found = lacks(lower_program(program, FUNCTIONS))

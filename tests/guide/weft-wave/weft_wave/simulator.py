@@ -137,7 +137,12 @@ VECTOR_FLOAT: dict[str, Callable[..., Any]] = {
     "vfminimum": np.minimum,
     "vfmaximum": np.maximum,
 }
-VECTOR_COMPARE: dict[str, Callable[..., Any]] = {"vflt": np.less, "vfle": np.less_equal, "vfeq": np.equal, "vfne": np.not_equal}
+VECTOR_COMPARE: dict[str, Callable[..., Any]] = {
+    "vflt": np.less,
+    "vfle": np.less_equal,
+    "vfeq": np.equal,
+    "vfne": np.not_equal,
+}
 VECTOR_UNARY: dict[str, Callable[[Any, Any], Any]] = {
     "vfsqrt": np.sqrt,
     "vffloor": np.floor,
@@ -184,7 +189,8 @@ class Chip:
         self.cycles = max(self.cycles + steps, self.done)
 
     def tick(self, unit: str, d: int, *sources: int) -> int:
-        """A vector instruction starts as soon as its unit is free and its sources' first elements are there (chaining)."""
+        """A vector instruction starts as soon as its unit is free and its sources' first elements are there
+        (chaining)."""
         ready = self.ready
         start = max(self.cycles, self.units[unit], *(ready[v] for v in sources)) if sources else max(self.cycles, self.units[unit])
         busy = self.vl * EACH[unit]

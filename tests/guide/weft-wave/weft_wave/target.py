@@ -20,7 +20,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class WaveOptions:
-    """-mhz: the clock, 50 to 1000. -prefer: take all that the chip can compute, or what is faster here than elsewhere."""
+    """-mhz: the clock, 50 to 1000. -prefer: take all that the chip can compute, or what is faster here than
+    elsewhere."""
 
     mhz: int = 500
     prefer: Literal["always", "faster"] = "always"

@@ -1,4 +1,5 @@
-"""Control flow. What is known at import goes its course there: branches are taken, loops unrolled; the rest are operators that hold bodies."""
+"""Control flow. What is known at import goes its course there: branches are taken, loops unrolled; the rest are
+operators that hold bodies."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def if_(c: Context) -> Any:
 
 
 def _harmless(bodies: Sequence[Body]) -> bool:
-    """Whether both branches can be computed, so that all stays in one kernel's reach: work on numbers that cannot fail, of results alike."""
+    """Whether both branches can be computed, so that all stays in one kernel's reach: work on numbers that cannot fail,
+    of results alike."""
     for body in bodies:
         if body.graph.symbols and any(s.value.producer is not None for s in body.graph.symbols.values()):
             return False
@@ -135,7 +137,9 @@ def _carried(c: Context, k: int) -> Value:
     return c.importer.as_value(c.operands[k], c.node.input[k])
 
 
-def _fitting(c: Context, graph: GraphProto, initial: Sequence[Value], before: Sequence[Any], after: Sequence[Type], tests: bool) -> Body:
+def _fitting(
+    c: Context, graph: GraphProto, initial: Sequence[Value], before: Sequence[Any], after: Sequence[Type], tests: bool
+) -> Body:
     """The body over types of the carried values that hold at every trip; what it takes `before` and `after` them.
 
     Raises:
@@ -149,15 +153,28 @@ def _fitting(c: Context, graph: GraphProto, initial: Sequence[Value], before: Se
         if wider == types:
             return body
         types = wider
-    raise FrontendError(f"{c.op_type}: no types of the carried values hold at every trip", why=", ".join(map(str, types)))
+    raise FrontendError(
+        f"{c.op_type}: no types of the carried values hold at every trip", why=", ".join(map(str, types))
+    )
 
 
 def _widened(c: Context, taken: Type, result: Type, initial: Type) -> Type:
     """A type for what a trip takes and what it gives; sizes that change are symbols of its own."""
-    if isinstance(taken, TensorType) and isinstance(result, TensorType) and taken.rank == result.rank and taken.dtype == result.dtype:
+    if (
+        isinstance(taken, TensorType)
+        and isinstance(result, TensorType)
+        and taken.rank == result.rank
+        and taken.dtype == result.dtype
+    ):
         assert isinstance(initial, TensorType)
         pairs = zip(taken.shape, result.shape, initial.shape)
-        return TensorType(taken.dtype, tuple(x if x != first or same(x, y) is True else Var(c.builder.unique("size"), dt.int64) for x, y, first in pairs))
+        return TensorType(
+            taken.dtype,
+            tuple(
+                x if x != first or same(x, y) is True else Var(c.builder.unique("size"), dt.int64)
+                for x, y, first in pairs
+            ),
+        )
     return joined(taken, result)
 
 
@@ -176,9 +193,14 @@ def scan(c: Context) -> Any:
     items = [c.value(k) for k in range(c.count - n, c.count)]
     outputs = len(body.output) - len(states)
     in_axes, out_axes = c.integers("scan_input_axes") or (0,) * n, c.integers("scan_output_axes") or (0,) * outputs
-    in_back, out_back = c.integers("scan_input_directions") or (0,) * n, c.integers("scan_output_directions") or (0,) * outputs
+    in_back, out_back = (
+        c.integers("scan_input_directions") or (0,) * n,
+        c.integers("scan_output_directions") or (0,) * outputs,
+    )
     axes = [axis_of(a, len(s.shape)) for a, s in zip(in_axes, items)]
-    return _scanned(c, body, states, _Course(items, axes, list(map(bool, in_back)), list(out_axes), list(map(bool, out_back))))
+    return _scanned(
+        c, body, states, _Course(items, axes, list(map(bool, in_back)), list(out_axes), list(map(bool, out_back)))
+    )
 
 
 @onnx_op("Scan", versions=(8, 8))
@@ -216,7 +238,12 @@ class _Course:
 def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Course) -> list[Any]:
     counts = [x.shape[a] for x, a in zip(course.items, course.axes)]
     count = next((n for n in counts if isinstance(n, int)), counts[0])
-    if isinstance(count, int) and 0 < count <= TRIPS and all(isinstance(n, int) for n in counts) and c.importer.may_write(body, count):
+    if (
+        isinstance(count, int)
+        and 0 < count <= TRIPS
+        and all(isinstance(n, int) for n in counts)
+        and c.importer.may_write(body, count)
+    ):
         unrolled = _scan_unrolled(c, body, states, course, count)
         if unrolled is not None:
             return unrolled
@@ -227,17 +254,23 @@ def _scanned(c: Context, body: GraphProto, states: Sequence[Any], course: _Cours
     ranks = [v.tensor.rank + 1 for v in inner.graph.outputs[len(initial) :]]
     axes = tuple(axis_of(a, r) for a, r in zip(course.result_axes, ranks))
     op = ops.Loop(
-        inner.graph, len(initial), False, count, tuple(course.axes), tuple(course.backward), axes, tuple(course.result_backward)
+        inner.graph, len(initial), False, count, tuple(course.axes), tuple(course.backward), axes,
+        tuple(course.result_backward)
     )  # fmt: skip
     return _added(c, op, None, None, *initial, *course.items, *inner.captured)
 
 
-def _scan_unrolled(c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int) -> list[Any] | None:
-    """One body after another; None where open sizes of a state are formulas of those before it and grow long: some double with every trip."""
+def _scan_unrolled(
+    c: Context, body: GraphProto, states: Sequence[Any], course: _Course, count: int
+) -> list[Any] | None:
+    """One body after another; None where open sizes of a state are formulas of those before it and grow long: some
+    double with every trip."""
     found: list[list[Value]] = [[] for _ in course.result_axes]
     shortened = c.importer.shortened
     for k in range(count):
-        items = [c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(course.items, course.axes, course.backward)]
+        items = [
+            c.pick(s, a, count - 1 - k if back else k) for s, a, back in zip(course.items, course.axes, course.backward)
+        ]
         results = c.importer.subgraph(body, c, [*states, *items])
         states = results[: len(states)]
         sizes = [d for v in states if isinstance(v, Value) and isinstance(v.type, TensorType) for d in v.shape]
@@ -259,14 +292,21 @@ def sequence_map(c: Context) -> Any:
         lengths = {len(o) for o in given if isinstance(o, Elements)}
         if len(lengths) > 1:
             raise c.error(f"its sequences have different numbers of elements: {', '.join(map(str, sorted(lengths)))}")
-        rows = [c.importer.subgraph(body, c, [o[k] if isinstance(o, Elements) else o for o in given]) for k in range(lengths.pop())]
+        rows = [
+            c.importer.subgraph(body, c, [o[k] if isinstance(o, Elements) else o for o in given])
+            for k in range(lengths.pop())
+        ]
         if rows:
             return [Elements(column) for column in zip(*rows)]
         return [Elements((), dtype_of(o.type.tensor_type.elem_type, o.name)) for o in body.output]
     values = [c.importer.as_value(o) for o in given]
     items = [v for v, each in zip(values, sequences) if each]
-    # What is no sequence is the same at every trip: as the body's own inputs they stand between the items, so all are taken in the loop's order.
-    types = [_element(c, v.type.element, info) if isinstance(v.type, SequenceType) else v.type for v, info in zip(values, body.input)]
+    # What is no sequence is the same at every trip: as the body's own inputs they stand between the items, so all are
+    # taken in the loop's order.
+    types = [
+        _element(c, v.type.element, info) if isinstance(v.type, SequenceType) else v.type
+        for v, info in zip(values, body.input)
+    ]
     inner = import_body(c.importer, body, c, types, counted=True)
     inner.graph.inputs = [
         inner.graph.inputs[0],
@@ -281,7 +321,8 @@ def sequence_map(c: Context) -> Any:
 
 
 def _element(c: Context, element: Type, info: Any) -> Type:
-    """The type of a sequence's element as a body takes it: of the rank that is known or declared, and sizes that have names there."""
+    """The type of a sequence's element as a body takes it: of the rank that is known or declared, and sizes that have
+    names there."""
     if not isinstance(element, OpenType):
         return element
     declared = info.type.tensor_type

@@ -16,15 +16,21 @@ from weft_onnx.registry import onnx_formula, onnx_op
 
 # ONNX operators that are one of ours with no attributes.
 _UNARY: dict[str, type[Operator]] = {
-    "Abs": ops.Absolute, "Acos": ops.Acos, "Acosh": ops.Acosh, "Asin": ops.Asin, "Asinh": ops.Asinh, "Atan": ops.Atan, "Atanh": ops.Atanh,
-    "BitwiseNot": ops.BitwiseNot, "Ceil": ops.Ceil, "Cos": ops.Cos, "Cosh": ops.Cosh, "Erf": ops.Erf, "Exp": ops.Exp, "Floor": ops.Floor,
-    "IsNaN": ops.IsNan, "Log": ops.Log, "Neg": ops.Negative, "Not": ops.LogicalNot, "Reciprocal": ops.Reciprocal, "Relu": ops.Relu, "Round": ops.Round,
-    "Sigmoid": ops.Sigmoid, "Sign": ops.Sign, "Sin": ops.Sin, "Sinh": ops.Sinh, "Softplus": ops.Softplus, "Softsign": ops.Softsign, "Sqrt": ops.Sqrt,
+    "Abs": ops.Absolute, "Acos": ops.Acos, "Acosh": ops.Acosh, "Asin": ops.Asin, "Asinh": ops.Asinh, "Atan": ops.Atan,
+    "Atanh": ops.Atanh,
+    "BitwiseNot": ops.BitwiseNot, "Ceil": ops.Ceil, "Cos": ops.Cos, "Cosh": ops.Cosh, "Erf": ops.Erf, "Exp": ops.Exp,
+    "Floor": ops.Floor,
+    "IsNaN": ops.IsNan, "Log": ops.Log, "Neg": ops.Negative, "Not": ops.LogicalNot, "Reciprocal": ops.Reciprocal,
+    "Relu": ops.Relu, "Round": ops.Round,
+    "Sigmoid": ops.Sigmoid, "Sign": ops.Sign, "Sin": ops.Sin, "Sinh": ops.Sinh, "Softplus": ops.Softplus,
+    "Softsign": ops.Softsign, "Sqrt": ops.Sqrt,
     "Tan": ops.Tan, "Tanh": ops.Tanh, "Mish": ops.Mish, "HardSwish": ops.HardSwish,
 }  # fmt: skip
 _BINARY: dict[str, type[Operator]] = {
-    "Add": ops.Add, "Sub": ops.Subtract, "Mul": ops.Multiply, "Div": ops.Divide, "And": ops.LogicalAnd, "Or": ops.LogicalOr, "Xor": ops.LogicalXor,
-    "Equal": ops.Equal, "Less": ops.Less, "LessOrEqual": ops.LessEqual, "Greater": ops.Greater, "GreaterOrEqual": ops.GreaterEqual,
+    "Add": ops.Add, "Sub": ops.Subtract, "Mul": ops.Multiply, "Div": ops.Divide, "And": ops.LogicalAnd,
+    "Or": ops.LogicalOr, "Xor": ops.LogicalXor,
+    "Equal": ops.Equal, "Less": ops.Less, "LessOrEqual": ops.LessEqual, "Greater": ops.Greater,
+    "GreaterOrEqual": ops.GreaterEqual,
     "BitwiseAnd": ops.BitwiseAnd, "BitwiseOr": ops.BitwiseOr, "BitwiseXor": ops.BitwiseXor, "PRelu": ops.PRelu,
 }  # fmt: skip
 
@@ -71,7 +77,9 @@ def celu(c: Context) -> Value:
 
 @onnx_op("Selu")
 def selu(c: Context) -> Value:
-    return c(ops.Selu(c.real("alpha", 1.67326319217681884765625), c.real("gamma", 1.05070102214813232421875)), c.value(0))
+    return c(
+        ops.Selu(c.real("alpha", 1.67326319217681884765625), c.real("gamma", 1.05070102214813232421875)), c.value(0)
+    )
 
 
 @onnx_op("HardSigmoid")
@@ -188,7 +196,8 @@ def _cast(c: Context, x: Value, to: dt.DType) -> Value:
 
 
 def _power_of_two(c: Context, x: Value, mode: str, saturate: bool) -> Value:
-    """x as float8_e8m0fnu, which holds powers of two only, rounded up or down: the exponent's bits, plus one if something is cut off."""
+    """x as float8_e8m0fnu, which holds powers of two only, rounded up or down: the exponent's bits, plus one if
+    something is cut off."""
     if mode not in ("up", "down"):
         raise c.error(f"round_mode is '{mode}', expected up, down or nearest")
     bits = c(ops.Bitcast(dt.uint32), c.cast(x, dt.float32))
@@ -196,9 +205,18 @@ def _power_of_two(c: Context, x: Value, mode: str, saturate: bool) -> Value:
     fraction = c(ops.BitwiseAnd(), bits, 0x7FFFFF)
     if mode == "up":
         # Exponent 0 means 2^-127 here, half of the least normal number.
-        cut = c(ops.Greater(), fraction, c(ops.Where(), c(ops.Equal(), exponent, 0), c.number(0x400000, dt.uint32), c.number(0, dt.uint32)))
+        cut = c(
+            ops.Greater(),
+            fraction,
+            c(ops.Where(), c(ops.Equal(), exponent, 0), c.number(0x400000, dt.uint32), c.number(0, dt.uint32)),
+        )
         top = c.number(0xFE if saturate else 0xFF, dt.uint32)
-        exponent = c(ops.Where(), c(ops.Equal(), exponent, 0xFF), exponent, c(ops.Minimum(), c.add(exponent, c.cast(cut, dt.uint32)), top))
+        exponent = c(
+            ops.Where(),
+            c(ops.Equal(), exponent, 0xFF),
+            exponent,
+            c(ops.Minimum(), c.add(exponent, c.cast(cut, dt.uint32)), top),
+        )
     # An infinity saturates, NaN stays.
     infinite = c(ops.LogicalAnd(), c(ops.Equal(), exponent, 0xFF), c(ops.Equal(), fraction, 0))
     if saturate:
@@ -227,7 +245,12 @@ def bit_cast(c: Context) -> Value:
 @onnx_op("Constant")
 def constant(c: Context) -> Value:
     data = c.tensor("value")
-    fields = {"value_float": ("f", np.float32), "value_floats": ("floats", np.float32), "value_int": ("i", np.int64), "value_ints": ("ints", np.int64)}
+    fields = {
+        "value_float": ("f", np.float32),
+        "value_floats": ("floats", np.float32),
+        "value_int": ("i", np.int64),
+        "value_ints": ("ints", np.int64),
+    }
     for name, (field, dtype) in fields.items():
         if c.has(name):
             data = np.array(getattr(c.attribute(name), field), dtype)
@@ -248,7 +271,8 @@ def arithmetic(c: Context) -> ct.Content | None:
     if operands[0].dtype.is_bool:
         return None
     functions: dict[str, Any] = {
-        "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": ct.divide, "Mod": lambda a, b: a % b,
+        "Add": lambda a, b: a + b, "Sub": lambda a, b: a - b, "Mul": lambda a, b: a * b, "Div": ct.divide,
+        "Mod": lambda a, b: a % b,
         "Min": ct.smaller, "Max": ct.larger, "Neg": lambda a: -a, "Abs": lambda a: ct.larger(a, -a),
         "Sign": lambda a: ct.choose(ct.compare("lt", a, 0), -1, ct.smaller(a, 1)),
     }  # fmt: skip
@@ -268,7 +292,8 @@ def arithmetic(c: Context) -> ct.Content | None:
 @onnx_formula("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not")
 def logic(c: Context) -> ct.Content | None:
     functions: dict[str, Any] = {
-        "Equal": lambda a, b: ct.compare("eq", a, b), "Less": lambda a, b: ct.compare("lt", a, b), "LessOrEqual": lambda a, b: ct.compare("le", a, b),
+        "Equal": lambda a, b: ct.compare("eq", a, b), "Less": lambda a, b: ct.compare("lt", a, b),
+        "LessOrEqual": lambda a, b: ct.compare("le", a, b),
         "Greater": lambda a, b: ct.compare("lt", b, a), "GreaterOrEqual": lambda a, b: ct.compare("le", b, a),
         "And": ct.both, "Or": ct.either, "Not": ct.negation,
     }  # fmt: skip

@@ -33,8 +33,10 @@ def resize(c: Context) -> Value:
     by_scales = c.given(2) and c.shape(2) != (0,)
     shape, scales, scale_values = _by_scales(c, x, 2, chosen, roi) if by_scales else _by_sizes(c, x, chosen)
     op = ops.Resize(
-        shape, c.string("mode", "nearest"), coordinates, c.string("nearest_mode", "round_prefer_floor"), axes and chosen, scales,  # type: ignore[arg-type]
-        c.real("cubic_coeff_a", -0.75), c.flag("exclude_outside"), c.flag("antialias"), c.real("extrapolation_value", 0.0),
+        shape, c.string("mode", "nearest"), coordinates, c.string("nearest_mode", "round_prefer_floor"),
+        axes and chosen, scales,  # type: ignore[arg-type]
+        c.real("cubic_coeff_a", -0.75), c.flag("exclude_outside"), c.flag("antialias"), c.real("extrapolation_value",
+            0.0),
     )  # fmt: skip
     return c(op, x, scale_values, roi)
 
@@ -62,7 +64,9 @@ def _scaled(d: Dim, scale: float) -> Dim:
     return d * numerator // denominator
 
 
-def _by_scales(c: Context, x: Value, k: int, chosen: tuple[int, ...], roi: Value | None) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
+def _by_scales(
+    c: Context, x: Value, k: int, chosen: tuple[int, ...], roi: Value | None
+) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
     """The new shape, the scales, and the scales as data if they are known only at run time."""
     shape = list(x.shape)
     known = c.constant(k)
@@ -89,10 +93,14 @@ def _positive(c: Context, x: Value, what: str) -> Value:
     """Floats, each of which must be greater than 0 and finite."""
     good = c(ops.LogicalAnd(), c(ops.Greater(), x, 0.0), c(ops.Less(), x, float("inf")))
     (bad,) = c.sizes(c(ops.ReduceSum(None, False), c.cast(c(ops.LogicalNot(), good), dt.int64)), what)
-    return c.required(x, Require(bad, None, 0, f"{what} is not positive and finite in {{0}} place(s)", (bad,), c.op_type))
+    return c.required(
+        x, Require(bad, None, 0, f"{what} is not positive and finite in {{0}} place(s)", (bad,), c.op_type)
+    )
 
 
-def _by_sizes(c: Context, x: Value, chosen: tuple[int, ...]) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
+def _by_sizes(
+    c: Context, x: Value, chosen: tuple[int, ...]
+) -> tuple[tuple[Dim, ...], tuple[float, ...] | None, Value | None]:
     shape = list(x.shape)
     policy = c.string("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
@@ -124,7 +132,8 @@ def roi_align(c: Context) -> Value:
     # Before version 16 there was no shift by half a pixel.
     coordinates = c.string("coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel")
     op = ops.RoiAlign(
-        c.integer("output_height", 1), c.integer("output_width", 1), c.integer("sampling_ratio"), c.real("spatial_scale", 1.0),
+        c.integer("output_height", 1), c.integer("output_width", 1), c.integer("sampling_ratio"),
+        c.real("spatial_scale", 1.0),
         coordinates == "half_pixel", c.string("mode", "avg") == "max",
     )  # fmt: skip
     x = c.value(0)
@@ -162,7 +171,11 @@ def affine_grid(c: Context) -> Value:
 def mel_weight_matrix(c: Context) -> Value:
     """Triangles, evenly spaced in mels, over the bins of a spectrum."""
     dtype = c.dtype("output_datatype", dt.float32)
-    bins, length, rate = c.dims(0, "num_mel_bins"), c.dims(1, "dft_length"), c.within(c.value(2), 1, None, "the sample rate")
+    bins, length, rate = (
+        c.dims(0, "num_mel_bins"),
+        c.dims(1, "dft_length"),
+        c.within(c.value(2), 1, None, "the sample rate"),
+    )
     assert bins is not None and length is not None
     low, high = (c.cast(c.reshape(c.value(k), ()), dt.float32) for k in (3, 4))
     spectrum = length[0] // 2 + 1

@@ -17,6 +17,10 @@ def loss(c: Context) -> Any:
     ignore = c.integer("ignore_index") if c.has("ignore_index") else None
     x, target = c.value(0), c.value(1)
     if len(x.shape) > 1:
-        counted = None if ignore is None else c(ops.Where(), c(ops.Equal(), target, ignore), c.number(0, target.dtype), target)
+        counted = (
+            None
+            if ignore is None
+            else c(ops.Where(), c(ops.Equal(), target, ignore), c.number(0, target.dtype), target)
+        )
         target = c.within(target, 0, as_dim(dim_expr(x.shape[1]) - 1), "class", part=counted)
     return c.all(op(c.string("reduction", "mean"), ignore), x, target, c.optional(2))  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Operators of com.microsoft that quantizers write: what they compute between 8 bits and 8 bits is spelled out between dequantisation and quantisation."""
+"""Operators of com.microsoft that quantizers write: what they compute between 8 bits and 8 bits is spelled out between
+dequantisation and quantisation."""
 
 from __future__ import annotations
 
@@ -38,9 +39,17 @@ def binary(c: Context) -> Value:
 
 @onnx_op("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=DOMAIN)
 def unary(c: Context) -> Value:
-    op: Any = {"QLinearSigmoid": ops.Sigmoid(), "QLinearLeakyRelu": ops.LeakyRelu(c.real("alpha", 0.01)), "QLinearSoftmax": ops.Softmax(c.integer("axis", -1))}
+    op: Any = {
+        "QLinearSigmoid": ops.Sigmoid(),
+        "QLinearLeakyRelu": ops.LeakyRelu(c.real("alpha", 0.01)),
+        "QLinearSoftmax": ops.Softmax(c.integer("axis", -1)),
+    }
     x = operand(c, 0)
-    if c.op_type == "QLinearSoftmax" and c.integer("opset", 13) < 13 and c.integer("axis", -1) % len(x.shape) != len(x.shape) - 1:
+    if (
+        c.op_type == "QLinearSoftmax"
+        and c.integer("opset", 13) < 13
+        and c.integer("axis", -1) % len(x.shape) != len(x.shape) - 1
+    ):
         raise c.unsupported("an axis that is not the last, before operator set 13")
     return quantised(c, c(op[c.op_type], x), 3, c.value(0).dtype)
 
@@ -98,7 +107,8 @@ def matmul_to_float(c: Context) -> Value:
 
 @onnx_op("DynamicQuantizeMatMul", domain=DOMAIN)
 def dynamic_matmul(c: Context) -> Value:
-    """Operands A of floats, quantised by their own range, B, its scale and zero point, and a bias of floats; the last two are optional."""
+    """Operands A of floats, quantised by their own range, B, its scale and zero point, and a bias of floats; the last
+    two are optional."""
     x, scale, zero = c.all(ops.DynamicQuantize(), c.value(0))
     total = c(ops.MatMulInteger(), x, c.value(1), zero, c.optional(3))
     return _scaled(c, total, c.mul(scale, c.value(2)), c.optional(4))
@@ -111,7 +121,8 @@ def _scaled(c: Context, total: Value, scale: Value, bias: Value | None) -> Value
 
 @onnx_op("MatMulNBits", domain=DOMAIN)
 def matmul_n_bits(c: Context) -> Value:
-    """A · Bᵀ, B [N, K] of 4 or 8 bits in blocks along K, each with a scale and a zero point: packed from the low bits on, [N, K/block, bytes]."""
+    """A · Bᵀ, B [N, K] of 4 or 8 bits in blocks along K, each with a scale and a zero point: packed from the low bits
+    on, [N, K/block, bytes]."""
     x, packed, scales = c.value(0), c.constant(1), c.value(2)
     k, n, bits, block = c.integer("K"), c.integer("N"), c.integer("bits", 4), c.integer("block_size")
     if bits not in (4, 8) or packed is None:

@@ -32,7 +32,9 @@ def array_feature_extractor(c: Context) -> Value:
 @onnx_op("Scaler", domain=DOMAIN)
 def scaler(c: Context) -> Value:
     x = c.cast(c.value(0), dt.float32)
-    offset, scale = (c.builder.constant(np.array(c.reals(n) or (d,), np.float32)) for n, d in (("offset", 0.0), ("scale", 1.0)))
+    offset, scale = (
+        c.builder.constant(np.array(c.reals(n) or (d,), np.float32)) for n, d in (("offset", 0.0), ("scale", 1.0))
+    )
     return c.mul(c.sub(x, offset), scale)
 
 
@@ -75,16 +77,23 @@ def label_encoder(c: Context) -> Value:
 @onnx_op("CategoryMapper", domain=DOMAIN)
 def category_mapper(c: Context) -> Value:
     x = c.value(0)
-    words, numbers = np.array(c.strings("cats_strings") or (), object), np.array(c.integers("cats_int64s") or (), np.int64)
+    words, numbers = (
+        np.array(c.strings("cats_strings") or (), object),
+        np.array(c.integers("cats_int64s") or (), np.int64),
+    )
     if len(words) != len(numbers):
-        raise c.error(f"cats_strings and cats_int64s: expected as many of one as of the other, got {len(words)} and {len(numbers)}")
+        raise c.error(
+            f"cats_strings and cats_int64s: expected as many of one as of the other, got {len(words)} and"
+            f" {len(numbers)}"
+        )
     if x.dtype == dt.string:
         return _mapped(c, x, words, numbers, c.integer("default_int64", -1))
     return _mapped(c, x, numbers, words, c.string("default_string", "_Unused"))
 
 
 def _mapped(c: Context, x: Value, keys: Any, values: Any, default: Any) -> Value:
-    """Keys → values by comparison with every key; the first that is equal wins. Strings are found on the host, and are places in a table otherwise."""
+    """Keys → values by comparison with every key; the first that is equal wins. Strings are found on the host, and are
+    places in a table otherwise."""
     table = np.array([*values.tolist(), default], values.dtype)
     if x.dtype == dt.string:
         place = c.builder.add(ops.StringIndex(tuple(map(str, keys))), x)
@@ -119,14 +128,26 @@ def _table(c: Context) -> tuple[Any, Any, Any]:
         default = default.reshape(-1)[0]
     elif values is not None:
         kind = values.dtype.kind
-        default = c.string("default_string", "_Unused") if kind == "O" else c.real("default_float", -0.0) if kind == "f" else c.integer("default_int64", -1)
+        default = (
+            c.string("default_string", "_Unused")
+            if kind == "O"
+            else c.real("default_float", -0.0)
+            if kind == "f"
+            else c.integer("default_int64", -1)
+        )
     return keys, values, default
 
 
 @onnx_op("LinearClassifier", domain=DOMAIN)
 def linear_classifier(c: Context) -> Any:
-    x, labels = c.cast(matrix(c), dt.float32), len(c.strings("classlabels_strings") or c.integers("classlabels_ints") or ())
-    intercepts, coefficients = np.array(c.reals("intercepts") or (), np.float32), np.array(c.reals("coefficients") or (), np.float32)
+    x, labels = (
+        c.cast(matrix(c), dt.float32),
+        len(c.strings("classlabels_strings") or c.integers("classlabels_ints") or ()),
+    )
+    intercepts, coefficients = (
+        np.array(c.reals("intercepts") or (), np.float32),
+        np.array(c.reals("coefficients") or (), np.float32),
+    )
     classes = len(intercepts) or max(labels, 1)
     if not coefficients.size or coefficients.size % classes:
         raise c.error(f"coefficients: expected some for each of {classes} class(es), got {coefficients.size}")
@@ -176,7 +197,13 @@ def one_hot_encoder(c: Context) -> Value:
     known = c.builder.constant(np.array(categories, numbers.dtype.numpy))
     found = c.cast(c(ops.Equal(), c.reshape(numbers, (*x.shape, 1)), known), dt.float32)
     if not c.flag("zeros", True):
-        found = c.within(found, 1, None, "number of categories equal to an element", part=c.cast(c.sum(found, (len(x.shape),), False), dt.int64))
+        found = c.within(
+            found,
+            1,
+            None,
+            "number of categories equal to an element",
+            part=c.cast(c.sum(found, (len(x.shape),), False), dt.int64),
+        )
     return found
 
 

@@ -53,7 +53,8 @@ def reshape(c: Context) -> Value:
 
 
 def _runtime_shape(c: Context, x: Value, wanted: Value, allow_zero: bool) -> tuple[Dim, ...]:
-    """The dimensions of a Reshape to a shape known only at run time: 0 and -1 are resolved as data, so that each dimension is one symbol."""
+    """The dimensions of a Reshape to a shape known only at run time: 0 and -1 are resolved as data, so that each
+    dimension is one symbol."""
     if len(wanted.shape) != 1 or not isinstance(wanted.shape[0], int):
         raise c.unsupported("a shape of unknown length")
     count = wanted.shape[0]
@@ -70,7 +71,8 @@ def _runtime_shape(c: Context, x: Value, wanted: Value, allow_zero: bool) -> tup
 
 
 def target_shape(source: Sequence[Dim], wanted: Sequence[Dim], allow_zero: bool) -> tuple[Dim, ...]:
-    """The dimensions of a Reshape: 0 keeps the source's (unless `allow_zero`), -1 is what remains. Formulas are sizes."""
+    """The dimensions of a Reshape: 0 keeps the source's (unless `allow_zero`), -1 is what remains. Formulas are
+    sizes."""
     kept: list[Dim] = []
     for k, d in enumerate(wanted):
         same = source[k] if k < len(source) else 0
@@ -107,13 +109,24 @@ def squeeze(c: Context) -> Value:
         assert axes is not None
         for axis in axes:
             size = _at(axis, x.shape)
-            x = c.required(x, Require(size, 1, 1, "axis {0} has {1} element(s), only axes of one element are squeezed", (axis, size), c.op_type))
+            x = c.required(
+                x,
+                Require(
+                    size,
+                    1,
+                    1,
+                    "axis {0} has {1} element(s), only axes of one element are squeezed",
+                    (axis, size),
+                    c.op_type,
+                ),
+            )
         # The axes to go have one element each: summing over them is reshaping.
         return c.reshape(x, ops.ReduceSum(axes, False).out_shape(x.shape))
     if _axes(c, 12, 1, len(x.shape)) is None and any(isinstance(d, Expr) for d in x.shape):
         if not c.scope.prefix and c.node.output[0] in {o.name for o in c.importer.proto.graph.output}:
             return c.builder.add(ops.Squeezed(), x)
-        # What follows needs to know how many dimensions there are: those of sizes that only the run knows stay, and may not turn out to be 1.
+        # What follows needs to know how many dimensions there are: those of sizes that only the run knows stay, and may
+        # not turn out to be 1.
         for axis, d in enumerate(x.shape):
             if isinstance(d, Expr):
                 more = dim_select(equals(d, 1), 0, 1)
@@ -224,11 +237,14 @@ def slice_(c: Context) -> Value:
 
 
 def _runtime_slice(c: Context, x: Value) -> Value:
-    """Bounds known only at run time are wrapped and clamped as data; each start and size is then one symbol, a step the difference of two."""
+    """Bounds known only at run time are wrapped and clamped as data; each start and size is then one symbol, a step the
+    difference of two."""
     rank = len(x.shape)
     starts, ends = (c.cast(c.value(k), dt.int64) for k in (1, 2))
     if len(starts.shape) != 1 or starts.shape != ends.shape:
-        raise c.error(f"starts and ends are {list(starts.shape)} and {list(ends.shape)}, expected vectors of one length")
+        raise c.error(
+            f"starts and ends are {list(starts.shape)} and {list(ends.shape)}, expected vectors of one length"
+        )
     count = starts.shape[0]
     if not isinstance(count, int):
         raise c.unsupported("bounds of unknown number")
@@ -289,7 +305,8 @@ def _slices(c: Context) -> tuple[Any, Any, Any, Any]:
 
 
 PIECES = 256
-"""Pieces of one Split that are slices, whose places stand in the code of a kernel each. Those of more are looked up, by one kernel for all of a size."""
+"""Pieces of one Split that are slices, whose places stand in the code of a kernel each. Those of more are looked up, by
+one kernel for all of a size."""
 LONG_START = 32
 """Parts of the sum of the sizes before a piece, from which on it is simplified: n + n + … becomes a product."""
 
@@ -299,7 +316,12 @@ def split(c: Context) -> list[Value]:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
     sizes = _parts(c, x.shape[axis])
-    x = c.sized(x, as_dim(sum(map(dim_expr, sizes), start=dim_expr(0))), x.shape[axis], f"the parts add up to {{0}}, axis {axis} has size {{1}}")
+    x = c.sized(
+        x,
+        as_dim(sum(map(dim_expr, sizes), start=dim_expr(0))),
+        x.shape[axis],
+        f"the parts add up to {{0}}, axis {axis} has size {{1}}",
+    )
     results, start = [], as_dim(0)
     if len(sizes) > PIECES and ct.known(*sizes):
         ends = np.cumsum(static(sizes))
@@ -410,7 +432,9 @@ def gather_nd(c: Context) -> Value:
 def scatter_elements(c: Context) -> Value:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(ops.ScatterElements(axis, c.string("reduction", "none")), x, c.indices(c.value(1), x.shape[axis]), c.value(2))  # type: ignore[arg-type]
+    return c(
+        ops.ScatterElements(axis, c.string("reduction", "none")), x, c.indices(c.value(1), x.shape[axis]), c.value(2)
+    )  # type: ignore[arg-type]
 
 
 @onnx_op("ScatterND")
@@ -511,13 +535,17 @@ def range_(c: Context) -> Value:
             raise c.error(f"from {first} to {last} by {step} has no end")
         if span / each > LIMIT:  # no list of sizes: a pass may compute it
             places = -(-span // each) if isinstance(span, int) else math.ceil(span / each)
-            return c.add(c.mul(c(ops.Iota(c.operand_dtype(0), (places,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ()))
+            return c.add(
+                c.mul(c(ops.Iota(c.operand_dtype(0), (places,))), c.reshape(c.value(2), ())), c.reshape(c.value(0), ())
+            )
         return c.builder.constant(np.arange(first, last, step, dtype=start.dtype), c.node.output[0])
     dtype, by = c.operand_dtype(0), c.value(2)
     if all(c.known(k) is not None for k in range(3)):
         bounds = [c.content(k).dims()[0] for k in range(3)]
         if isinstance(bounds[2], Expr):
-            by = c.required(by, Require(bounds[2], 1, None, "the step is {0}, expected at least 1", (bounds[2],), c.op_type))
+            by = c.required(
+                by, Require(bounds[2], 1, None, "the step is {0}, expected at least 1", (bounds[2],), c.op_type)
+            )
         count = _count(*bounds)
     elif dtype.is_integer:
         by = c.nonzero(by, "the step")
@@ -528,7 +556,10 @@ def range_(c: Context) -> Value:
         span = c.sub(c.cast(high, dt.uint64), c.cast(low, dt.uint64))
         stride = c.cast(c(ops.Where(), down, c(ops.Negative(), step), step), dt.uint64)
         places = c.add(c.div(c.sub(span, 1), c(ops.Maximum(), stride, 1)), 1)
-        (count,) = c.sizes(c.cast(c(ops.Where(), c(ops.Less(), low, high), c(ops.Minimum(), places, 2 * LARGEST), 0), dt.int64), "the length")
+        (count,) = c.sizes(
+            c.cast(c(ops.Where(), c(ops.Less(), low, high), c(ops.Minimum(), places, 2 * LARGEST), 0), dt.int64),
+            "the length",
+        )
     else:
         # The length is computed in floats, as numpy does.
         by = c.nonzero(by, "the step")
@@ -656,7 +687,12 @@ def reduce_content(c: Context) -> Content | None:
         return None
     if c.given(1) and not c.content(1).dims() and c.flag("noop_with_empty_axes"):
         return x
-    function: Any = {"ReduceProd": lambda a, b: a * b, "ReduceSum": lambda a, b: a + b, "ReduceMax": ct.larger, "ReduceMin": ct.smaller}[c.op_type]
+    function: Any = {
+        "ReduceProd": lambda a, b: a * b,
+        "ReduceSum": lambda a, b: a + b,
+        "ReduceMax": ct.larger,
+        "ReduceMin": ct.smaller,
+    }[c.op_type]
     result = x.dims()[0]
     for d in x.dims()[1:]:
         result = ct.plain(function(result, d))

@@ -13,7 +13,9 @@ from weft_onnx.registry import onnx_op
 from weft_ops.shapes import axis_of, dim_expr, product
 
 
-def window_pads(c: Context, size: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+def window_pads(
+    c: Context, size: Sequence[Dim], kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...]:
     """Pads of a window operator: given, or by auto_pad from the sizes."""
     auto = c.string("auto_pad", "NOTSET")
     n = len(size)
@@ -68,14 +70,18 @@ def conv_transpose(c: Context) -> Value:
                 raise c.unsupported("output_shape over sizes known only at run time")
             span = (size - 1) * dilations[k] + 1
             # Without an output_shape the output is stride times the input.
-            total = span + extra[k] - strides[k] if wanted is None else strides[k] * (d - 1) + extra[k] + span - wanted[k]
+            total = (
+                span + extra[k] - strides[k] if wanted is None else strides[k] * (d - 1) + extra[k] + span - wanted[k]
+            )
             small, large = total // 2, total - total // 2
             before.append(small if auto == "SAME_UPPER" else large)
             after.append(large if auto == "SAME_UPPER" else small)
         pads = (*before, *after)
     elif auto == "VALID":
         pads = (0,) * (2 * n)
-    return add_bias(c, c(ops.ConvTranspose(strides, pads, dilations, extra, c.integer("group", 1)), x, w), c.optional(2))
+    return add_bias(
+        c, c(ops.ConvTranspose(strides, pads, dilations, extra, c.integer("group", 1)), x, w), c.optional(2)
+    )
 
 
 def pool(c: Context, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
@@ -111,7 +117,9 @@ def max_unpool(c: Context) -> Value:
     kernel = c.integers("kernel_shape") or ()
     n = len(kernel)
     strides, pads = c.integers("strides") or (1,) * n, c.integers("pads") or (0,) * (2 * n)
-    natural = tuple(as_dim((d - 1) * s + k - pads[j] - pads[j + n]) for j, (d, s, k) in enumerate(zip(x.shape[2:], strides, kernel)))
+    natural = tuple(
+        as_dim((d - 1) * s + k - pads[j] - pads[j + n]) for j, (d, s, k) in enumerate(zip(x.shape[2:], strides, kernel))
+    )
     shape = (*x.shape[:2], *natural)
     indices = c.within(c.value(1), 0, as_dim(dim_expr(product(shape)) - 1), "index")
     wanted = c.dims(2, "the output shape")
@@ -172,7 +180,10 @@ def batch_normalization(c: Context) -> Any:
     here = [c.reshape(v, (x.shape[1],)) for v in (now, moment)]
     y = c(ops.BatchNorm(epsilon), x, scale, bias, *here)
     momentum = c.real("momentum", 0.9)
-    return y, *(c.add(c.mul(old, momentum), c.mul(c.cast(new, old.dtype), 1 - momentum)) for old, new in zip((mean, variance), here))
+    return y, *(
+        c.add(c.mul(old, momentum), c.mul(c.cast(new, old.dtype), 1 - momentum))
+        for old, new in zip((mean, variance), here)
+    )
 
 
 @onnx_op("LayerNormalization")

@@ -15,14 +15,16 @@ from weft_ops.shapes import axis_of
 
 OLD = (1, 6)
 _BINARY: dict[str, type[Operator]] = {
-    "Add": ops.Add, "Sub": ops.Subtract, "Mul": ops.Multiply, "Div": ops.Divide, "Pow": ops.Power, "And": ops.LogicalAnd, "Or": ops.LogicalOr,
+    "Add": ops.Add, "Sub": ops.Subtract, "Mul": ops.Multiply, "Div": ops.Divide, "Pow": ops.Power,
+    "And": ops.LogicalAnd, "Or": ops.LogicalOr,
     "Xor": ops.LogicalXor, "Equal": ops.Equal, "Less": ops.Less, "Greater": ops.Greater,
 }  # fmt: skip
 
 
 @onnx_op(*_BINARY, versions=OLD)
 def binary(c: Context) -> Value:
-    """With `broadcast`, the second operand's axes are those of the first from `axis` on, or the last ones; without, shapes are equal."""
+    """With `broadcast`, the second operand's axes are those of the first from `axis` on, or the last ones; without,
+    shapes are equal."""
     a, b = c.value(0), c.value(1)
     if c.flag("broadcast") and c.has("axis"):
         axis = axis_of(c.integer("axis"), len(a.shape))
@@ -30,7 +32,10 @@ def binary(c: Context) -> Value:
             raise c.error(f"{len(b.shape)} axes from {axis} on are not in a tensor of {len(a.shape)}")
         b = c.reshape(b, (*b.shape, *(1 for _ in range(len(a.shape) - axis - len(b.shape)))))
     elif not c.flag("broadcast") and len(a.shape) != len(b.shape):
-        raise c.error(f"takes operands of one shape without broadcast, got {list(map(str, a.shape))} and {list(map(str, b.shape))}")
+        raise c.error(
+            f"takes operands of one shape without broadcast, got {list(map(str, a.shape))} and"
+            f" {list(map(str, b.shape))}"
+        )
     if c.op_type == "Div" and b.dtype.is_integer:
         b = c.nonzero(b, "the divisor")
     return c(_BINARY[c.op_type](), a, b)

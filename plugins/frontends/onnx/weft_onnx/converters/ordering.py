@@ -61,7 +61,11 @@ def non_max_suppression(c: Context) -> Value:
     limit = None
     if c.given(2):
         known = c.known(2)
-        limit = known.dims() if known is not None else c.sizes(c.clamped(c.cast(c.value(2), dt.int64), 0, LARGEST), "the number of boxes")
+        limit = (
+            known.dims()
+            if known is not None
+            else c.sizes(c.clamped(c.cast(c.value(2), dt.int64), 0, LARGEST), "the number of boxes")
+        )
     threshold = c.optional(3)
     if threshold is None:
         threshold = c.builder.constant(np.zeros((), np.float32))
@@ -73,7 +77,8 @@ def non_max_suppression(c: Context) -> Value:
 
 @onnx_op("TensorScatter")
 def tensor_scatter(c: Context) -> Value:
-    """The update at a moving place along one axis: every element takes the update's if its place lies in it, else keeps its own."""
+    """The update at a moving place along one axis: every element takes the update's if its place lies in it, else keeps
+    its own."""
     past, update = c.value(0), c.value(1)
     axis = axis_of(c.integer("axis", -2), len(past.shape))
     rank, size, length = len(past.shape), past.shape[axis], update.shape[axis]

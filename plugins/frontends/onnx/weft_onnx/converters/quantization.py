@@ -15,7 +15,9 @@ from weft_onnx.registry import onnx_op
 @onnx_op("QuantizeLinear")
 def quantize(c: Context) -> Value:
     zero = c.optional(2)
-    to = c.dtype("output_dtype", dt.uint8) if c.integer("output_dtype") else zero.dtype if zero is not None else dt.uint8
+    to = (
+        c.dtype("output_dtype", dt.uint8) if c.integer("output_dtype") else zero.dtype if zero is not None else dt.uint8
+    )
     op = ops.Quantize(to, c.integer("axis", 1), c.integer("block_size"), c.flag("saturate", True))
     return c(op, c.value(0), c.value(1), zero)
 

@@ -1,4 +1,5 @@
-"""Random numbers. A node with a seed gives the same numbers at every run, one without others; the specification leaves the generator open."""
+"""Random numbers. A node with a seed gives the same numbers at every run, one without others; the specification leaves
+the generator open."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def bernoulli(c: Context) -> Value:
 
 @onnx_op("Multinomial")
 def multinomial(c: Context) -> Value:
-    """Per row the class up to which the probabilities, whose logarithms are given up to a constant, first exceed a uniform number."""
+    """Per row the class up to which the probabilities, whose logarithms are given up to a constant, first exceed a
+    uniform number."""
     x = c.value(0)
     rows, classes, samples = x.shape[0], x.shape[1], c.integer("sample_size", 1)
     sums = c(ops.CumSum(1), c(ops.Softmax(1), c.cast(x, _wide(x.dtype))))
@@ -101,7 +103,11 @@ def multinomial(c: Context) -> Value:
 def dropout(c: Context) -> Any:
     x = c.value(0)
     training, ratio = (c.constant(k) for k in (2, 1))
-    never = not c.given(2) or (training is not None and not bool(training.reshape(-1)[0])) or (ratio is not None and float(ratio.reshape(-1)[0]) == 0.0)
+    never = (
+        not c.given(2)
+        or (training is not None and not bool(training.reshape(-1)[0]))
+        or (ratio is not None and float(ratio.reshape(-1)[0]) == 0.0)
+    )
     if c.version < 12 or never:
         mask = c(ops.Fill(dt.bool_, x.shape, 1)) if len(c.node.output) > 1 else None
         return x, mask

@@ -25,11 +25,23 @@ def _axes(c: Context) -> tuple[Dim, ...] | None:
     return axes
 
 
-@onnx_op("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+@onnx_op(
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSumSquare",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+)
 def reduce(c: Context) -> Value:
     x, axes, keep = c.value(0), _axes(c), c.flag("keepdims", True)
     plain: dict[str, type[Operator]] = {
-        "ReduceSum": ops.ReduceSum, "ReduceMean": ops.ReduceMean, "ReduceMax": ops.ReduceMax, "ReduceMin": ops.ReduceMin, "ReduceProd": ops.ReduceProd,
+        "ReduceSum": ops.ReduceSum, "ReduceMean": ops.ReduceMean, "ReduceMax": ops.ReduceMax,
+        "ReduceMin": ops.ReduceMin, "ReduceProd": ops.ReduceProd,
     }  # fmt: skip
     if c.op_type in plain:
         return c(plain[c.op_type](axes, keep), x)  # type: ignore[call-arg]

@@ -1,4 +1,5 @@
-"""Sequences and optionals: those whose elements are known at import live there only; others are values of the run, and steps of the plan."""
+"""Sequences and optionals: those whose elements are known at import live there only; others are values of the run, and
+steps of the plan."""
 
 from __future__ import annotations
 
@@ -47,7 +48,11 @@ def _tensor(c: Context, value: Value) -> Value:
     """What a step gives, as a tensor where its rank is known or the model declares it."""
     declared = c.importer.declared.get(c.node.output[0]) if not c.scope.prefix else None
     kind = None if declared is None else declared.WhichOneof("value")
-    rank = len(declared.tensor_type.shape.dim) if declared is not None and kind == "tensor_type" and declared.tensor_type.HasField("shape") else None
+    rank = (
+        len(declared.tensor_type.shape.dim)
+        if declared is not None and kind == "tensor_type" and declared.tensor_type.HasField("shape")
+        else None
+    )
     return shaped(c.builder, value, rank)
 
 
@@ -128,7 +133,12 @@ def split_to_sequence(c: Context) -> Any:
     each = given[0] if given is not None and c.shape(1) == () else 1 if given is None else None
     if each is not None and each <= 0:
         raise c.error(f"parts of {each} elements")
-    if not isinstance(size, int) or x.dtype == dt.string or (given is None and c.given(1)) or (each is not None and size > each * PARTS):
+    if (
+        not isinstance(size, int)
+        or x.dtype == dt.string
+        or (given is None and c.given(1))
+        or (each is not None and size > each * PARTS)
+    ):
         # How many parts there are, or how long they are, only the run knows, or there are too many to write down.
         return _step(c, ops.SequenceSplit(axis, c.flag("keepdims", True)), x, c.optional(1))
     if each is not None:

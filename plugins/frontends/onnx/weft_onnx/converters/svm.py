@@ -1,4 +1,5 @@
-"""Support vector machines of ai.onnx.ml: libsvm's (sums of kernels with support vectors) and liblinear's (without any)."""
+"""Support vector machines of ai.onnx.ml: libsvm's (sums of kernels with support vectors) and liblinear's (without
+any)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def svm_regressor(c: Context) -> Value:
     """Sums of kernels with the support vectors; without any, the coefficients are one vector."""
     x = c.cast(matrix(c), dt.float32)
     supports, weights = c.integer("n_supports"), np.array(c.reals("coefficients") or (), np.float32)
-    vectors = np.array(c.reals("support_vectors") or (), np.float32).reshape(supports, -1) if supports else weights.reshape(1, -1)
+    vectors = (
+        np.array(c.reals("support_vectors") or (), np.float32).reshape(supports, -1)
+        if supports
+        else weights.reshape(1, -1)
+    )
     y = _kernel(c, x, vectors)
     y = c(ops.MatMul(), y, c.builder.constant(weights.reshape(-1, 1))) if supports else y
     y = c.add(y, float((c.reals("rho") or (0.0,))[0]))
@@ -39,10 +44,11 @@ def svm_regressor(c: Context) -> Value:
 
 @onnx_op("SVMClassifier", domain=DOMAIN)
 def svm_classifier(c: Context) -> Any:
-    """A vote per pair of classes, or a score per class; the scores are of pairs, or coupled probabilities where `prob_a` is given.
+    """A vote per pair of classes, or a score per class; the scores are of pairs, or coupled probabilities where
+    `prob_a` is given.
 
-    Where the specification is silent, as ONNX Runtime: of two classes without probabilities there are two scores, one the negative of the other; one alone
-    is not transformed.
+    Where the specification is silent, as ONNX Runtime: of two classes without probabilities there are two scores, one
+    the negative of the other; one alone is not transformed.
     """
     x = c.cast(matrix(c), dt.float32)
     strings, ints = c.strings("classlabels_strings"), c.integers("classlabels_ints")
@@ -52,9 +58,13 @@ def svm_classifier(c: Context) -> Any:
     if not weights.size or not rho.size:
         raise c.error(f"expected coefficients and rho, got {weights.size} and {rho.size}")
     if min(counts, default=0) < 0 or (counts and len(counts) != classes):
-        raise c.error(f"vectors_per_class: expected one number, not negative, for each of {classes} class(es), got {counts}")
+        raise c.error(
+            f"vectors_per_class: expected one number, not negative, for each of {classes} class(es), got {counts}"
+        )
     coupled = bool(sum(counts) and c.reals("prob_a"))
-    scores = _by_vectors(c, x, classes, counts, weights, rho) if sum(counts) else _by_planes(c, x, classes, weights, rho)
+    scores = (
+        _by_vectors(c, x, classes, counts, weights, rho) if sum(counts) else _by_planes(c, x, classes, weights, rho)
+    )
     votes = _votes(c, scores, classes) if sum(counts) else scores
     place = c(ops.Argmax(-1), votes)
     two = classes == 2 and len(rho) == 1 and not coupled
@@ -87,8 +97,8 @@ def _by_vectors(c: Context, x: Value, classes: int, counts: tuple[int, ...], wei
     pairs = list(combinations(range(classes), 2))
     if not vectors.size or vectors.size % total or weights.size != total * (classes - 1) or len(rho) != len(pairs):
         raise c.error(
-            f"of {total} support vectors and {classes} classes expected {total * (classes - 1)} coefficients and {len(pairs)} rho, "
-            f"got {vectors.size} numbers in vectors, {weights.size} coefficients and {len(rho)} rho"
+            f"of {total} support vectors and {classes} classes expected {total * (classes - 1)} coefficients and"
+            f" {len(pairs)} rho, got {vectors.size} numbers in vectors, {weights.size} coefficients and {len(rho)} rho"
         )
     weights, begin = weights.reshape(classes - 1, total), np.cumsum([0, *counts])
     columns = np.zeros((total, len(pairs)), np.float32)
@@ -110,8 +120,9 @@ def _votes(c: Context, scores: Value, classes: int) -> Value:
 
 
 def _coupled(c: Context, scores: Value, classes: int) -> Value:
-    """Probabilities of classes from scores of pairs: the second approach of Wu, Lin and Weng, "Probability Estimates for Multi-class Classification by Pairwise
-    Coupling" (JMLR 5, 2004), in the steps of libsvm; a row that has converged stays as it is."""
+    """Probabilities of classes from scores of pairs: the second approach of Wu, Lin and Weng, "Probability Estimates
+    for Multi-class Classification by Pairwise Coupling" (JMLR 5, 2004), in the steps of libsvm; a row that has
+    converged stays as it is."""
     pairs = list(combinations(range(classes), 2))
     a, b = (np.array(c.reals(name) or (), np.float32) for name in ("prob_a", "prob_b"))
     if not len(a) == len(b) == len(pairs):
@@ -127,7 +138,12 @@ def _coupled(c: Context, scores: Value, classes: int) -> Value:
     every = c.concat([first, c.sub(1.0, first), c.mul(c.slice(first, 1, 0, 1), 0.0)], 1)
     r = c.gather(every, c.builder.constant(at), 1)
     squares = c.sum(c.mul(r, r), (1,))
-    q = c(ops.Where(), c.builder.constant(np.eye(classes, dtype=bool)), squares, c(ops.Negative(), c.mul(r, c.transpose(r, (0, 2, 1)))))
+    q = c(
+        ops.Where(),
+        c.builder.constant(np.eye(classes, dtype=bool)),
+        squares,
+        c(ops.Negative(), c.mul(r, c.transpose(r, (0, 2, 1)))),
+    )
     even = c.add(c.mul(c.pick(q, 1, 0), 0.0), 1.0 / classes)  # of what is not a number, nothing is
     return c(ops.Loop(_search(q, classes), 1, True), c.number(max(TRIPS, classes), dt.int64), None, even, q)
 

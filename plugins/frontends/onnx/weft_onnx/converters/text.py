@@ -1,4 +1,5 @@
-"""Strings and pictures, which are no numeric work: steps on the host. Counts of n-grams, of numbers or of strings that have become numbers."""
+"""Strings and pictures, which are no numeric work: steps on the host. Counts of n-grams, of numbers or of strings that
+have become numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def string_split(c: Context) -> Any:
 
 @onnx_op("StringNormalizer")
 def string_normalizer(c: Context) -> Any:
-    op = ops.StringNormalizer(c.string("case_change_action", "NONE"), c.flag("is_case_sensitive"), c.strings("stopwords") or ())
+    op = ops.StringNormalizer(
+        c.string("case_change_action", "NONE"), c.flag("is_case_sensitive"), c.strings("stopwords") or ()
+    )
     return _step(c, op, c.value(0))
 
 

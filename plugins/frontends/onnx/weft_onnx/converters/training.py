@@ -38,7 +38,9 @@ def adagrad(c: Context) -> Any:
     for x, g, h in parameters:
         g = _regularized(c, x, g)
         total = c.add(h, c.mul(g, g))
-        results.append((c.sub(x, c.div(c.mul(g, decayed), c.add(c(ops.Sqrt(), total), c.real("epsilon", 1e-6)))), total))
+        results.append(
+            (c.sub(x, c.div(c.mul(g, decayed), c.add(c(ops.Sqrt(), total), c.real("epsilon", 1e-6)))), total)
+        )
     return _grouped(results)
 
 
@@ -67,7 +69,9 @@ def momentum(c: Context) -> Any:
     alpha, beta = c.real("alpha"), c.real("beta")
     mode = c.string("mode")
     # The first step takes the whole gradient.
-    weight = c(ops.Where(), c(ops.Greater(), c.cast(step, dt.int64), 0), c.number(beta, rate.dtype), c.number(1.0, rate.dtype))
+    weight = c(
+        ops.Where(), c(ops.Greater(), c.cast(step, dt.int64), 0), c.number(beta, rate.dtype), c.number(1.0, rate.dtype)
+    )
     results = []
     for x, g, v in parameters:
         g = _regularized(c, x, g)

@@ -1,4 +1,5 @@
-"""Ensembles of decision trees: laid out when the model is read, one loop program then; those that test for equality walk by gathers."""
+"""Ensembles of decision trees: laid out when the model is read, one loop program then; those that test for equality
+walk by gathers."""
 
 from __future__ import annotations
 
@@ -34,12 +35,18 @@ def compared_in(x: Value) -> dt.DType:
 def first_forest(c: Context, x: Value, kind: str, targets: int) -> Forest:
     """The trees of the operators before ai.onnx.ml 5: nodes by tree and number; `kind` is class or target."""
     dtype = compared_in(x).numpy
-    tree, number, feature = (np.array(c.integers(f"nodes_{n}") or (), np.int64) for n in ("treeids", "nodeids", "featureids"))
+    tree, number, feature = (
+        np.array(c.integers(f"nodes_{n}") or (), np.int64) for n in ("treeids", "nodeids", "featureids")
+    )
     values, modes = numbers(c, "nodes_values", dtype), c.strings("nodes_modes") or ()
     count = len(number)
     true, false = (np.array(c.integers(f"nodes_{n}nodeids") or (), np.int64) for n in ("true", "false"))
     missing = np.array(c.integers("nodes_missing_value_tracks_true") or (0,) * count, bool)
-    if values is None or not count or any(len(a) != count for a in (tree, feature, values, modes, true, false, missing)):
+    if (
+        values is None
+        or not count
+        or any(len(a) != count for a in (tree, feature, values, modes, true, false, missing))
+    ):
         raise c.error("the lists of nodes are not of one length, or empty")
     keys = {pair: k for k, pair in enumerate(zip(tree.tolist(), number.tolist()))}
     leaves = np.array([m == "LEAF" for m in modes])
@@ -65,7 +72,11 @@ def first_forest(c: Context, x: Value, kind: str, targets: int) -> Forest:
     weights = numbers(c, f"{kind}_weights", dtype)
     owner, of = (np.array(c.integers(f"{kind}_{n}") or (), np.int64) for n in ("treeids", "nodeids"))
     column = np.array(c.integers(f"{kind}_ids") or (), np.int64)
-    if weights is None or any(len(a) != len(weights) for a in (owner, of, column)) or ((column < 0) | (column >= targets)).any():
+    if (
+        weights is None
+        or any(len(a) != len(weights) for a in (owner, of, column))
+        or ((column < 0) | (column >= targets)).any()
+    ):
         raise c.error(f"{kind}_weights and what they belong to do not fit {targets} {kind}(s)")
     c.affordable(int(leaves.sum()) * targets, "weights of every leaf")
     rows = np.zeros((int(leaves.sum()), targets), dtype)
@@ -151,10 +162,13 @@ def chosen(c: Context, place: Value, ints: str = "classlabels_int64s", strings: 
     return c.gather(c.builder.constant(np.array(c.integers(ints) or (0, 1), np.int64)), place, 0)
 
 
-def classified(c: Context, scores: Value, one: str, positive: bool, above: float | None = None, ints: str = "classlabels_int64s") -> tuple[Value, Value]:
+def classified(
+    c: Context, scores: Value, one: str, positive: bool, above: float | None = None, ints: str = "classlabels_int64s"
+) -> tuple[Value, Value]:
     """Labels and scores of rows of scores, one per class.
 
-    `one`: of two classes only the first or the second has a score. A row is of the second if it is more than `above`: by default a half if `positive`, else 0.
+    `one`: of two classes only the first or the second has a score. A row is of the second if it is more than `above`:
+    by default a half if `positive`, else 0.
     """
     name = c.string("post_transform", "NONE")
     if name == "PROBIT":
@@ -164,7 +178,8 @@ def classified(c: Context, scores: Value, one: str, positive: bool, above: float
         return chosen(c, place, ints), c.cast(transformed(c, scores, name), dt.float32)
     second = c.cast(c(ops.Greater(), scores, (0.5 if positive else 0.0) if above is None else above), dt.int64)
     place = c.reshape(second, (second.shape[0],))
-    # As ONNX Runtime, where the specification is silent: a score of the first class stands for both, and only a logistic function is taken of it.
+    # As ONNX Runtime, where the specification is silent: a score of the first class stands for both, and only a
+    # logistic function is taken of it.
     logistic = name == "LOGISTIC"
     if one == "second":
         other = c.mul(scores, 0.0)
@@ -195,7 +210,8 @@ def classifier(c: Context) -> Any:
 
 @onnx_op("TreeEnsemble", domain=DOMAIN)
 def tree_ensemble(c: Context) -> Value:
-    """By equality (and membership) all trees walk down in step: a level is one gather of every sample's node in every tree; leaves stay where they are."""
+    """By equality (and membership) all trees walk down in step: a level is one gather of every sample's node in every
+    tree; leaves stay where they are."""
     x = c.value(0)
     forest = forest_of(c, x)
     if forest is not None:
@@ -214,7 +230,9 @@ def tree_ensemble(c: Context) -> Value:
             holds = _member(c, value, at) if code == MEMBER else c(COMPARISONS[code], value, split)
             taken = holds if taken is None else c(ops.Where(), c(ops.Equal(), mode, code), holds, taken)
         if c.has("nodes_missing_value_tracks_true"):
-            taken = c(ops.LogicalOr(), taken, c(ops.LogicalAnd(), c(ops.IsNan(), value), c.gather(table["missing"], at, 0)))
+            taken = c(
+                ops.LogicalOr(), taken, c(ops.LogicalAnd(), c(ops.IsNan(), value), c.gather(table["missing"], at, 0))
+            )
         at = c(ops.Where(), taken, c.gather(table["true"], at, 0), c.gather(table["false"], at, 0))
     # Leaves are counted behind the inner nodes.
     weights = c.gather(c.builder.constant(leaves), c.sub(at, count - len(leaves)), 0)
@@ -282,7 +300,8 @@ def _depth(nodes: dict[str, Any], roots: Any) -> int:
 
 
 def _member(c: Context, value: Value, at: Value) -> Value:
-    """Whether a value is in its node's set. Sets stand in `membership_values` one after another, each ended by a NaN."""
+    """Whether a value is in its node's set. Sets stand in `membership_values` one after another, each ended by a
+    NaN."""
     values, modes = c.tensor("membership_values"), c.tensor("nodes_modes")
     assert values is not None and modes is not None
     ends = np.flatnonzero(np.isnan(values))
@@ -307,7 +326,10 @@ def forest_of(c: Context, x: Value) -> Forest | None:
         raise c.error(f"leaf_targetids: expected {leaves} below {targets}, got {column.tolist()[:8]}")
     sides = []
     for name in ("true", "false"):
-        ids, is_leaf = np.array(c.integers(f"nodes_{name}nodeids") or (), np.int64), np.array(c.integers(f"nodes_{name}leafs") or (), bool)
+        ids, is_leaf = (
+            np.array(c.integers(f"nodes_{name}nodeids") or (), np.int64),
+            np.array(c.integers(f"nodes_{name}leafs") or (), bool),
+        )
         if len(ids) != inner or len(is_leaf) != inner or ((ids < 0) | (ids >= np.where(is_leaf, leaves, inner))).any():
             raise c.error(f"nodes_{name}nodeids: expected {inner} nodes, got {ids.tolist()[:8]}")
         sides.append(np.where(is_leaf, ids + inner, ids))
@@ -334,12 +356,25 @@ def forest_of(c: Context, x: Value) -> Forest | None:
     dense[np.arange(leaves), column] = weights
     behind: Any = lambda a, fill: np.concatenate([a, np.full(count - inner, fill, a.dtype)])
     leaf = np.concatenate([np.zeros(inner, np.int64), row])
-    return Forest(behind(feature, 0), behind(split, 0), behind(nan_left, False), behind(left, -1), behind(right, -1), leaf, dense, roots)
+    return Forest(
+        behind(feature, 0),
+        behind(split, 0),
+        behind(nan_left, False),
+        behind(left, -1),
+        behind(right, -1),
+        leaf,
+        dense,
+        roots,
+    )
 
 
 def _combined(c: Context, x: Value, forest: Forest) -> Value:
     """AVERAGE, SUM, MIN and MAX over the leaves that weigh a target; a target that none weighs is 0."""
-    how, transform, targets = c.integer("aggregate_function", 1), c.integer("post_transform", 0), forest.weights.shape[1]
+    how, transform, targets = (
+        c.integer("aggregate_function", 1),
+        c.integer("post_transform", 0),
+        forest.weights.shape[1],
+    )
     if transform not in (0, 1, 2, 3):
         raise c.unsupported(f"post_transform {transform}")
     if how in (2, 3) and targets > 1:
