@@ -31,7 +31,7 @@ from weft.errors import (
     WeftError,
     nearest,
     shown,
-)  # fmt: skip
+)
 from weft.expr.nodes import Expr, Var, substitute
 from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import Group, kernel_text

@@ -36,7 +36,7 @@ from weft_runtime.dtypes import (
     uint16,
     uint32,
     uint64,
-)  # fmt: skip
+)
 
 __all__ = [
     "DType", "FLOAT_FORMATS", "FloatFormat", "Kind", "all_dtypes", "bfloat16", "bool_", "complex128", "complex64",

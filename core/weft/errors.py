@@ -21,7 +21,7 @@ from weft_runtime.errors import (
     raised_in,
     shown,
     shown_lines,
-)  # fmt: skip
+)
 
 __all__ = [
     "ArchiveError", "CacheWarning", "ChoiceError", "CodegenError", "ExecutionError", "ExprError", "FrontendError",

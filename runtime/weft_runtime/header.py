@@ -21,7 +21,7 @@ from weft_runtime.abi import (
     Field,
     Function,
     Structure,
-)  # fmt: skip
+)
 from weft_runtime.formulas import DEEPEST
 
 FILE = Path(__file__).with_name("weft_abi.h")

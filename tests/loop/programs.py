@@ -36,7 +36,7 @@ from weft.loop.nodes import (
     buffer,
     seq,
     walk_stmts,
-)  # fmt: skip
+)
 from weft.loop.nodes import int64 as i64
 
 DIMS = {"n": 5, "m": 3}

@@ -45,7 +45,7 @@ from weft.loop.nodes import (
     Store,
     buffer,
     int64,
-)  # fmt: skip
+)
 from weft.loop.parser import parse_program
 
 

@@ -29,7 +29,7 @@ from weft.loop.nodes import (
     While,
     buffer,
     int64,
-)  # fmt: skip
+)
 from weft.loop.parser import parse_program, parse_stmt
 from weft.loop.verify import verify
 

@@ -29,7 +29,7 @@ from weft.loop.nodes import (
     While,
     buffer,
     int64,
-)  # fmt: skip
+)
 from weft.loop.parser import parse_program
 from weft.loop.verify import verify
 from weft.tensor.language import placeholder

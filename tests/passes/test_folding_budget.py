@@ -43,7 +43,7 @@ from weft_ops import (
     Softmax,
     Tanh,
     Transpose,
-)  # fmt: skip
+)
 
 ROOT = Path(__file__).parents[2]
 MOST = 160

@@ -26,7 +26,7 @@ from weft.codegen.segment import (
     leading_checks,
     narrowed,
     range_of_data,
-)  # fmt: skip
+)
 from weft.codegen.step_formulas import Formulas
 from weft.codegen.steps import (
     BUFFERS,
@@ -44,7 +44,7 @@ from weft.codegen.steps import (
     StoreElement,
     TypeWord,
     Value,
-)  # fmt: skip
+)
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft_runtime.abi import CONTEXT, ERROR_ARGS, TENSOR, ErrorCode, type_word

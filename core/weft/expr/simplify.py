@@ -43,7 +43,7 @@ from weft.expr.nodes import (
     TruncDiv,
     TruncMod,
     Var,
-)  # fmt: skip
+)
 from weft.expr.ranges import ANY, Range
 from weft.expr.rules import apply_rules
 

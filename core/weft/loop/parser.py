@@ -35,7 +35,7 @@ from weft.loop.nodes import (
     Store,
     While,
     is_loop_kind,
-)  # fmt: skip
+)
 
 Annotations = tuple[tuple[str, int | str], ...]
 

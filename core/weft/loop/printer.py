@@ -31,7 +31,7 @@ from weft.loop.nodes import (
     Stmt,
     Store,
     While,
-)  # fmt: skip
+)
 
 Marks: TypeAlias = "Mapping[str, str] | Collection[str]"
 

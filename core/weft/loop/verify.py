@@ -33,7 +33,7 @@ from weft.loop.nodes import (
     is_loop_kind,
     stmt_exprs,
     walk_stmts,
-)  # fmt: skip
+)
 from weft.loop.printer import excerpt, print_buffer
 
 

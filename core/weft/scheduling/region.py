@@ -33,7 +33,7 @@ from weft.expr.nodes import (
     minimum,
     substitute,
     walk,
-)  # fmt: skip
+)
 from weft.expr.signs import Signs
 from weft.loop.nodes import (
     AtomicUpdate,

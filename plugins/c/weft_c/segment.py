@@ -30,7 +30,7 @@ from weft.codegen.steps import (
     Ticks,
     TypeWord,
     Value,
-)  # fmt: skip
+)
 from weft_c.dialect import C
 from weft_c_family import identifier
 from weft_runtime.abi import ErrorCode

@@ -26,7 +26,7 @@ from weft.codegen.steps import (
     Ticks,
     TypeWord,
     Value,
-)  # fmt: skip
+)
 from weft.dtypes import dtype
 from weft.errors import CodegenError
 from weft_llvm.pool import COUNTERS

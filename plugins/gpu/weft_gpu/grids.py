@@ -35,7 +35,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     walk_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.printer import excerpt
 
 

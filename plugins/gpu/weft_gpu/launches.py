@@ -31,7 +31,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     transform_stmts,
     walk_stmts,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import is_empty
 from weft.loop.printer import excerpt
 from weft_gpu.grids import launches, map_groups, written_in

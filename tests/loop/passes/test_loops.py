@@ -34,7 +34,7 @@ from weft.loop.nodes import (
     seq,
     stmt_exprs,
     walk_stmts,
-)  # fmt: skip
+)
 from weft.loop.parser import parse_program
 from weft.loop.passes.flatten_buffers import flatten_buffers
 from weft.loop.passes.guard_loads import guard_loads

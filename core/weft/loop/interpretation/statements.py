@@ -30,7 +30,7 @@ from weft.loop.nodes import (
     Store,
     While,
     walk_stmts,
-)  # fmt: skip
+)
 from weft.loop.queues import Await, Begin
 
 BARRIER = "barrier"

@@ -37,7 +37,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     walk_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import Names
 from weft.loop.passes.distances import distances, overlaps
 from weft.loop.printer import excerpt

@@ -30,7 +30,7 @@ from weft.expr.nodes import (
     substitute,
     transform,
     walk,
-)  # fmt: skip
+)
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import prove
 from weft.loop.nodes import (

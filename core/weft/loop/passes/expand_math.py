@@ -27,7 +27,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     walk_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import Names
 
 SIDE_BY_SIDE = 4

@@ -20,7 +20,7 @@ from weft.loop.nodes import (
     map_stmt_exprs,
     stmt_children,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import Names
 from weft.loop.passes.simplify import Scope, program_scope
 

@@ -62,7 +62,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     transform_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
 from weft.loop.passes.simplify import Scope, fails, holds, program_scope, simplify
 

@@ -33,7 +33,7 @@ from weft.expr.nodes import (
     select,
     sub,
     walk,
-)  # fmt: skip
+)
 from weft.expr.ranges import Range, range_of
 from weft.loop.nodes import (
     TRUE,
@@ -58,7 +58,7 @@ from weft.loop.nodes import (
     stmt_children,
     walk_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import Names, if_stmt
 from weft.loop.passes.guard_loads import in_bounds
 from weft.loop.passes.simplify import holds

@@ -21,7 +21,7 @@ from weft.loop.nodes import (
     replace_buffers,
     seq,
     transform_stmts,
-)  # fmt: skip
+)
 from weft.scheduling.dependence import writers
 from weft.scheduling.region import block_accesses
 from weft.scheduling.rewrite import copy_block

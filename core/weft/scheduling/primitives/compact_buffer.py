@@ -30,7 +30,7 @@ from weft.loop.nodes import (
     transform_stmts,
     walk_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.scheduling.dependence import writes
 from weft.scheduling.region import Interval, accesses, at_least_zero, greatest, loops_under, poly, union_box, within
 from weft.scheduling.rewrite import clean, domain

@@ -21,7 +21,7 @@ from weft.loop.nodes import (
     seq,
     substitute_stmt,
     transform_stmts,
-)  # fmt: skip
+)
 from weft.scheduling.dependence import writers, written_buffers
 from weft.scheduling.region import block_accesses
 from weft.scheduling.rewrite import domain

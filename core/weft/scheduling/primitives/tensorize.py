@@ -34,7 +34,7 @@ from weft.expr.nodes import (
     free_vars,
     minimum,
     substitute,
-)  # fmt: skip
+)
 from weft.expr.simplify import simplify
 from weft.loop.nodes import (
     Allocate,

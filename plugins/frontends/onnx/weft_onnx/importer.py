@@ -54,7 +54,7 @@ from weft_ops import (
     SequenceEmpty,
     StringConstant,
     Where,
-)  # fmt: skip
+)
 from weft_ops.composing import Composer
 from weft_ops.shapes import dim_expr, dim_select, equals, product, same, static
 from weft_runtime.abi import LARGEST

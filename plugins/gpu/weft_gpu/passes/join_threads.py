@@ -53,7 +53,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     transform_stmts,
     walk_stmts,
-)  # fmt: skip
+)
 from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, is_empty
 from weft.loop.printer import excerpt
 from weft_gpu.grids import Phase, has_threads, map_groups, phase_of, phases, widest

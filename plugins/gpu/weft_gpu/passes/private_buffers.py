@@ -33,7 +33,7 @@ from weft.loop.nodes import (
     stmt_children,
     stmt_exprs,
     transform_stmts,
-)  # fmt: skip
+)
 from weft.loop.passes.simplify import holds
 from weft.loop.printer import excerpt
 from weft_gpu.grids import Phase, has_threads, map_groups, phase_of

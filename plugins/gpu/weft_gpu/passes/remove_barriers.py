@@ -36,7 +36,7 @@ from weft.loop.nodes import (
     stmt_exprs,
     walk_stmts,
     with_stmt_children,
-)  # fmt: skip
+)
 from weft.loop.passes.distances import MOST_VALUES, distances, reach
 from weft.loop.passes.simplify import holds
 from weft_gpu.grids import has_threads, map_groups
