@@ -49,7 +49,7 @@ def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.M
 
     Args:
         layers: at most so many blocks per stage (residual nets), blocks (mobilenets), layers (transformers, LSTM) or
-        hidden layers (mlp).
+            hidden layers (mlp).
     """
     twins = {**_TWINS, **own_models.TWINS}
     if name not in twins:

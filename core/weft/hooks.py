@@ -47,8 +47,7 @@ class Frontend:
         accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
         load: (source: path, bytes or object, an instance of `options`) → Graph. Raises FrontendError.
         files: (path, an instance of `options`) → the other files that the model refers to, whose content is part of the
-        cache's key, and which
-            nothing is written over; must be quick. None: a model is one file.
+            cache's key, and which nothing is written over; must be quick. None: a model is one file.
         options: a frozen dataclass, as a target's (`weft.options`), each field with a default.
     """
 
@@ -91,9 +90,8 @@ class EngineKind:
         available: the version if it is installed here, else None.
         open: (model path, threads) → callable(dict of arrays) → list of arrays.
         values: (model path) → callable(names of values as the frontend calls them, dict of arrays) → those that it can
-        tell, by name, computed as the
-            model says, without optimisation. So `weft verify` finds the node that a frontend reads otherwise. None: it
-            can tell none.
+            tell, by name, computed as the model says, without optimisation. So `weft verify` finds the node that a
+            frontend reads otherwise. None: it can tell none.
     """
 
     name: str

@@ -38,7 +38,8 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
     Args:
         model: a path, bytes, a framework's own object, or a Graph (returned as it is).
         frontend: its name and options, e.g. "onnx -dims=batch=4"; by default the frontend that recognises the model.
-        Options alone are for that one. options: for the frontend as well, e.g. dims={"batch": 4}.
+            Options alone are for that one.
+        options: for the frontend as well, e.g. dims={"batch": 4}.
 
     Raises:
         FrontendError: no frontend or several take the model, it has no such option, or the model cannot be read.

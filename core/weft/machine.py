@@ -72,7 +72,8 @@ class Grid:
         threads_per_axis: extents of a group at most.
         groups_per_axis: extents of a grid at most.
         warp: threads that run in step, and can hand each other values where `Machine.features` has "shuffle"; 1 where
-        none do. registers: of 32 bits, that the threads of one group have together.
+            none do.
+        registers: of 32 bits, that the threads of one group have together.
         resident: threads that one core keeps at once, in one group or several.
         shared: bytes of shared memory of one core, for all its groups; None: for two as large as there may be.
     """

@@ -101,7 +101,7 @@ class MixedCompilation:
 
         Raises:
             UnsupportedError: a node that no target takes, or that `strict` wants elsewhere; lists each with the
-            reasons.
+                reasons.
         """
         with without_collector():
             outline = self.outline(graph)

@@ -289,7 +289,7 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
 
     Raises:
         TargetError: unknown target or option, one whose plugin is not installed (names the package), or several
-        targets.
+            targets.
     """
     found = resolve_targets(text, plugins)
     if len(found) > 1:

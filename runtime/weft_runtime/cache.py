@@ -136,7 +136,7 @@ class Cache:
 
         Returns:
             The entry, or None where the cache keeps nothing: it is disabled, or the disk is full, of which the first
-            time warns.
+                time warns.
         """
         if not self._usable():
             return None

@@ -121,12 +121,14 @@ class Trips(Protocol):
         k: the number of the next trip.
         trips: how many there are at most; None: as the body wants.
         last: what the trip before gave: whether to go on, if the body tests, what is carried, what is collected. Nobody
-        else has it. items, captured: what the body takes besides.
+            else has it.
+        items, captured: what the body takes besides.
         collected: what trips gave so far; what these give is added.
 
     Returns:
         The number of the next trip, what is carried then, whether the last wanted another. If it did and there could be
-        one, that is none of the many: it fails, or changes sizes.
+            one, that is none of the many:
+        it fails, or changes sizes.
     """
 
     def __call__(

@@ -159,7 +159,7 @@ class Device(ABC):
 
         Raises:
             InputError: it lies here, and not so that kernels can take it, at a multiple of `align` for instance; calls
-            it `name`.
+                it `name`.
         """
         return None
 
@@ -232,7 +232,7 @@ class DeviceKind:
         missing: None if it is here, else why not, as a sentence.
         open: the device, opened once a process.
         named: where a machine may have several: the kind of the one that plans call "name:WHICH", by WHICH. Its name is
-        that whole text.
+            that whole text.
     """
 
     name: str

@@ -187,7 +187,7 @@ def raised_in(error: BaseException, package: str = "") -> str | None:
 
     Args:
         package: the code's top-level package; without it, or if no line is in it, the innermost that is neither Weft's,
-        Python's nor numpy's.
+            Python's nor numpy's.
     """
     lines = []  # (top-level package, file, line)
     for text in re.findall(

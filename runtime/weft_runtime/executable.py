@@ -217,11 +217,10 @@ class Executable:
 
         Args:
             inputs: numpy arrays, or anything with `__dlpack__` or `__array__`; dtypes must be exactly those of
-            `self.inputs`. A tensor in the memory of a
-                device of the plan is taken where it lies, if the device can (`weft-cuda`).
+                `self.inputs`. A tensor in the memory of a device of the plan is taken where it lies, if the device can
+                (`weft-cuda`).
             out: storage for some or all outputs: contiguous writable arrays of their dtype and size, on the host or as
-            inputs may lie. They are filled, and
-                what was given is in the result.
+                inputs may lie. They are filled, and what was given is in the result.
 
         Raises:
             InputError: an input or `out` that is missing, unknown, or of another dtype, rank or size.
@@ -270,11 +269,11 @@ class Executable:
 
         Args:
             durable: return when the file is on the disk. Without, it may be lost or damaged if the system crashes soon,
-            and is refused then.
+                and is refused then.
 
         Raises:
             ExecutionError: the file cannot be written, or is one that the model was compiled from in this process:
-            itself, its weights.
+                itself, its weights.
         """
         from weft_runtime import archive
         from weft_runtime.files import input_at
@@ -315,14 +314,14 @@ class Executable:
             expect: "sha256:<hex>" of the whole file, as sha256sum prints it: anything else is refused.
             threads: instead of those that the target string or WEFT_THREADS asks for.
             copy: True copies the file into memory of this process before it is checked, so that what was checked is
-            what runs. False maps it: weights cost
-                memory only as they are used, shared among processes, but whoever writes into the file later changes
-                them, also under `expect`, and whoever cuts it short ends the process by SIGBUS. To replace a file is
-                safe in either case, as `save` does and `mv`. None copies files of at most 64 MiB.
+                what runs. False maps it: weights cost memory only as they are used, shared among processes, but whoever
+                writes into the file later changes them, also under `expect`, and whoever cuts it short ends the process
+                by SIGBUS. To replace a file is safe in either case, as `save` does and `mv`. None copies files of at
+                most 64 MiB.
 
         Raises:
             ArchiveError: truncated, foreign, corrupt, of another format, for another machine, or not what `expect`
-            says.
+                says.
         """
         from weft_runtime import archive
 

@@ -47,8 +47,7 @@ def check_intrinsic(
         target: compile and run the code there, too; without it (and without `run`) it is interpreted only.
         run: what compiles and runs a program, for what no target string names.
         copies: the target's intrinsics, where its code generator takes no plain loops: those that copy bring the data
-        to and from the intrinsic's memories.
-            Where there are warps, all that fill and show fragments.
+            to and from the intrinsic's memories. Where there are warps, all that fill and show fragments.
         warp: threads of a warp, for instructions of warps: they are tried by all the threads of two.
 
     Returns:
@@ -60,7 +59,7 @@ def check_intrinsic(
     Raises:
         ScheduleError: the code disagrees; names the intrinsic, the element and both values.
         CodegenError: what it is tried in does not compile; or it works in fragments that no other intrinsic fills and
-        shows.
+            shows.
     """
     rng = np.random.default_rng(seed)
     every = {i.name: i for i in copies}

@@ -56,7 +56,8 @@ class _Home:
 
     Args:
         shown: it is what the instruction works on, whose data is of every kind; the others' are small integers, of
-        which products are exact. bits: significant bits of its elements.
+            which products are exact.
+        bits: significant bits of its elements.
     """
 
     name: str

@@ -39,7 +39,7 @@ class Target:
         seeds: inputs to begin with, by name.
         change: another input made of one.
         one: takes an input, and the name of the one that it was made of; gives a word for what came of it, and raises
-        what is a finding.
+            what is a finding.
     """
 
     seeds: dict[str, bytes]

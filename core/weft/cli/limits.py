@@ -32,8 +32,7 @@ class Limits:
     Attributes:
         flops: float32 operations a second, a multiply-add being two.
         bandwidths: (bytes of a set, bytes a second when it is moved again and again: read, or half of it read and
-        written to the other half,
-            whichever is faster), by size.
+            written to the other half, whichever is faster), by size.
     """
 
     threads: int
@@ -59,8 +58,9 @@ class Limits:
         Args:
             flop: floating-point operations.
             constants: bytes of constants it reads; they are where a set of `all_constants` bytes is, as a run reads
-            every constant once. others: bytes of the other values it reads and writes, which are taken to be as near as
-            that many bytes can be.
+                every constant once.
+            others: bytes of the other values it reads and writes, which are taken to be as near as that many bytes can
+                be.
         """
         moving = constants / self.bandwidth(all_constants) + others / self.bandwidth(others)
         return max(flop / self.flops, moving)

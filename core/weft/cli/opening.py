@@ -79,7 +79,7 @@ def open_executable(
 
     Raises:
         InputError: a target, frontend, shapes or records for an archive, which is compiled already; `expect` for a
-        model.
+            model.
     """
     from weft.cli.terminal import Progress
 

@@ -123,7 +123,7 @@ def write_arrays(values: Mapping[str, Any], folder: Path, inputs: Sequence[Path]
 
     Raises:
         InputError: the folder cannot be written, or a file would take the place of one of `inputs`. Nothing is written
-        then.
+            then.
     """
     import numpy as np
 

@@ -55,7 +55,7 @@ def build_segment(spec: SegmentSpec) -> Steps:
 
     Raises:
         CodegenError: for a spec that uses a symbol, buffer or output before it exists, or a formula that has no integer
-        form.
+            form.
     """
     return _Builder(spec).build()
 

@@ -31,7 +31,7 @@ def kernel_segment(program: Program, code: KernelCode, dims: Mapping[str, int] |
     Args:
         program: one that has the kernel's parameters, at any stage.
         dims: constants for the program's dims; without, each dim is bound by the input that has it for a dimension, if
-        one has.
+            one has.
     """
     known = dict(dims or {})
 

@@ -22,10 +22,10 @@ def evaluate(e: Expr, env: Mapping[str, Any], load: Load | None = None) -> Any:
 
     Args:
         env: variables by name: Python numbers, numpy scalars, or arrays that broadcast against each other
-        (elementwise). load: (node, values of its indices) → elements, for Load and Read; for any other node of a layer
-        above, (node, values of its
-            children). On the side of a `select` that is not chosen, and in lanes that a predicate masks out, the
-            indices given are 0.
+            (elementwise).
+        load: (node, values of its indices) → elements, for Load and Read; for any other node of a layer above, (node,
+            values of its children). On the side of a `select` that is not chosen, and in lanes that a predicate masks
+            out, the indices given are 0.
 
     Returns:
         A numpy scalar or array of `e.dtype.numpy`; the last axis is the lanes if `e` is a vector.

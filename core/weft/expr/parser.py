@@ -154,7 +154,8 @@ class ExprParser:
         tokens: of `tokenize`; shared with the caller, who reads statements around the formulas.
         variables: name → Var (the mapping may grow while parsing goes on); None takes every name as an int64 variable.
         buffers: name → a thing that makes an element formula when indexed (a Buffer gives a Load, a Tensor a Read), or
-        a function from name to it. intrinsic: (name, args, dtype) → formula, for `@name(args) -> dtype`.
+            a function from name to it.
+        intrinsic: (name, args, dtype) → formula, for `@name(args) -> dtype`.
     """
 
     def __init__(

@@ -112,7 +112,8 @@ class Loop(Operator):
         tests: the body's first output decides whether there is another trip.
         count: the number of trips, where that is certain; the collected are tensors of that many then.
         item_axes, item_backward: per item the axis along which a trip takes one (`SEQUENCE`: an item is a sequence),
-        and whether from the end. result_axes, result_backward: the same of the collected.
+            and whether from the end.
+        result_axes, result_backward: the same of the collected.
     """
 
     body: Graph

@@ -106,7 +106,7 @@ class Layout:
 
         Args:
             name: given an index below the given extent that is padded and then joined with another one, gives what
-            stands for it in what is returned.
+                stands for it in what is returned.
         """
         shapes: list[tuple[Dim, ...]] = [tuple(shape)]
         for step in self.steps:

@@ -223,7 +223,7 @@ def rewrite(
 
     Args:
         on: the operators on whose nodes the rules act; none: on any. A graph without such a node is returned as it is,
-        nodes that no output needs included.
+            nodes that no output needs included.
     """
 
     @cache

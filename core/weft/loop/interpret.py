@@ -48,8 +48,7 @@ def interpret(
         arrays: the inputs by name, or in order.
         dims: values of the program's dims; those that are a whole dimension of an input need not be given.
         intrinsics: functions for IntrinsicCalls by name, called with the arguments' values; a function whose attribute
-        `addresses`
-            is true gets an `Address` for each argument that is a Load of one element.
+            `addresses` is true gets an `Address` for each argument that is a Load of one element.
         shuffle_seed: run the iterations of parallel, block and thread loops in a random order, which exposes races.
         in_place: let the pairs of `program.aliases` share memory.
 
@@ -58,8 +57,7 @@ def interpret(
 
     Raises:
         LoopError: an access outside its buffer (with the statement marked), a division by zero, inputs that do not fit,
-        an unknown
-            intrinsic, or a barrier that only some threads reach.
+            an unknown intrinsic, or a barrier that only some threads reach.
     """
     return _Run(program, arrays, dims or {}, intrinsics or {}, shuffle_seed, in_place).outputs()
 

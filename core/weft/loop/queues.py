@@ -24,10 +24,9 @@ class Queue:
     Args:
         name: an identifier; the instruction `await_NAME` waits.
         by: what the wait is told. "all": nothing, everything begun has ended after it, a fence. "count": how many may
-        not have ended yet, the youngest.
-            "token": the place where the begin, as its last argument, has stored a number of its own, its token: that
-            instruction, and so those before it, have ended. A place where 0 stands and one whose instruction has ended
-            already are not waited for.
+            not have ended yet, the youngest. "token": the place where the begin, as its last argument, has stored a
+            number of its own, its token: that instruction, and so those before it, have ended. A place where 0 stands
+            and one whose instruction has ended already are not waited for.
     """
 
     name: str

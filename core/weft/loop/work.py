@@ -57,8 +57,7 @@ class Work:
 
     Attributes:
         flop: additions, subtractions, multiplications, divisions, minima and maxima of floats; a function that the
-        target lacks counts as
-            what it expands to. Taps of a window that lie in the padding do not count.
+            target lacks counts as what it expands to. Taps of a window that lie in the padding do not count.
         bytes: of each input and output, by position, what is read or written, each element once.
     """
 

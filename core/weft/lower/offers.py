@@ -38,7 +38,7 @@ def offer_by_rules(
         claims: composites that it computes itself (`Capabilities.claims`).
         cost: seconds, of the Take.
         layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the
-        rules in each of the ways offered.
+            rules in each of the ways offered.
     """
     warn_of_names(claims, layouts)
     kind = type(node.op)

@@ -25,10 +25,9 @@ class LayoutOffer:
         inputs: one layout per operand (None: row-major, and absent operands; ANY: as it comes).
         outputs: one layout per output.
         cost: seconds that the node takes longer this way than row-major, which is possible at 0 unless one of the
-        offers
-            says `only`; below 0 where it is faster. Conversions are weighed against it.
+            offers says `only`; below 0 where it is faster. Conversions are weighed against it.
         only: the target cannot compute the node row-major everywhere: it gets one of its offers, whatever conversions
-        cost.
+            cost.
     """
 
     inputs: tuple[Layout | None, ...]
@@ -106,14 +105,12 @@ class Capabilities:
         max_group: most nodes in a group.
         precision: the narrower float to which constant weights of contractions are rounded; None: as they are.
         dots: dot products that schedules know to use, the best first: products and convolutions of integers are put in
-        terms of them, and with
-            `precision` those of floats, whose activations are rounded, too. They are a MatMul or Conv of the dot
-            product's dtypes, with constant weights, zero points outside of the sum, and a sum filled up with zeros to
-            whole dot products, two at least. With `panel` and `channel_block` operands are packed for it; without they
-            are row-major.
+            terms of them, and with `precision` those of floats, whose activations are rounded, too. They are a MatMul
+            or Conv of the dot product's dtypes, with constant weights, zero points outside of the sum, and a sum filled
+            up with zeros to whole dot products, two at least. With `panel` and `channel_block` operands are packed for
+            it; without they are row-major.
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its
-        channels stand together by
-            `channel_block`, each alone if that is None.
+            channels stand together by `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
         bytes_per_flop: bytes that are stored in another layout in the time of one FLOP
             (`Machine.bytes_per_flop`).

@@ -41,7 +41,7 @@ def fold_constants(graph: Graph, limit: int = LIMIT, early: bool = False, budget
         limit: bytes of a result that need no justification by the size of the inputs.
         early: operators stay whose operands later passes read (`Operator.folds_late`).
         budget: what may still be made and done, from which this takes; None: what a compilation of this graph alone
-        may.
+            may.
     """
 
     budget = budget or Budget.of(graph)

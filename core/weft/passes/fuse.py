@@ -563,7 +563,7 @@ class GroupFormula:
         length: its parts.
         functions: elementwise operators that are not cheap.
         places: member → how often its element stands in the formula, and the parts of the longest index at which it
-        does.
+            does.
     """
 
     length: int = 0

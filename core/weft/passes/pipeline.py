@@ -37,11 +37,9 @@ class GraphPass:
             (`Choices.of_pass`: the pass's name precedes those that an earlier pass has made).
         after: the pass that it follows directly; "", without `before`, puts it first.
         before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the
-        given
-            order is kept.
+            given order is kept.
         shared: it needs no target but what targets claim (`Capabilities.claims`). A model for several targets goes
-        through
-            such passes as a whole, before nodes are placed.
+            through such passes as a whole, before nodes are placed.
         when: whether it may change anything for a target of these capabilities.
         invariant: what holds afterwards, for people.
 
@@ -185,8 +183,7 @@ def run_passes(
         check: verify the graph after every pass; after those of `extra` that changed it, it always is.
         only: names of the passes to run; None: all.
         budget: what constant folding may still make and do, from which its stages take; None: what a compilation of
-        this
-            graph alone may.
+            this graph alone may.
         choices: gets those that passes make; its recorded ones are followed.
 
     Raises:

@@ -115,7 +115,7 @@ def inline_formulas(s: Schedule, parts: Parts, once: bool) -> None:
 
     Args:
         once: scaled queries, and the reciprocals of the rows' sums, stay blocks of their own as well: what is read more
-        often than computed.
+            often than computed.
     """
     outputs = {b.name for b in s.program.outputs}
     total = access.target(s.block(parts.total)).buffer

@@ -62,15 +62,14 @@ class Operand:
         name: a placeholder's of the meaning; of the last operand, the result, any.
         scope: the memory it lies in, or several of which it lies in one; None: any.
         align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are
-        multiples of: a power of two. The
-            buffer asks for it from then on (`Buffer.align`), as far as its memory gives it (`Machine.alignment`).
+            multiples of: a power of two. The buffer asks for it from then on (`Buffer.align`), as far as its memory
+            gives it (`Machine.alignment`).
         strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a
-        formula. By default row-major
-            without gaps. Of dimensions of extent 1 nothing is asked.
+            formula. By default row-major without gaps. Of dimensions of extent 1 nothing is asked.
         number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in
-        the place of a view. bits: significant bits that the instruction takes of floats, the leading one among them,
-        where that is fewer than they have; None: all. It
-            rounds others, which the meaning does not.
+            the place of a view.
+        bits: significant bits that the instruction takes of floats, the leading one among them, where that is fewer
+            than they have; None: all. It rounds others, which the meaning does not.
     """
 
     name: str
@@ -186,23 +185,23 @@ class Intrinsic:
     Args:
         name: what `tensorize` and traces call it.
         meaning: a `compute` over placeholders; every index is a sum of axes times constants. The start of a reduction
-        is its reducer's. Shapes are
-            constants, or variables (`weft.var`) where the instruction takes its length as an operand: each is the
-            extent of an axis, too.
+            is its reducer's. Shapes are constants, or variables (`weft.var`) where the instruction takes its length as
+            an operand: each is the extent of an axis, too.
         operands: in the order in which code gets them: one per placeholder, by its name, then the result.
         compute: the whole.
         reset: stores the start of the reduction.
         update: adds the reduction to what the result holds.
         requires: words that `Machine.features` must have.
         instructions: what instructions in the code mean, where they are not a `Call`: name → function, as `interpret`
-        takes them. limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`). A length is a
-        multiple of 8 if a limit says `eq(n % 8, 0)`. The
-            least lengths, 1 or those multiples, are allowed.
+            takes them.
+        limits: conditions that the lengths meet, as `m * n <= 1024` (`weft.expr.nodes.le`). A length is a multiple of 8
+            if a limit says `eq(n % 8, 0)`. The least lengths, 1 or those multiples, are allowed.
         dynamic: lengths that the instruction takes from a register, so that they may be formulas which only a run
-        knows. Others are constants in the code. warps: of an instruction that works in fragments: how many warps hold
-        these together and execute it. queue: of an instruction that a chip begins and does not wait for, such as a
-        copy: its code is one `Call`, named NAME, for `compute` alone. Before
-            code is made it becomes `begin_NAME` and waits of the queue (`weft.loop.queues`).
+            knows. Others are constants in the code.
+        warps: of an instruction that works in fragments: how many warps hold these together and execute it.
+        queue: of an instruction that a chip begins and does not wait for, such as a copy: its code is one `Call`, named
+            NAME, for `compute` alone. Before code is made it becomes `begin_NAME` and waits of the queue
+            (`weft.loop.queues`).
 
     Raises:
         ScheduleError: the declaration contradicts itself.
@@ -643,7 +642,7 @@ def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Any]:
 
     Raises:
         ScheduleError: two intrinsics call one instruction and mean different things by it, or allow it different
-        lengths.
+            lengths.
     """
     found: dict[str, Any] = {}
     texts: dict[str, tuple[Intrinsic, str]] = {}

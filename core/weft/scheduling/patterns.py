@@ -46,8 +46,7 @@ def inline_producers(s: Schedule, among: list[str] | None = None, keep_shared: b
 
     Args:
         keep_shared: not where consumers read each element often and its formula costs more than reading it (tables of
-        places, blends of neighbours),
-            nor where they would become too long to compile.
+            places, blends of neighbours), nor where they would become too long to compile.
     """
     outputs = {b.name for b in s.program.outputs}
     for name in reversed(
@@ -98,7 +97,7 @@ def split_blocks(s: Schedule, name: str, partial: bool = False) -> list[str]:
 
     Returns:
         Loops over blocks of a group, the last of which is not whole: the next group begins inside of it, which makes
-        neither loop fit for threads.
+            neither loop fit for threads.
     """
     ends: list[str] = []
     for inside in (False, True):  # blocks within groups show once groups are loops of their own

@@ -26,8 +26,7 @@ class Offer:
         cost: its estimate in seconds (`weft.scheduling.costs` helps to make one).
         note: for people.
         candidate: a schedule of the Program that the rule has begun, or finished, to find that out; `apply` continues
-        it
-            (`Schedule.resume`).
+            it (`Schedule.resume`).
     """
 
     cost: float

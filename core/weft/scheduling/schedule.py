@@ -191,8 +191,8 @@ class Schedule:
 
         Returns:
             Whether it did. It does not, and is as it was, where it has steps of its own, or where those steps might
-            have been others: with overrides, which the candidate knew nothing of, and where every step is to be
-            verified.
+                have
+            been others: with overrides, which the candidate knew nothing of, and where every step is to be verified.
         """
         fresh = self.program is self._start and not self.trace.steps
         same = candidate._start is self._start and candidate.machine == self.machine

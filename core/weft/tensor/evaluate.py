@@ -33,7 +33,7 @@ def evaluate(
 
     Raises:
         TensorError: a placeholder without data or with data of another dtype or shape; an element read outside its
-        tensor.
+            tensor.
     """
     run = _Evaluation(dict(arrays), dict(dims or {}))
     if isinstance(tensors, Tensor):

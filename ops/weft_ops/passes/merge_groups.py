@@ -66,7 +66,7 @@ def choose_groups(
         before, after: elements of its input and its output.
         rows: how many times as long as on blocks it runs on rows of single channels.
         in_rows, out_rows: its input lies in rows already, as the model's inputs do, and its output is wanted in rows;
-        blocks are converted else.
+            blocks are converted else.
     """
 
     def padded(n: int) -> float:

@@ -23,39 +23,48 @@ class Dialect:
     Args:
         name: what errors call it.
         types: dtype's name → the language's name. Floats of less than 32 bits that are absent are words, computed in
-        float32 and rounded after every
-            operation; complex numbers are structures, integers of less than eight bits are int8 or uint8: none of them
-            needs an entry.
+            float32 and rounded after every operation; complex numbers are structures, integers of less than eight bits
+            are int8 or uint8: none of them needs an entry.
         kernel: the head of a kernel, up to its brace: `{name}`, `{parameters}`, and how many threads are in a group:
-        `{threads}`, along x `{group[0]}`. header: lines at the top of every text.
+            `{threads}`, along x `{group[0]}`.
+        header: lines at the top of every text.
         end: the last statement of a kernel.
         buffer: a buffer as a parameter: `{const}` ("const " or nothing), `{type}`, `{name}`, `{index}`. Empty: kernels
-        get tables, see `buffer_entry`. size: a dim as a parameter: `{type}`, `{name}`, `{index}`, which goes on from
-        those of buffers, and `{number}`, which does not. more_parameters: parameters of every kernel behind these.
+            get tables, see `buffer_entry`.
+        size: a dim as a parameter: `{type}`, `{name}`, `{index}`, which goes on from those of buffers, and `{number}`,
+            which does not.
+        more_parameters: parameters of every kernel behind these.
         buffer_entry, size_entry: statements that take a buffer or a dim out of a table, with the same fields;
-        `buffer_entry` beside `buffer`: out of
-            what `buffer` has made of it.
+            `buffer_entry` beside `buffer`: out of what `buffer` has made of it.
         function: what stands before a helper function.
         scopes: memory scope → a declaration inside the kernel, with `{type}`, `{name}`, `{size}` (elements), `{align}`
-        (bytes). "global" is no such scope:
-            a buffer of it is scratch, a parameter behind the outputs.
+            (bytes). "global" is no such scope: a buffer of it is scratch, a parameter behind the outputs.
         shared_scopes: those of `scopes` whose declarations must stand at the top of a kernel, since all its threads see
-        them. stack_bytes: a buffer declared inside the kernel has at most so many bytes, or else it is scratch, where
-        one thread runs all (`serial`). serial: one thread runs the kernel: parallel loops are loops, atomic updates are
-        updates. indices: loop kind ("blockIdx.x", "threadIdx.x" …) → the number of the thread or group.
+            them.
+        stack_bytes: a buffer declared inside the kernel has at most so many bytes, or else it is scratch, where one
+            thread runs all (`serial`).
+        serial: one thread runs the kernel: parallel loops are loops, atomic updates are updates.
+        indices: loop kind ("blockIdx.x", "threadIdx.x" …) → the number of the thread or group.
         units: loop kind ("unit.array" …) → the head of a loop whose iterations run at once on the units of that level:
-        `{type}`, `{name}`, `{extent}`. barrier: the statement at which the threads of a group meet.
+            `{type}`, `{name}`, `{extent}`.
+        barrier: the statement at which the threads of a group meet.
         atomics: "add float32" → statement with `{buffer}`, `{index}`, `{value}`, and `{space}`, the buffer's address
-        space. functions: name of `weft.expr.functions` → formula with `{0}`, `{1}` …; `{f}` is "f" for float32. Floats
-        only; what integers need is written out. intrinsics: name of an IntrinsicCall → formula or statement with `{0}`
-        … (a value) and `{0:address}` (the address of a Load). suffixes: dtype's name → what follows a literal of it
-        that does not fit into 32 bits; of floats each, those of less than 32 bits as float32. infinity, nan: of
-        float32; converted elsewhere. bitcast: `{to}` (a type), `{value}`: its bits as another type; empty: memcpy.
+            space.
+        functions: name of `weft.expr.functions` → formula with `{0}`, `{1}` …; `{f}` is "f" for float32. Floats only;
+            what integers need is written out.
+        intrinsics: name of an IntrinsicCall → formula or statement with `{0}` … (a value) and `{0:address}` (the
+            address of a Load).
+        suffixes: dtype's name → what follows a literal of it that does not fit into 32 bits; of floats each, those of
+            less than 32 bits as float32.
+        infinity, nan: of float32; converted elsewhere.
+        bitcast: `{to}` (a type), `{value}`: its bits as another type; empty: memcpy.
         widen, narrow: a float of less than 32 bits → formula of `{0}` that makes it a float32, or it of a float32;
-        default: integer arithmetic on its bits. vectors: "float32x4" → the language's vector type, where whole vectors
-        can be moved at once. vector_copy: statement that moves one: `{type}`, `{to}`, `{to_space}`, `{source}`,
-        `{source_space}` (addresses and their address spaces). lanes: declaration of the lanes of a vector: `{type}`,
-        `{name}`, `{size}`; aligned as `vector_copy` wants it. unroll: a line in front of loops over lanes.
+            default: integer arithmetic on its bits.
+        vectors: "float32x4" → the language's vector type, where whole vectors can be moved at once.
+        vector_copy: statement that moves one: `{type}`, `{to}`, `{to_space}`, `{source}`, `{source_space}` (addresses
+            and their address spaces).
+        lanes: declaration of the lanes of a vector: `{type}`, `{name}`, `{size}`; aligned as `vector_copy` wants it.
+        unroll: a line in front of loops over lanes.
         spaces: scope → the address space in a pointer's type.
         extension: what kernels that call certain intrinsics have beside.
         reserved: more names that no variable may have; those in the table's entries are `words`.

@@ -391,7 +391,8 @@ class Arithmetic:
         Args:
             nonnegative: neither operand is negative (so that rounding down and towards zero agree).
             safe: the divisor is neither 0 nor -1. Else a divisor that would trap is replaced: both sides of a select
-            are computed. by: the divisor's value, if it is a constant.
+                are computed.
+            by: the divisor's value, if it is a constant.
         """
         d, t = a.dtype, self.value_type(a.dtype)
         remainder = symbol in ("%", "truncmod")

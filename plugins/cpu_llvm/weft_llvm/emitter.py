@@ -153,9 +153,8 @@ class Emitter(Arithmetic):
     Args:
         isa: what the target can do.
         intrinsics: name → function(emitter, call) that emits an IntrinsicCall and returns its Value, or None if it has
-        none. Whatever is called
-            "llvm.…" is that intrinsic of LLVM's, on the arguments' values: which processor has it is for
-            `Intrinsic.requires` to say.
+            none. Whatever is called "llvm.…" is that intrinsic of LLVM's, on the arguments' values: which processor has
+            it is for `Intrinsic.requires` to say.
     """
 
     def __init__(

@@ -78,10 +78,11 @@ class Description:
         layout: LLVM's text of how memory is laid out.
         has: what it emits, of the names of `Isa.has` but for dot products.
         needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked,
-        x86-64 and AArch64. elf: whether its objects are what the linker reads.
+            x86-64 and AArch64.
+        elf: whether its objects are what the linker reads.
         name, features: what LLVM is told to compile for: the processor's name and what was asked; for a processor whose
-        model of scheduling
-            is incomplete, on which LLVM ends the process, "generic" and all extensions of the processor.
+            model of scheduling is incomplete, on which LLVM ends the process, "generic" and all extensions of the
+            processor.
     """
 
     layout: str

@@ -124,7 +124,7 @@ def link(objects: Mapping[str, bytes]) -> Image:
 
     Raises:
         CodegenError: for undefined or doubly defined symbols, absolute relocations, writable data, or files that are no
-        such objects.
+            such objects.
     """
     parsed = [_parse(name, data) for name, data in objects.items()]
     if len({o.machine for o in parsed}) > 1:

@@ -99,7 +99,7 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
 
     Raises:
         TargetError: LLVM does not know the triple, the CPU or a feature, cannot compile for them, or an extension is
-        named that no machine can be asked for.
+            named that no machine can be asked for.
     """
     from weft_llvm import toolchain
     from weft_llvm.features import describe

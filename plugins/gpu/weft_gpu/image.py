@@ -165,7 +165,7 @@ def unpack(image: bytes, entries: Mapping[str, int], tensors: bool = False) -> d
 
     Raises:
         ExecutionError: the section is not what `pack` makes, or has tensors for a device that knows none; names the
-        kernel.
+            kernel.
     """
     found = {}
     for name, at in entries.items():

@@ -23,7 +23,7 @@ def grid_of(launch: Launch, dims: Sequence[int], limits: Grid, kernel: str) -> t
 
     Raises:
         ExecutionError: the grid or its groups are larger than the device allows, or the grid asks for a dim that the
-        kernel does not have.
+            kernel does not have.
     """
     env = {f"d{k}": int(n) for k, n in enumerate(dims)}
     try:

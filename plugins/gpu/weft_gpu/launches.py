@@ -44,10 +44,10 @@ class Part:
 
     Args:
         program: what the launch does, complete in itself, with indices of 32 bits where they suffice: its inputs are
-        the buffers that it only reads, scratch
-            included.
+            the buffers that it only reads, scratch included.
         grid: groups along x, y and z, formulas over the kernel's dims; 0 where conditions on them keep the launch from
-        doing anything. group: threads of a group along x, y and z.
+            doing anything.
+        group: threads of a group along x, y and z.
         buffers: which of the kernel's buffers (inputs, outputs, scratch) the program's are, inputs before outputs.
         dims: which of the kernel's dims the program's are.
     """
@@ -74,8 +74,7 @@ def cut(program: Program) -> Launches:
     Raises:
         LoopError: loops over groups stand in a loop of another kind.
         CodegenError: a size is not known before the kernel starts, groups or threads would each need a global buffer of
-        their own, or threads are
-            not joined to one nest for each group.
+            their own, or threads are not joined to one nest for each group.
     """
     map_groups(program, lambda group: _joined(program, group))
     scratch = _scratch(program)

@@ -42,12 +42,14 @@ def grid_machine(
         cores: units that run groups (multiprocessors, compute units).
         shared: bytes of shared memory that one group may have.
         threads, threads_per_axis, groups_per_axis, warp, registers, resident: as `weft.machine.Grid` has them;
-        core_shared is its `shared`. vector_bits: what one thread loads or stores at once.
+            core_shared is its `shared`.
+        vector_bits: what one thread loads or stores at once.
         caches: bytes of the first, second and third; by default the first is as large as `shared`, the second 4 MiB,
-        and so is the third. flops_per_cycle: dtype's name → multiplications plus additions that one core starts per
-        cycle. features: the target's words for what it can do; "shuffle": threads of a warp hand each other values;
-        "cp.async": they copy from global to shared
-            memory without waiting for it; "tma": the machine copies boxes of tensors there by itself.
+            and so is the third.
+        flops_per_cycle: dtype's name → multiplications plus additions that one core starts per cycle.
+        features: the target's words for what it can do; "shuffle": threads of a warp hand each other values;
+            "cp.async": they copy from global to shared memory without waiting for it; "tma": the machine copies boxes
+            of tensors there by itself.
         clock_hz: cycles a second of a core.
         transfer: what copies between the device's memory and the host's take; by default nothing.
     """

@@ -110,7 +110,7 @@ def choose(
 
     Args:
         device, platform: a number in the order of `found`, a name, or a part of one, however written; None: the first
-        there is.
+            there is.
 
     Raises:
         WeftError: of type `error`: there is no such device, or there are several.

@@ -59,8 +59,8 @@ class Made:
     Attributes:
         runs: the sizes of its symbols, for each run.
         ulps: the largest error in units in the last place of the greatest element; data are small integers, of which
-        sums of products are exact. work: multiply-adds, or elements of a result; 0 where they are within the budget by
-        construction.
+            sums of products are exact.
+        work: multiply-adds, or elements of a result; 0 where they are within the budget by construction.
     """
 
     name: str

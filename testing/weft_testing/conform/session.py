@@ -40,12 +40,12 @@ def run(
         baseline: an earlier report's `as_data`: what passed then and is declined or skipped now is a failure.
         traceback: messages of failures end with where the error was raised.
         budget: multiply-adds of a case that is made for the target's intrinsics and memories, 1 or more; one tile may
-        have more. None: `made.BUDGET`.
+            have more. None: `made.BUDGET`.
 
     Raises:
         PluginError: pytest is not installed.
         InputError: no such level, a budget below 1, a keyword that is no expression, or a baseline that is none of this
-        target.
+            target.
     """
     try:
         import pytest

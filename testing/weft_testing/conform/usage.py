@@ -68,7 +68,7 @@ class Products:
 
     Attributes:
         without: kernel with its shapes and its rule → launches in which no intrinsic multiplies, of a target that has
-        such.
+            such.
     """
 
     launches: int = 0
@@ -182,8 +182,8 @@ def count(
         intrinsics: the target's, by name.
         dims: sizes of the program's dims; where one is missing, the intrinsics count as used, and no multiply-adds.
         lowered: the program after the loop passes, which may have put instructions of an intrinsic in the place of
-        plain loops. The multiply-adds that
-            loops then lack are that intrinsic's, of several theirs by how often their instructions are executed.
+            plain loops. The multiply-adds that loops then lack are that intrinsic's, of several theirs by how often
+            their instructions are executed.
     """
     later = {} if lowered is None else {i.name: i for i in called(lowered, intrinsics.values())}
     plain, found = 0.0, dict.fromkeys((*_named(program), *later), 0.0)

@@ -41,8 +41,7 @@ class Difference:
     Attributes:
         elements: how many there are; `wrong`: of them, how many are further off than they may be.
         absolute, ulp: the largest of all elements; ulp in units in the last place of the element that is expected, or,
-        where that is 0, of the
-            greatest one. Infinite where one is NaN, or infinite, and the other is not.
+            where that is 0, of the greatest one. Infinite where one is NaN, or infinite, and the other is not.
         relative: the largest absolute one as a share of the greatest element that is expected.
         allowed: the largest that `absolute` may be.
         at: of the element that is worst, beside what is allowed of it; None if all are as expected to the last bit.
@@ -79,7 +78,7 @@ def compare(got: Any, want: Any, allowed: Any = 0.0) -> Difference:
     Args:
         got, want: arrays, or sequences of them, or None (an optional that holds nothing).
         allowed: the largest absolute error, of all elements or of each. NaN is right where NaN is expected, an infinity
-        where the same one is.
+            where the same one is.
     """
     if isinstance(got, (list, tuple)) or isinstance(want, (list, tuple)) or got is None or want is None:
         return _compare_others(got, want, allowed)

@@ -24,9 +24,8 @@ class Blame:
 
     Attributes:
         kind: "frontend" (the graph as it was read), "pass" (a graph pass), "kernel" (a kernel on its own inputs),
-        "plan" (all kernels alone are right),
-            "cache" (it gave something else than a compilation now), or "rounding" (every part is right: what rounding
-            does is amplified).
+            "plan" (all kernels alone are right), "cache" (it gave something else than a compilation now), or "rounding"
+            (every part is right: what rounding does is amplified).
         target: whose it is; a frontend is nobody's.
         stage: the graph pass, or the kernel's stage; empty if it was not found out.
         node: the graph's node as text; `operator` its class; `names` what the framework calls what it came from.

@@ -177,7 +177,7 @@ def test_only_public_names_are_imported_and_the_package_is_small() -> None:
                 and not node.module.startswith("weft_darknet")
             ):
                 assert {a.name for a in node.names} <= PUBLIC[node.module], f"{file.name}:{node.lineno}"
-    assert sum(len(file.read_text().splitlines()) for file in files) < 420
+    assert sum(len(file.read_text().splitlines()) for file in files) < 600
 
 
 def test_other_sources_and_options(tmp_path: Path) -> None:

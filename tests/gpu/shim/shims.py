@@ -180,7 +180,8 @@ class Library:
 
         Args:
             buffers: addresses, in the order of the kernel's parameters, those of `tensors` behind them, or by their
-            places in Metal's table. dims: of the kernel.
+                places in Metal's table.
+            dims: of the kernel.
             seed: the order of threads: 0 forwards, 1 backwards, else by chance.
 
         Raises:

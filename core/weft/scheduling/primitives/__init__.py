@@ -89,7 +89,7 @@ def apply_primitive(
 
     Raises:
         ScheduleError: it may not act; or it would change a buffer whose shape or place is written into code that stands
-        for a block.
+            for a block.
     """
     primitive = PRIMITIVES[step]
     extra: dict[str, Any] = {"intrinsics": intrinsics} if primitive in (tensorize, double_buffer) else {}

@@ -22,7 +22,7 @@ def serpentine(program: Program, loop: str, over: str, parts: int = 1) -> tuple[
 
     Args:
         parts: equal parts of `loop`, each of which is reversed by itself, so that it keeps its elements: one for each
-        thread.
+            thread.
     """
     step = "serpentine"
     tree = Tree(program)

@@ -297,7 +297,7 @@ def choose_height(
 
     Args:
         rows: queries of the tile; a register tile's rows divide them unless they are `whole`, all queries that there
-        are.
+            are.
     """
     best: tuple[float, int, Tile] | None = None
     for c in columns:

@@ -33,7 +33,7 @@ def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine)
 
     Args:
         reduce: the loops of the reduction, outermost first. One that is alone is split, so that the tiles that use a
-        panel share its lines.
+            panel share its lines.
 
     Returns:
         The loops of the reduction.

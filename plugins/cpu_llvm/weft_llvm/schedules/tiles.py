@@ -155,9 +155,11 @@ def choose_tile(
         spare: registers that hold something else.
         window: taps that share elements with neighbouring rows.
         taps: the body holds several steps, among which the compiler holds a vector more where vectors come one after
-        another. depth: steps of the reduction; None: the vectors are taken to come from the first cache.
+            another.
+        depth: steps of the reduction; None: the vectors are taken to come from the first cache.
         most_parts: into how many parts the rows may be cut, so that no last tile is too low to keep the multipliers
-        busy. apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
+            busy.
+        apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
     best: tuple[float, int, int, Tile] | None = None
     columns = list(columns)

@@ -41,7 +41,7 @@ class NodeArg:
     Attributes:
         type: "tensor(float)", "seq(tensor(int64))", "optional(…)"; empty if the model does not say.
         shape: a number, a name, or None if the model says neither, for each dimension; of sequences and what has no
-        shape an empty list.
+            shape an empty list.
     """
 
     name: str

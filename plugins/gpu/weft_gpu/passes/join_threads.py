@@ -80,8 +80,7 @@ def join_threads(program: Program) -> Program:
 
     Raises:
         LoopError: a condition, an extent or a Let around phases depends on what threads write; a barrier stands in a
-        phase of some of the threads; or not
-            all threads would come to a shuffle.
+            phase of some of the threads; or not all threads would come to a shuffle.
     """
     if not has_threads(program.body):
         return program

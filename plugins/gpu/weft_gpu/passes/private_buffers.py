@@ -371,7 +371,8 @@ def bit_between(mine: Any, others: Any, active: Any) -> int | None:
 
     Args:
         mine, others: by the thread's number, in the last axis: what tells apart the elements that it uses, and those
-        that it has. active: which threads use any.
+            that it has.
+        active: which threads use any.
     """
     numbers = np.flatnonzero(active)
     for bit in (0, *(1 << k for k in range(len(active).bit_length()))):

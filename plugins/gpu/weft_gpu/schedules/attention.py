@@ -116,7 +116,7 @@ class Plan:
 
         Raises:
             ScheduleError: there are fewer than `least`: an attention so small that the block does not go through what
-            the tiles are cut from.
+                the tiles are cut from.
         """
         loops = self.s.loops(name)
         found = loops[loops.index(self.step if self.step in loops else self.group) + 1 :]
