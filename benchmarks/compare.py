@@ -1,7 +1,7 @@
 """Weft beside every peer that is installed, on the architectures of models.py, in one run.
 
     python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N] [--json
-    FILE]
+        FILE]
 
 Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within
 one run say anything: absolute times differ from machine to machine and from hour to hour.

@@ -6,7 +6,8 @@ the parent over a pipe, exposes all of them to the same moods of the machine. On
     python -m benchmarks.engine_process ENGINE MODEL.onnx THREADS OUT.npz        → {"version": …, "open": s, "first": s}
     {"do": "turn", "calls": n, "seconds": s}                                     → {"times": [s, …]}
     {"do": "memory"}                                                             → {"peak": bytes, "base": bytes before
-    opening, "children": bytes} {"do": "end"}
+        opening, "children": bytes}
+    {"do": "end"}
 """
 
 from __future__ import annotations

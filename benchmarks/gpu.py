@@ -1,7 +1,7 @@
 """Weft on an NVIDIA GPU beside torch.compile and the vendor's libraries, whole models and matrix products, in one run.
 
     python -m benchmarks.gpu [--models resnet18:1,…] [--precisions fp32,tf32,fp16] [--products 512,…] [--dtypes
-    fp16,bf16] [--seconds S] [--json FILE]
+        fp16,bf16] [--seconds S] [--json FILE]
 
 A model is written name:batch. Everything is in the GPU's memory: tensors of torch go in and come out where they lie.
 Engines take turns, one call each, and wait for the GPU after it; figures are medians of wall times. torch: as it is

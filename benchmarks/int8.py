@@ -2,7 +2,7 @@
 processor has.
 
     python -m benchmarks.int8 [--products 128x768x3072,…] [--convolutions 64x56x56x64x3,…] [--models resnet18,…]
-    [--threads N] [--seconds S] [--json FILE]
+        [--threads N] [--seconds S] [--json FILE]
 
 A product is uint8 x [M, K] · int8 w [K, N] with a zero point of 128, in int32; a convolution is channels x height x
 width x outputs x taps, uint8 to uint8 with a scale per output channel, beside float32 with a bias and a ReLU by

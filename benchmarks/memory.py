@@ -4,8 +4,9 @@
 
 compile  peak of the compiling process and its workers together, without caches: at most 300 MB + 2.5 × the weights
 run      peak of a process that opens the archive and runs it: at most that of one that opens and runs the model in ONNX
-Runtime + 20 MB arena    bytes planned for intermediate results and the kernels' scratch: at most 5 % over the most that
-are alive at once
+         Runtime + 20 MB
+arena    bytes planned for intermediate results and the kernels' scratch: at most 5 % over the most that are alive at
+         once
 
 Processes are sampled every 20 ms from outside: proportional shares (PSS), so that what several processes map counts
 once. A peak between two samples is missed; the peaks of single processes that the system keeps are exact, and the

@@ -4,11 +4,12 @@ They are (all of batch 1, pictures of 224 × 224):
 
     efficientnet_b0   squeeze-excite and swish, depthwise 5×5 (Tan and Le, 2019)
     resnext_deeplab   grouped and dilated convolutions, an atrous pyramid, bilinear upsampling (Xie et al., 2017; Chen
-    et al., 2017) convnext_tiny     depthwise 7×7, layer norm and GELU over channels-last (Liu et al., 2022)
+                      et al., 2017)
+    convnext_tiny     depthwise 7×7, layer norm and GELU over channels-last (Liu et al., 2022)
     swin_tiny         attention in shifted windows with a relative position bias (Liu et al., 2021)
     whisper_encoder   1,500 positions behind a convolutional stem; six layers, 512 wide (Radford et al., 2022)
     llama_prefill     RMS norm, rotary positions, SwiGLU, grouped queries (Touvron et al., 2023); four layers, 512 wide,
-    128 tokens
+                      128 tokens
 """
 
 from __future__ import annotations

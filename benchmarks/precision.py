@@ -1,7 +1,7 @@
 """What -precision=fp16 (or bf16) costs in accuracy and gains in time: products of few rows, and whole models.
 
     python -m benchmarks.precision [--precision fp16|bf16] [--products 1x4096x4096,…] [--models …] [--threads N]
-    [--seconds S] [--json FILE]
+        [--seconds S] [--json FILE]
 
 A product is x [M, K] · w [K, N] with w constant. Both versions run in turns, S seconds each product or model; times are
 medians. The error is the largest difference over the largest magnitude of the framework's answer (ONNX Runtime's for

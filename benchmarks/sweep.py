@@ -1,7 +1,7 @@
 """Random convolutions and matrix products, one operator to a model: Weft beside the better peer, shape by shape.
 
     python -m benchmarks.sweep [--count 200] [--seed N] [--threads 1,2] [--kinds matmul,conv] [--only TEXT] [--json
-    FILE]
+        FILE]
 
 A table of shapes would do well on the shapes of the table. These are drawn at random, the same ones for the same seed:
 seeds below 1000 are for development, from 1000 on for acceptance, drawn after the cost model was last changed. Every

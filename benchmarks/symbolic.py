@@ -1,7 +1,7 @@
 """One executable for any batch and length, beside those compiled for one size.
 
     python -m benchmarks.symbolic [--models bert_base_s128,gpt2_s128] [--lengths 1,…,512] [--at 1x128,4x64] [--repeat N]
-    [--json FILE]
+        [--json FILE]
 
 PyTorch exports each model with batch and length open. It is compiled once as it is, and once for every size of --at;
 the two take turns in one process, and their median times are compared: at most 10 % more. At every length, with a batch

@@ -2,7 +2,7 @@
 processor.
 
     python -m benchmarks.threads [--models …] [--only join,kernels,callers] [--threads N] [--callers N] [--seconds S]
-    [--json FILE]
+        [--json FILE]
 
 join     a parallel loop of N empty tasks: microseconds of the caller, its workers awake, and asleep before
 kernels  seconds on one thread ÷ (seconds on N × N), of every kernel at its fastest, runs of both taking turns; the

@@ -3,8 +3,8 @@ it is installed.
 
     pytestmark = pytest.mark.needs("opencl")          every test of a module
     @pytest.mark.needs("qemu")                        one test, or one case: pytest.param(...,
-    marks=pytest.mark.needs("qemu")) require("onnxruntime")                            in a fixture or a test, from
-    there on
+                                                      marks=pytest.mark.needs("qemu"))
+    require("onnxruntime")                            in a fixture or a test, from there on
 
 A test whose need is not met is skipped; where CI or WEFT_REQUIRE_ALL is set it fails, unless the thing is optional
 there too.

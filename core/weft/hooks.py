@@ -125,7 +125,7 @@ class Specifications:
         @hookimpl
         def frontends():
             return [Frontend("darknet", (".cfg",), sniff=lambda head: b"[net]" in head, accepts=lambda o: False,
-            load=load)]
+                load=load)]
         """
 
     @hookspec
@@ -135,8 +135,8 @@ class Specifications:
 
         @hookimpl
         def converters(frontend):
-            return [Converter("onnx", "com.acme", "Gate", lambda c: c(Gate(), c.value(0)))] if frontend == "onnx" else
-            []
+            gate = Converter("onnx", "com.acme", "Gate", lambda c: c(Gate(), c.value(0)))
+            return [gate] if frontend == "onnx" else []
         """
 
     @hookspec
@@ -232,7 +232,7 @@ class Specifications:
         @hookimpl
         def offload(graph, target):
             return [Take((n,), 1e-6) if type(n.op).__name__ == "MatMul" else Refuse(n, "operator", "only products") for
-            n in graph.nodes]
+                n in graph.nodes]
         """
 
     @hookspec

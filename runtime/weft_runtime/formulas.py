@@ -4,10 +4,10 @@ checked.
 Text:
 
     formula := integer | true | false | name | a.dotted.name | `any name` | formula op formula | -formula | not formula
-    | (formula)
+        | (formula)
              | min(…) | max(…) | truncdiv(a, b) | truncmod(a, b) | select(c, a, b) | int64(formula)
     op      := + - * // % < <= > >= == != and or          as Python has them; // and % round down, truncdiv and truncmod
-    towards zero
+                                                          towards zero
 
 Postfix code is text, too: words with one space between them, `OPERATORS` and
 

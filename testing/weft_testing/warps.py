@@ -5,8 +5,9 @@ intrinsics. Those that copy do it at once; else a product of other matrices is w
 with another matrix shows what was loaded. Every warp has data of its own.
 
     for y in 2 threadIdx.y { for x in 32 threadIdx.x { at_a[…] = given_a[…] … } }        all threads bring what is in
-    shared memory for y in 2 threadIdx.y { @load_a(at_a[…], 24, fa[0]) … @mma(fa[0], fb[0], fc[0]) @store(fc[0],
-    at_c[…], 20) } for y in 2 threadIdx.y { for x in 32 threadIdx.x { result[…] = at_c[…] } }
+        shared memory
+    for y in 2 threadIdx.y { @load_a(at_a[…], 24, fa[0]) … @mma(fa[0], fb[0], fc[0]) @store(fc[0], at_c[…], 20) }
+    for y in 2 threadIdx.y { for x in 32 threadIdx.x { result[…] = at_c[…] } }
 """
 
 from __future__ import annotations

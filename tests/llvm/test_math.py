@@ -1,7 +1,7 @@
 """The functions as compiled code against float64: every float32 under --full, a dense sample otherwise.
 
 python tests/llvm/test_math.py [name ...]     prints the table of docs/math.md: the largest error over all 2**32
-arguments
+                                              arguments
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What a native segment does, neutral of any chip: bind symbols, check, size the arena, call kernels, allocate outputs.
 
     SegmentSpec := name, inputs: Tensor*, outputs: Tensor*, constants: int, symbols: Symbol*, buffers: BufferRef*,
-    arena_bytes, items: Item* Symbol      := name, InputDim(input, axis) | Data(buffer, dtype, index)
+        arena_bytes, items: Item*
+    Symbol      := name, InputDim(input, axis) | Data(buffer, dtype, index)
     BufferRef   := Input(i) | Output(i) | Constant(k) | Arena(offset, bytes)
     Item        := KernelCall(kernel, buffers, dims, when) | BindSymbol(name, value) | BindData(symbol) | Check(cond,
-    code, args)
+                code, args)
                  | AllocateOutput(index, shape) | ReserveArena(bytes) | Stamp(buffer, index)
 
 Order of a run:

@@ -7,8 +7,7 @@ and `CallKernel` may end the run before. An operand is a value or a constant: an
 pointer.
 
     Compute(result, op, operands)       op is one of OPERATIONS; nothing is undefined: sums wrap, divisors are never 0,
-    nor -1 of the least number,
-                                        and lengths of shifts are 0 … 63
+                                        nor -1 of the least number, and lengths of shifts are 0 … 63
     Checked(result, beyond, op, a, b)   add, sub or mul, and whether the exact result leaves 64 bits
     LoadField(result, base, structure, field)        of a structure of `weft_runtime.abi`
     TypeWord(result, tensor)            ndim | code << 32 | bits << 40 | lanes << 48 of a DLTensor
@@ -17,11 +16,12 @@ pointer.
     Advance(result, base, bytes)        a pointer so many bytes further
     If(cond, then, orelse)
     Require(cond, code, args)           where it does not hold, `code` and `args` go to the context and the run returns
-    `code` AllocateArena(result, bytes)        ctx->allocate_arena: a pointer, null if there is no memory
+                                        `code`
+    AllocateArena(result, bytes)        ctx->allocate_arena: a pointer, null if there is no memory
     AllocateStorage(result, output, rank)            ctx->allocate_output, the sizes in DIMS: 0 is success
     CallKernel(kernel, item)            kernel(CTX, BUFFERS, DIMS): what is not 0 is the run's result; unless the
-    context has an error code by then, it gets
-                                        ErrorCode.KERNEL, `item` and what the kernel returned
+                                        context has an error code by then, it gets ErrorCode.KERNEL,
+                                        `item` and what the kernel returned
     Ticks(result)                       the processor's clock
 """
 

@@ -1,8 +1,8 @@
 """Text to formulas: the inverse of `printer`. `tokenize` and `ExprParser` are also the lower half of the loop-IR and
 graph parsers.
 
-or > and > not > comparison (no chains) > | > ^ > & > << >> > + - > * / // % > literals, names, calls, A[i, j;
-predicate], @intrinsic(x) -> dtype
+    or > and > not > comparison (no chains) > | > ^ > & > << >> > + - > * / // % > literals, names, calls, A[i, j;
+        predicate], @intrinsic(x) -> dtype
 """
 
 from __future__ import annotations

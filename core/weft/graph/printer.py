@@ -1,8 +1,9 @@
 """Graphs as text; `parser` reads it back.
 
-graph   := "graph" name "(" (value ":" type),* ")" "symbols" "(" (symbol "=" value "[" index "]"),* ")" "{" line* return
-"}" line    := value ":" type "=" "const" (number)?                                   one-element constants show their
-value
+graph   := "graph" name "(" (value ":" type),* ")" "symbols" "(" (symbol "=" value "[" index "]"),* ")" "{" line*
+        return "}"
+line    := value ":" type "=" "const" (number)?                                   one-element constants show their
+    value
          | (value ":" type),+ "=" Operator "(" (name "=" attribute),* ")" "(" (value | "_"),* ")" ("# " names)?
 return  := "return" (value ("as" string)?),*
 value   := "%" word | "%" string

@@ -1,7 +1,8 @@
 """Text of programs; the grammar stands in docs/architecture.md, `parser` reads it back.
 
 print_program(program)                                    the whole
-print_stmt(stmt, {"i": "already bound to threadIdx.x"})   with `# <-- note` behind the marked loops, blocks and buffers
+print_stmt(stmt, {"i": "already bound to threadIdx.x"})   with `# <-- note` behind the marked loops, blocks and
+                                                          buffers
 excerpt(program, {"C": "here"})                           only the lines around the marks, for errors
 """
 

@@ -1,10 +1,10 @@
 """Instructions that a chip begins and does not wait for: queues, how they are awaited, and what the interpreter makes
 of them.
 
-@dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
-@begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; what it writes is nothing, and what it reads
-must stay, until
-@await_dma(2)                         so much of the queue "dma" has ended that 2 at most have not
+    @dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
+    @begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; what it writes is nothing, and what it
+                                          reads must stay, until
+    @await_dma(2)                         so much of the queue "dma" has ended that 2 at most have not
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def verify(program: Program) -> None:
 
     - Loop and let variables and dims have a name of their own; so has every block, and every buffer. Iterators of
       blocks side by side may share names. A block's body uses its iterators, dims, lets and loops inside it, not the
-      loops around it: those are bound.
+      loops around it: those are
+      bound.
     - Inputs are never stored to; register buffers are allocated, never parameters.
     - An output that may be the memory of an input has its dtype and shape.
     - A vectorized loop has a constant extent. An iteration of a loop that is parallel, vectorized or bound to groups,

@@ -231,7 +231,7 @@ class Schedule:
                 s.tensorize("i_1", "gemm8x8")
             if not tried:
                 …                       # s is as it was before; tried.error is the ScheduleError, tried.reason says why
-                in a sentence
+                                        in a sentence
 
         A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on, and so does a
         ChoiceError, as whoever recorded the value has to hear of it; the schedule is as it was then, too. Attempts may

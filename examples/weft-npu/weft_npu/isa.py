@@ -15,7 +15,7 @@ A modulo makes a ring of buffers, one of which is filled while another is read. 
     gemm8x8    m×k×n  C, A, B           matrix    C = A·B; m, k, n up to 8
     fuse_gemm8x8_add m×k×n C, A, B      matrix    C += A·B
     vec.NAME   a×b    D, S…             vector    element by element, rows up to ROWS, elements up to VECTOR; see
-    VECTOR_OPS
+                                                  VECTOR_OPS
 
 A is in the memory of activations, B in that of weights, C in the accumulators, all three with elements side by side in
 a row.

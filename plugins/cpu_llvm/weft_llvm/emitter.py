@@ -4,7 +4,7 @@ Text because llvmlite's builder has no bfloat and costs more than it gives. The 
 
     define i32 @kernel(ptr %ctx, ptr %buffers, ptr %dims)            0 is success
     define internal void @kernel.task.K(ptr %ctx, ptr %closure, i64 %index, i64 %thread)     the body of the K-th
-    parallel loop
+        parallel loop
 
 A formula is emitted once per place that dominates its uses (names are unique in a Program, so a formula has one value
 there); one that loads is kept for one statement only. Buffers in register scope are one stack slot per vector, which

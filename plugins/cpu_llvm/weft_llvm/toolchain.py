@@ -216,7 +216,7 @@ class JitKernel:
 
     Args of a call:
         threads: 0 runs parallel loops inline (no pool); more runs every task through a stand-in pool, one after
-        another.
+            another.
     """
 
     def __init__(

@@ -3,9 +3,9 @@
     section := (bytes of the kernel: uint64, kernel)*            entries: a kernel's name → where it begins
     kernel  := "WGRD", version: uint32, bytes of the table: uint32, table (JSON), the launches' code one after another
     table   := [[symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code], …]         or, of launches that
-    copy boxes,
+        copy boxes,
                [symbol, [x, y, z], [x, y, z], [buffer, …], [dim, …], bytes of code, [[buffer, bytes, [extent, …],
-               [stride, …], [size, …]], …]]
+                   [stride, …], [size, …]], …]]
 
 The grid's extents are formulas over the kernel's dims `d0`, `d1` …, as `weft_runtime.formulas` reads them. This module
 is runtime: it imports no compiler.

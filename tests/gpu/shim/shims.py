@@ -2,7 +2,8 @@
 wait for each other (`grid.hpp`), compiled by ziglang's clang.
 
     library = Library("cuda", [text, …])                      many texts make one library, which costs less than one
-    each library.launch(0, buffers, dims, grid=(2, 1, 1), group=(64, 1, 1))
+                                                              each
+    library.launch(0, buffers, dims, grid=(2, 1, 1), group=(64, 1, 1))
     run(kernel, "metal", arrays, dims)                        all launches of a `weft_gpu.image.Kernel`
 
 What a GPU would not say is an error here, with the line of the text: a barrier that not all threads reach, an index

@@ -32,8 +32,9 @@ def relax_masks(program: Program) -> Program:
     A tile's last vector is computed whole then, in plain multiply-adds, and only its result is stored under the mask:
 
         allocate c: float32[16] in register { c[ramp(0, 1, 16); m] = 0 … c[ramp(0, 1, 16); m] = c[ramp(0, 1, 16)] + …
-        y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] } → allocate c: float32[16] in register { c[ramp(0, 1, 16)] = 0 …
-        c[ramp(0, 1, 16)] = c[ramp(0, 1, 16)] + … y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] }
+            y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] }
+        → allocate c: float32[16] in register { c[ramp(0, 1, 16)] = 0 … c[ramp(0, 1, 16)] = c[ramp(0, 1, 16)] + …
+            y[ramp(i, 1, 16); m] = c[ramp(0, 1, 16)] }
 
     Loads keep the masks of their own, so that nothing is read that was not read before. A condition that may change
     while the buffer lives stays.

@@ -33,7 +33,7 @@ def start_empty_reductions(program: Program) -> Program:
 
     for i in n { for k in m { block S(si: n = i, sk: reduce m = k) init { s[si] = 0.0f32 } { … } } }
     → if m == 0 { for i_1 in n { block S_empty(si_1: n = i_1) { s[si_1] = 0.0f32 } } }   before the loop `k`, under the
-    loops around it
+        loops around it
     """
     names = Names.of(program)
 

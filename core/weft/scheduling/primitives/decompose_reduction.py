@@ -16,7 +16,8 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
     """The init of `block` becomes block `<block>_init` before `loop`, over the spatial loops inside. Returns its name.
 
         for k in 64 { for j in 16 { block C(bj: 16 = j, rk: reduce 64 = k) init { c[bj] = 0.0f32 } { c[bj] = c[bj] + … }
-        } } → decompose_reduction("C", "k") → "C_init"
+            } }
+        → decompose_reduction("C", "k") → "C_init"
         for j_init in 16 { block C_init(bj_1: 16 = j_init) { c[bj_1] = 0.0f32 } }
         for k in 64 { for j in 16 { block C(…) { c[bj] = c[bj] + … } } }
 

@@ -58,7 +58,8 @@ def double_buffer(
         for i_1 in 16 { block A_1(bi_1: 16 = i_1) where 0 < n { t[0, bi_1] = x[0, bi_1] } }
         for k in n {
           for i in 16 { block A(bk: n = k + 1, bi: 16 = i, h: 2 = (k + 1) % 2) where k + 1 < n { t[h, bi] = x[bk, bi] }
-          } for j in 16 { block B(bj: 16 = j, h1: 2 = k % 2) { y[bj] = y[bj] + t[h1, bj] } } }
+              }
+          for j in 16 { block B(bj: 16 = j, h1: 2 = k % 2) { y[bj] = y[bj] + t[h1, bj] } } }
 
     `through`: what is brought waits in a buffer of that memory, one element for each iteration of the block's own
     loops, and is stored at the end of the iteration, when it has arrived: then those who come between do not wait for

@@ -65,7 +65,8 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
         for u in 8 { for r in n { for j in 16 { block E(bi, bj = u*16 + j) { e[bi, bj] = exp(x[bi, bj] - m[bi]) } } } }
         for r in n { block S_init(…) { s[bi] = 0.0f32 } }
         for v in 8 { for r in n { for j in 16 { block S(bi, rj: reduce 128 = v*16 + j) { s[bi] = s[bi] + e[bi, rj] } } }
-        } → make_online("M", ["t", "u", "v"]) → ["M_before", "M_factor", "S_scale"]
+            }
+        → make_online("M", ["t", "u", "v"]) → ["M_before", "M_factor", "S_scale"]
         … for t in 8 {
           for r in n { block M_before(…) { m_before[bi] = m[bi] } }
           for r in n { block M(…) { … } }

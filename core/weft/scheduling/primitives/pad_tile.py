@@ -21,7 +21,7 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
           block C(bj: 16 = j, rk: reduce 9 = k) where j < n and k < m { c[bj] = c[bj] + a[rk]*b[rk, bj] } } } … }
         → pad_tile("C")
         … block C(bj: 16 = j, rk: reduce 9 = k) { c[bj] = c[bj] + select(k < m, a[rk], 0.0f32)*select(j < n and k < m,
-        b[rk, bj], 0.0f32) } …
+            b[rk, bj], 0.0f32) } …
 
     The buffer is allocated, and has room for the whole tile; nobody reads what is new in it, and to the rest only zeros
     are added (a zero times infinity or NaN, where an operand has them, is NaN, as in any product with padding). Where

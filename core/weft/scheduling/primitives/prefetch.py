@@ -26,7 +26,7 @@ def prefetch(
         for p in 8 { for r in 4 { for k in 32 { for i in 8 { for j in 16 { block C(…) { … w[p, k, i, j] … } } } } } }
         → prefetch("C", "w", "p", "k")
         for p in 8 { for r in 4 { for k in 32 { for t in 2 unrolled { @prefetch(w[min(p + 1, 7), k, r*2 + t, 0], 2) }
-        for i in 8 { … } } } }
+            for i in 8 { … } } } }
 
     `ahead` may be `at`. `line`: bytes that one request brings. `locality`: 3 brings them into every cache, 2 into those
     from the second on.

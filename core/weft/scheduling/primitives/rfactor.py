@@ -55,10 +55,11 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     combines them. Returns the new block's name.
 
         for k_0 in 8 { for k_1 in 4 { block S(rk: reduce 32 = k_0*4 + k_1) init { s[0] = 0.0f32 } { s[0] = s[0] + x[rk]
-        } } } → rfactor("S", "k_1") → "S_rf"
+            } } }
+        → rfactor("S", "k_1") → "S_rf"
         for k_0 in 8 { for k_1 in 4 { block S_rf(f: 4 = k_1, r: reduce 8 = k_0) init { S_rf[f, 0] = 0.0f32 } { S_rf[f,
-        0] = S_rf[f, 0] + x[r*4 + f] } } } for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0]
-        = s[0] + S_rf[rf, 0] } }
+            0] = S_rf[f, 0] + x[r*4 + f] } } }
+        for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0] = s[0] + S_rf[rf, 0] } }
 
     The loop is spatial from then on: vectorize or parallel it, after reordering it as needed. It is the first dimension
     of the partial results, or the `last`, as lanes should be.

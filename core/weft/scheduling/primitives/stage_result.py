@@ -35,12 +35,12 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
 
         for i in n { for k in 8 { for j in 16 {
           block C(bi: n = i, bj: 16 = j, rk: reduce 8 = k) { init { y[bi, bj//4, bj%4] = 0.0f32 } y[bi, bj//4, bj%4] =
-          y[bi, bj//4, bj%4] + x[rk, bj] } } } }
+              y[bi, bj//4, bj%4] + x[rk, bj] } } } }
         → stage_result("C", "k", "register") → "C_copy"
         for i in n { allocate C_register: float32[16] in register
           for k in 8 { for j in 16 { block C(…) { init { C_register[bj] = 0.0f32 } C_register[bj] = C_register[bj] +
-          x[rk, bj] } } } for j_1 in 16 { block C_copy(bi_1: n = i, bj_1: 16 = j_1) { y[bi_1, bj_1//4, bj_1%4] =
-          C_register[bj_1] } } }
+              x[rk, bj] } } }
+          for j_1 in 16 { block C_copy(bi_1: n = i, bj_1: 16 = j_1) { y[bi_1, bj_1//4, bj_1%4] = C_register[bj_1] } } }
 
     Where cache_write keeps the result's dimensions, this one keeps the loops, so that it does not matter by what
     formulas the result is stored.

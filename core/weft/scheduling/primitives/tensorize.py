@@ -93,10 +93,11 @@ def tensorize(
     nest that holds it alone.
 
         for i_0 in n { for k_0 in 4 { for i_1 in 8 { for j in 8 { for k_1 in 8 { block C(…) init { C[…] = 0.0f32 } {
-        C[…] = C[…] + A[…]*B[…] } } } } } } → tensorize("i_1", "gemm8x8")
+            C[…] = C[…] + A[…]*B[…] } } } } } }
+        → tensorize("i_1", "gemm8x8")
         for i_0 in n { for k_0 in 4 {
           block C(vi: n = i_0, vk: reduce 4 = k_0) reads(A[vi*8 for 8, vk*8 for 8], B[…], C[…]) writes(C[vi*8 for 8, 0
-          for 8]) @ tensorize="gemm8x8" {
+              for 8]) @ tensorize="gemm8x8" {
             init { @fill_zero(C[vi*8, 0]) }
             @fuse_gemm8x8_add(A[vi*8, vk*8], B[vk*8, 0], C[vi*8, 0])
           } } }
@@ -118,7 +119,8 @@ def tensorize(
     what the length must be a multiple of.
 
         for i_0 in (n + 7)//8 { for i_1 in 8 { block C(v: n = i_0*8 + i_1) where i_0*8 + i_1 < n { y[v] = x[v] + 1.0f32
-        } } } → tensorize("i_1", "add_one")
+            } } }
+        → tensorize("i_1", "add_one")
         for i_0 in (n + 7)//8 { block C(v: (n + 7)//8 = i_0) reads(x[v*8 for min(n - v*8, 8)]) writes(y[…]) {
           @add_one(x[v*8], y[v*8], min(n - v*8, 8)) } }
     """

@@ -64,13 +64,14 @@ def copy_async(program: Program) -> Program:
 
         for l in 4 vectorized { s[h, t, l] = select(t < n, x[t, l], 0.0f32) } … @barrier()
         → if t < n { @copy_async(s[h, t, 0], x[t, 0], 16) } else { for l in 4 vectorized { s[h, t, l] = 0.0f32 } } …
-        @await_copies() @barrier()
+            @await_copies() @barrier()
 
     Loops that say that they copy a box (`bulk_copies`) become one copy, zeros beyond the borders included, if the
     group's first thread does them alone:
 
         if t == 0 { for r in 64 @box=1 { for k in 32 @box=1 { s[h, r, k] = select(i*64 + r < 1000, x[i*64 + r, j*32 +
-        k], 0.0f16) } } } → if t == 0 { @copy_box(s[h, 0, 0], x[0, 0], j*32, i*64, …) }
+            k], 0.0f16) } } }
+        → if t == 0 { @copy_box(s[h, 0, 0], x[0, 0], j*32, i*64, …) }
     """
     if not has_threads(program.body):
         return program

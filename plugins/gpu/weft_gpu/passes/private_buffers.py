@@ -48,7 +48,7 @@ def private_buffers(program: Program) -> Program:
     another thread's, at `t ^ bit`, which its warp hands over: join_threads says so.
 
     allocate acc: float32[64, 64] in register … acc[ty*4 + i, j*16 + tx]   →   allocate acc: float32[16, 16, 4, 4] in
-    register … acc[ty, tx, i, j]
+                                                                           register … acc[ty, tx, i, j]
 
     Raises:
         LoopError: threads share a buffer of such a scope, or it is not certain that they do not; says by which access.
