@@ -242,6 +242,47 @@ def test_a_sum_of_negative_zeros_keeps_its_sign(text: str) -> None:
     assert np.signbit(y).all()
 
 
+COLUMNS = """
+program columns(x: float32[n, m]) -> (y: float32[n, m], last: float32[m]) dims(n, m) {
+  allocate state: float32[m]
+  allocate total: float32[m]
+  for i in m {
+    state[i] = 0.5f32
+  }
+  for b in m {
+    for t in n {
+      total[b] = state[b] + x[t, b]
+      y[t, b] = total[b]*2.0f32
+      state[b] = total[b]
+    }
+  }
+  for i4 in m {
+    last[i4] = state[i4] + total[i4]
+  }
+}
+"""
+"""Each iteration of b has one prefix sum, in elements that lie where all find them."""
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_the_total_of_one_element_is_one_element(block: int) -> None:
+    """A buffer like the state's, made anew by each iteration, would be too much for a group of a grid."""
+    after = blocked(parse_program(COLUMNS), block=block)
+    made = {s.buffer.name: s.buffer for s in walk_stmts(after.body) if isinstance(s, Allocate)}
+    assert [made[n].shape for n in totals(after)] == [()]
+    assert {made[n].scope for n in totals(after)} == {"local"}
+    x = np.random.default_rng(0).integers(-8, 8, (7, 3)).astype(np.float32)
+    want, got = (interpret(p, {"x": x}, {"n": 7, "m": 3}) for p in (parse_program(COLUMNS), after))
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
+def test_sums_of_which_other_elements_are_read_stay() -> None:
+    """Of these elements there are no totals."""
+    program = parse_program(COLUMNS.replace("y[t, b] = total[b]*2.0f32", "y[t, b] = total[b] + total[0]"))
+    assert not totals(blocked(program))
+
+
 def test_prefix_sums_are_as_exact_as_sums() -> None:
     n = 20_000
     got = interpret(block_sums(parse_program(IN_PLACE)), {"x": np.full((2, n), 0.1, np.float32)}, {"n": n})["y"]

@@ -525,6 +525,36 @@ class _Prefix:
     around: tuple[Stmt, ...]
     """The loops and conditions, outermost first, around the statement that stores an element of `state`."""
 
+    @property
+    def variables(self) -> frozenset[str]:
+        """Of the loops around the store: what its element varies with."""
+        return frozenset(s.var.name for s in self.around if isinstance(s, For))
+
+    def covers_reads(self) -> bool:
+        """Whether all that its loop reads of `state` and `sum` are elements that its steps add to."""
+        varies = [bool(free_vars(i).keys() & self.variables) for i in self.indices]
+        names = (self.state.name, self.sum.name)
+        return all(
+            v or i == own
+            for s in walk_stmts(self.loop.body)
+            for x in stmt_exprs(s)
+            for e in walk(x)
+            if isinstance(e, Load) and e.buffer.name in names
+            for i, own, v in zip(e.indices, self.indices, varies)
+        )
+
+    def like(self, what: str, names: Names) -> Buffer:
+        """A buffer for the totals of its elements: where it has one element, of one."""
+        name = names.fresh(f"{self.state.name}_{what}")
+        if self.variables:
+            return replace(self.state, name=name)
+        scope = self.state.scope if self.state.scope == "register" else "local"
+        return Buffer(name, (), self.state.dtype, scope)
+
+    def at(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where the buffers of `like` hold the total of this element of `state`."""
+        return indices if self.variables else ()
+
 
 def _block_prefixes(program: Program, longest: int, block: int) -> Program:
     loops = [
@@ -536,7 +566,7 @@ def _block_prefixes(program: Program, longest: int, block: int) -> Program:
         p
         for loop in loops
         for s in walk_stmts(loop.body)
-        if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None
+        if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None and p.covers_reads()
     ]
     if not found:
         return program
@@ -641,17 +671,16 @@ def _same_nest(one: Sequence[Stmt], at: Sequence[Expr], other: Sequence[Stmt], t
 
 def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Names) -> Stmt:
     """The loop in blocks of a part each: what reads a sum takes its total and its part."""
-    kept = [(p, _like(p.state, "total", names), _like(p.state, "lost", names)) for p in prefixes]
+    kept = [(p, p.like("total", names), p.like("lost", names)) for p in prefixes]
     outer, inner = (Var(names.fresh(f"{loop.var.name}_{what}"), loop.var.dtype) for what in ("block", "step"))
-    read = {name: total for p, total, _ in kept for name in (p.state.name, p.sum.name)}
+    read = {name: (p, total) for p, total, _ in kept for name in (p.state.name, p.sum.name)}
 
     def whole(e: Expr) -> Expr | None:
         # What the total has lost is less than a unit in its last place: reads do without.
-        return (
-            Add(Load(read[e.buffer.name], e.indices, e.predicate), e)
-            if isinstance(e, Load) and e.buffer.name in read
-            else None
-        )
+        if not isinstance(e, Load) or e.buffer.name not in read:
+            return None
+        p, total = read[e.buffer.name]
+        return Add(Load(total, p.at(e.indices), e.predicate), e)
 
     def reads(stmt: Stmt) -> Stmt | None:
         own = isinstance(stmt, Store) and stmt.buffer.name in read
@@ -669,16 +698,12 @@ def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Na
     return result
 
 
-def _like(buffer: Buffer, what: str, names: Names) -> Buffer:
-    return replace(buffer, name=names.fresh(f"{buffer.name}_{what}"))
-
-
 def _everywhere(p: _Prefix, total: Buffer, lost: Buffer, make: str, names: Names) -> Stmt:
     """What begins, carries on or ends the totals, for each element of the state."""
     fresh = {s.var.name: Var(names.fresh(s.var.name), s.var.dtype) for s in p.around if isinstance(s, For)}
     at = tuple(substitute(i, fresh) for i in p.indices)
     held = (p.state,) if p.sum is p.state else (p.sum, p.state)
-    body = _made(make, Load(p.state, at), Load(total, at), Load(lost, at), held, names)
+    body = _made(make, Load(p.state, at), Load(total, p.at(at)), Load(lost, p.at(at)), held, names)
     for s in reversed(p.around):
         if isinstance(s, For):
             body = For(fresh[s.var.name], s.extent, body, s.kind, s.annotations)
