@@ -1,7 +1,9 @@
 """Weft beside every peer that is installed, on the architectures of models.py, in one run.
 
-    python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N] [--json
-        FILE]
+    python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N]
+        [--beside PYTHON] [--json FILE]
+
+With --beside another Weft, such as that of an earlier commit, is one more engine.
 
 Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within
 one run say anything: absolute times differ from machine to machine and from hour to hour.
@@ -36,6 +38,10 @@ PAUSE = 0.02
 """Before each turn: the system's clocks and caches settle."""
 
 
+BESIDE = "weft-beside"
+"""The engine that --beside adds."""
+
+
 class Engine:
     """An engine's process. Everything asked of it waits for the answer, so only one engine runs at a time.
 
@@ -43,9 +49,10 @@ class Engine:
     for 60 ms, would take the processor from whoever is next.
     """
 
-    def __init__(self, name: str, path: Path, threads: int, out: Path) -> None:
+    def __init__(self, name: str, path: Path, threads: int, out: Path, python: str = sys.executable) -> None:
         self.name, self.out = name, out
-        command = [sys.executable, "-m", "benchmarks.engine_process", name, str(path), str(threads), str(out)]
+        engine = WEFT if name == BESIDE else name
+        command = [python, "-m", "benchmarks.engine_process", engine, str(path), str(threads), str(out)]
         # Whatever an engine does beside its own setting (OpenMP, BLAS) obeys the same number of threads.
         env = {
             **os.environ,
@@ -115,15 +122,27 @@ class Result:
 
 
 def measure(
-    model: str, path: Path, threads: int, names: Sequence[str], repeat: int, calls: int, seconds: float
+    model: str,
+    path: Path,
+    threads: int,
+    names: Sequence[str],
+    repeat: int,
+    calls: int,
+    seconds: float,
+    beside: str = sys.executable,
 ) -> list[Result]:
-    """Every engine on one model: opened one by one, then `repeat` rounds of turns after a round of warming up."""
+    """Every engine on one model: opened one by one, then `repeat` rounds of turns after a round of warming up.
+
+    Args:
+        beside: the interpreter of the engine `BESIDE`.
+    """
     results = [Result(model, threads, name) for name in names]
     engines: dict[str, Engine] = {}
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         for k, result in enumerate(results):
             try:
-                engine = Engine(result.engine, path, threads, Path(folder) / f"{k}.npz")
+                python = beside if result.engine == BESIDE else sys.executable
+                engine = Engine(result.engine, path, threads, Path(folder) / f"{k}.npz", python)
             except RuntimeError as error:
                 result.error = str(error)
                 continue
@@ -316,6 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_model_arguments(parser)
     parser.add_argument("--threads", default="1,2", help="numbers of threads separated by commas [%(default)s]")
     parser.add_argument("--engines", help="names separated by commas [weft and every peer that is installed]")
+    parser.add_argument("--beside", metavar="PYTHON", help="interpreter of an environment that has another Weft")
     parser.add_argument("--repeat", type=int, default=20, help="turns of every engine [%(default)s]")
     parser.add_argument("--calls", type=int, default=10, help="calls in a turn at most [%(default)s]")
     parser.add_argument(
@@ -327,13 +347,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     options.source = source = model_source(options.source)
     known = [WEFT, *peers(), *([TORCH] if source == "torch" else [])]
-    names = chosen(options.engines, known, "engine")
+    names = chosen(options.engines, known, "engine") + ([BESIDE] if options.beside else [])
+    beside = options.beside or sys.executable
     results: list[Result] = []
     with prepared_models(options) as models:
         for model, path in models:
             for threads in (int(t) for t in options.threads.split(",")):
                 print(f"{model}, {threads} threads …", file=sys.stderr, flush=True)
-                results += measure(model, path, threads, names, max(1, options.repeat), options.calls, options.seconds)
+                turns = (max(1, options.repeat), options.calls, options.seconds)
+                results += measure(model, path, threads, names, *turns, beside)
     rows = ratios(results)
     averages = means(rows)
     show(results, rows, averages)

@@ -149,3 +149,19 @@ def test_engines_take_turns(folder: Path) -> None:
     results = compare.measure("mlp", folder / "mlp.onnx", 1, ["weft"], 2, 3, 0.1)
     assert [(r.engine, r.error) for r in results] == [("weft", None)]
     assert 2 <= results[0].calls <= 6 and len(results[0].times) == results[0].calls
+
+
+def test_another_weft_takes_turns_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the environment whose interpreter is given: here a script that says that it was asked, and is this one."""
+    python, asked = tmp_path / "python", tmp_path / "asked"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    report = tmp_path / "report.json"
+    words = ["--models", "mlp", "--source", "twins", "--layers", "1", "--threads", "1", "--engines", "weft"]
+    words += ["--repeat", "1", "--calls", "2", "--beside", str(python), "--json", str(report)]
+    assert compare.main(words) == 0
+    results = json.loads(report.read_text())["results"]
+    assert [r["engine"] for r in results] == ["weft", compare.BESIDE]
+    assert asked.read_text().startswith("-m benchmarks.engine_process weft ")
+    assert results[1]["difference"] == 0
+    assert f"weft/{compare.BESIDE}" in capsys.readouterr().out
