@@ -3,10 +3,13 @@ noted, our own plugins keep to it."""
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import importlib
 import re
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,37 @@ def test_every_public_name_is_there(module: str) -> None:
 
 def test_the_face_of_weft_is_public() -> None:
     assert sorted(weft.__all__) == list(public.public_names("weft"))
+
+
+def documented(tree: ast.Module) -> frozenset[str]:
+    """Names that a module defines with a docstring: classes and functions with one of their own, other names with one
+    in the next statement."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            found.add(node.name)
+    for node, after in pairwise(tree.body):
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+            found |= {e.id for t in targets for e in ast.walk(t) if isinstance(e, ast.Name)}
+    return frozenset(found)
+
+
+@cache
+def documented_in(module: str) -> frozenset[str]:
+    return documented(ast.parse(Path(importlib.import_module(module).__file__ or "").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("module", public.PUBLIC)
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    names = [n for n in public.public_names(module) if n not in documented_in(public.home(module, n))]
+    elsewhere = ["load"] if module == "weft_runtime" else []  # Executable.load, which has one
+    assert names == elsewhere
+
+
+def test_names_without_a_docstring_are_found() -> None:
+    source = "A, B = 1, 2\n'Both.'\nC = 3\nD: int = 4\n'One.'\ndef f():\n    pass\nclass G:\n    'A class.'\n"
+    assert documented(ast.parse(source)) == {"A", "B", "D", "G"}
 
 
 def test_api_txt_is_what_weft_public_prints(request: pytest.FixtureRequest) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PROJECT = "weft"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Decorator of a plugin's hook functions, as `pluggy.HookimplMarker`."""
 
 
 @dataclass(frozen=True)

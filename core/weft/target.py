@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 CPU = "cpu"
+"""The kind of device that is this process's memory."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ def parse_targets(text: str, kinds: Mapping[str, TargetKind] | Iterable[TargetKi
 
 
 def print_targets(targets: Iterable[Target]) -> str:
+    """Targets as one text, as `parse_targets` reads it."""
     return ", ".join(str(t) for t in targets)
 
 

@@ -80,6 +80,8 @@ class Unary(Scalar):
 
 
 class FloatUnary(Unary):
+    """One operand of a float dtype."""
+
     kinds = ("float",)
 
 

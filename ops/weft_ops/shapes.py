@@ -17,6 +17,7 @@ from weft.graph.nodes import TensorType, Type
 from weft.tensor.language import Dim, as_dim, factors
 
 Shape = tuple[Dim, ...]
+"""Sizes of dimensions, each an int or an int64 formula over symbols."""
 
 
 # -- dimensions -------------------------------------------------------------------------------------------------------
@@ -28,10 +29,12 @@ def dim_expr(d: Dim) -> Expr:
 
 
 def dim_min(a: Dim, b: Dim) -> Dim:
+    """The lesser of two dimensions."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else as_dim(minimum(a, b))
 
 
 def dim_max(a: Dim, b: Dim) -> Dim:
+    """The greater of two dimensions."""
     return max(a, b) if isinstance(a, int) and isinstance(b, int) else as_dim(maximum(a, b))
 
 
@@ -41,6 +44,7 @@ def dim_ceildiv(a: Dim, b: Dim) -> Dim:
 
 
 def dim_floordiv(a: Dim, b: Dim) -> Dim:
+    """a / b rounded down; b positive."""
     return a // b if isinstance(a, int) and isinstance(b, int) else as_dim(floordiv(dim_expr(a), b))
 
 
@@ -157,6 +161,7 @@ def broadcast_indices(shape: Sequence[Dim], indices: Sequence[Expr]) -> tuple[Ex
 
 
 def show(shape: Sequence[Dim]) -> str:
+    """Dimensions as text, `[n, 3]`."""
     return f"[{', '.join(str(d) for d in shape)}]"
 
 
@@ -179,6 +184,7 @@ def static(dims: Sequence[Dim]) -> tuple[int, ...]:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
+    """The product of dimensions, constants first; 1 if there is none."""
     number, symbolic = factors(dims)
     result: Dim = number
     if number:
@@ -246,6 +252,11 @@ def expect_kind(dtype: DType, kinds: Sequence[str], what: str = "operand") -> No
 
 
 def expect_rank(type: TensorType, rank: int, what: str = "operand") -> None:
+    """Checks the number of dimensions of an operand, which the error calls `what`.
+
+    Raises:
+        GraphError: it is not `rank`.
+    """
     if type.rank != rank:
         raise GraphError(f"{what}: expected {rank} dimension(s), got {type.rank}: {show(type.shape)}")
 
@@ -270,6 +281,7 @@ def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def is_one(d: Dim) -> bool:
+    """Whether a dimension is the int 1 (a formula never is)."""
     return isinstance(d, int) and d == 1
 
 

@@ -31,6 +31,7 @@ from weft_ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show,
 __all__ = ["WinogradConv", "transform_weights"]
 
 TAPS = 3
+"""Height and width of the convolution's window."""
 POINTS: dict[int, tuple[Fraction, ...]] = {
     2: (Fraction(1),),
     # ±√½ and ±√2 lose the least (Barabasz et al., "Error Analysis and Improving the Accuracy of Winograd Convolution",

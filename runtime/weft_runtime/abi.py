@@ -15,12 +15,15 @@ from typing import Any, Literal, TypeAlias
 from weft_runtime.dtypes import DType, dtype
 
 ABI_VERSION = 2
+"""Version of the binary interface; archives of another one are refused."""
 ERROR_ARGS = 8
+"""Most arguments of an error code."""
 LARGEST = 1 << 47
 """No size, position, step or number of bytes of a run is larger: processors address no more memory. Sums of several,
 and products with small numbers, fit into 64 bits."""
 
 Kind: TypeAlias = Literal["pointer", "int64", "uint64", "int32", "uint16", "uint8"]
+"""Type of a field: pointer, or an integer of so many bits."""
 POINTER = 8
 """Bytes of a pointer on the processors that native code is made for now."""
 _BYTES = {"int64": 8, "uint64": 8, "int32": 4, "uint16": 2, "uint8": 1}
@@ -98,6 +101,7 @@ CONTEXT = Structure("weft_context", "What a segment and its kernels get as `ctx`
     Field("host", "pointer", "weft_host, for functions of the runtime that a segment calls, not for segments",
         "void *"),
 ))  # fmt: skip
+"""Structure of the context of a call."""
 TENSOR = Structure("weft_tensor", "DLPack's DLTensor (the unmanaged part, ABI of DLPack 0.8 and 1.x).", (
     Field("data", "pointer", "the memory that the elements lie in; NULL: an output without storage", "void *"),
     Field("device_type", "int32", "DLDevice.device_type"),
@@ -110,24 +114,29 @@ TENSOR = Structure("weft_tensor", "DLPack's DLTensor (the unmanaged part, ABI of
     Field("strides", "pointer", "elements from one index to the next; NULL: row-major", "int64_t *"),
     Field("byte_offset", "uint64", "where in the memory the first element lies"),
 ))  # fmt: skip
+"""Structure of a tensor."""
 ROOM = Structure("weft_room", "Memory that native code has reserved with `posix_memalign`.", (
     Field("data", "pointer", "the memory", "void *"),
     Field("bytes", "int64", "its size"),
 ))  # fmt: skip
+"""Structure of reserved memory."""
 HOST = Structure("weft_host",
 "What `ctx.host` points to: for functions of the runtime's own native code, not for segments.", (
     Field("outputs", "pointer", "the `out` of the call", "weft_tensor *const *"),
     Field("rooms", "pointer", "for each output, where it lies if only the segment knows its size", "weft_room *"),
     Field("count", "int64", "outputs"),
 ))  # fmt: skip
+"""Structure of the runtime's own data of a call."""
 MOVE = Structure("weft_move", "A tensor of a loop whose data move on after each trip.", (
     Field("tensor", "pointer", "the tensor", "weft_tensor *"),
     Field("bytes", "int64", "by how many bytes"),
 ))  # fmt: skip
+"""Structure of a tensor that advances in a loop."""
 SWAP = Structure("weft_swap", "Two tensors of a loop that exchange their data after each trip.", (
     Field("taken", "pointer", "an input of the segment", "weft_tensor *"),
     Field("given", "pointer", "an output of the segment", "weft_tensor *"),
 ))  # fmt: skip
+"""Structure of a pair of tensors that a loop exchanges."""
 TRIPS = Structure("weft_trips", "What the entry `repeat` of the section `loops` gets of a loop.", (
     Field("trips", "int64", "trips at most"),
     Field("done", "int64", "afterwards: trips that ended well"),
@@ -140,6 +149,7 @@ TRIPS = Structure("weft_trips", "What the entry `repeat` of the section `loops` 
     Field("carried", "int64", "length of `swaps`"),
     Field("swaps", "pointer", "tensors that exchange their data", "const weft_swap *"),
 ))  # fmt: skip
+"""Structure of a loop that native code runs."""
 STRUCTURES: tuple[Structure, ...] = (TENSOR, CONTEXT, ROOM, HOST, MOVE, SWAP, TRIPS)
 """Every structure, in an order in which C can declare them."""
 
@@ -175,6 +185,7 @@ FUNCTIONS: tuple[Function, ...] = (
         "Calls a segment again and again.",
     ),
 )  # fmt: skip
+"""Every type of functions that cross the interface, in an order in which C can declare them."""
 
 
 class Context(ctypes.Structure):
@@ -222,7 +233,9 @@ class Trips(ctypes.Structure):
 OFFSETS: dict[str, int] = CONTEXT.offsets()
 """Byte offset of every field of the context where pointers have 8 bytes, for emitters."""
 TENSOR_OFFSETS: dict[str, int] = TENSOR.offsets()
+"""The same of `TENSOR`."""
 TRIPS_OFFSETS: dict[str, int] = TRIPS.offsets()
+"""The same of `TRIPS`."""
 
 POOL_BYTES = 32768
 """What the worker pool may use of its state. Zeros are a pool without workers."""
@@ -231,7 +244,9 @@ POOL_SPIN = 320
 pool's own guess."""
 
 DEVICE_CPU = 1
+"""DLPack's kDLCPU: memory of the host."""
 DEVICE_CUDA_HOST = 3
+"""DLPack's kDLCUDAHost: page-locked memory of the host."""
 
 _CODES = {
     "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14,

@@ -12,7 +12,9 @@ import numpy as np
 from weft_runtime.abi import LARGEST
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+"""A numpy array of any dtype."""
 ALIGNMENT = 64
+"""Bytes to which buffers of kernels are aligned."""
 _void_at = ctypes.c_void_p.from_address
 _ALIGN_FROM = 4096
 

@@ -13,6 +13,7 @@ import numpy as np
 from weft_runtime.errors import ExprError
 
 Kind = Literal["bool", "int", "uint", "float", "complex", "string", "handle"]
+"""Kind of an element type: int and uint are signed and unsigned integers; handle is a pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +91,34 @@ _ML = {
 }  # fmt: skip
 
 bool_ = DType("bool", "bool", 1)
+"""Truth values, one byte each."""
 int8, int16, int32, int64 = (DType(f"int{b}", "int", b) for b in (8, 16, 32, 64))
+"""Signed integers of 8, 16, 32 and 64 bits, in two's complement."""
 uint8, uint16, uint32, uint64 = (DType(f"uint{b}", "uint", b) for b in (8, 16, 32, 64))
+"""Unsigned integers of 8, 16, 32 and 64 bits."""
 float16, float32, float64 = (DType(f"float{b}", "float", b) for b in (16, 32, 64))
+"""IEEE 754 floats of 16, 32 and 64 bits."""
 bfloat16 = DType("bfloat16", "float", 16)
+"""The upper half of a float32: 8 bits of exponent, 7 of fraction."""
 int2, int4 = DType("int2", "int", 2), DType("int4", "int", 4)
+"""Signed integers of 2 and 4 bits, one byte each in numpy arrays."""
 uint2, uint4 = DType("uint2", "uint", 2), DType("uint4", "uint", 4)
+"""Unsigned integers of 2 and 4 bits, one byte each in numpy arrays."""
 float4_e2m1fn = DType("float4_e2m1fn", "float", 4)
+"""Floats of 4 bits (OCP Microscaling Formats 1.0): 2 of exponent, 1 of fraction; no infinity, no NaN."""
 float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, float8_e8m0fnu = (
     DType(n, "float", 8)
     for n in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 )
+"""Floats of 8 bits: e is the number of bits of the exponent, m of the fraction. fn: no infinity; uz: no negative zero;
+u:
+no sign (OCP 8-bit Floating Point 1.0 and Microscaling Formats 1.0; Noune et al., arXiv:2206.02915, for fnuz)."""
 complex64, complex128 = DType("complex64", "complex", 64), DType("complex128", "complex", 128)
+"""Complex numbers of two float32 and of two float64."""
 string = DType("string", "string", 64)
+"""Text, Python's str in numpy object arrays; only the runtime computes with it."""
 handle = DType("handle", "handle", 64)
+"""A pointer, which only a run has; used in loop programs."""
 
 _NAMES: dict[str, DType] = {
     d.name: d

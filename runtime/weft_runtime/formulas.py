@@ -33,6 +33,7 @@ from typing import Any, NoReturn, TypeAlias
 from weft_runtime.errors import ArchiveError
 
 Formula: TypeAlias = Callable[[Mapping[str, int]], int]
+"""Symbols by name → the value of a formula, an int64."""
 LONGEST = 10_000
 """Characters of a formula, as text or as code."""
 DEEPEST = 64

@@ -101,6 +101,7 @@ CACHE_DIR = Setting(
     "a directory",
     "directory of the cache of compiled models and kernels, in a folder weft-v1",
 )
+"""The folder of the on-disk caches."""
 CACHE_BYTES = Setting(
     "WEFT_CACHE_BYTES",
     _size,

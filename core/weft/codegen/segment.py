@@ -40,7 +40,9 @@ from weft.expr.ranges import ANY, Range, range_of_dtype
 from weft.loop.nodes import TRUE
 
 ZERO = Const(0, int64)
+"""The int64 constant 0."""
 INT64 = Range(-(1 << 63), (1 << 63) - 1)
+"""The range of int64."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +73,30 @@ class Data:
 
 @dataclass(frozen=True)
 class Symbol:
+    """A symbol of the graph and where its value, an int64, comes from."""
+
     name: str
     source: InputDim | Data
 
 
 @dataclass(frozen=True)
 class Input:
+    """Input number `index` of the segment."""
+
     index: int
 
 
 @dataclass(frozen=True)
 class Output:
+    """Output number `index` of the segment."""
+
     index: int
 
 
 @dataclass(frozen=True)
 class Constant:
+    """Constant number `index` of the model."""
+
     index: int
 
 
@@ -99,6 +109,7 @@ class Arena:
 
 
 BufferRef: TypeAlias = Input | Output | Constant | Arena
+"""A buffer of the table: an input, output or constant by its number, or a part of the arena."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +172,23 @@ class Stamp:
 
 
 Item: TypeAlias = KernelCall | BindSymbol | BindData | Check | AllocateOutput | ReserveArena | Stamp
+"""One item of a segment; items run in order."""
 
 
 @dataclass(frozen=True)
 class SegmentSpec:
+    """The description of a segment, from which `build_segment` makes steps; see the module for the order of a run.
+
+    Attributes:
+        name: of the entry in the image.
+        inputs, outputs: with dtype and dimensions, which are ints or formulas over symbols.
+        constants: their number.
+        symbols: with the source of each.
+        buffers: the table that `KernelCall.buffers`, `Data.buffer` and `Stamp.buffer` index.
+        items: what the run does after the inputs are checked.
+        arena_bytes: a formula over the symbols that are bound before the first item that is not a check.
+    """
+
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

@@ -34,6 +34,7 @@ from typing import Literal, TypeAlias
 from weft_runtime.abi import Structure
 
 Kind: TypeAlias = Literal["int", "bool", "pointer"]
+"""Kind of a value: int is an int64, bool a truth value, pointer an address."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Value:
 
 
 Operand: TypeAlias = Value | int | bool | None
+"""A value, or a constant: an integer, True or False, None for the null pointer."""
 
 CTX, IN, OUT = Value("ctx", "pointer"), Value("in", "pointer"), Value("out", "pointer")
 """The segment's parameters."""
@@ -61,6 +63,8 @@ OPERATIONS = (*ARITHMETIC, *COMPARISONS, "both", "either", "not", "int", "select
 
 @dataclass(frozen=True)
 class Compute:
+    """result = op(operands); `op` is one of `OPERATIONS`."""
+
     result: Value
     op: str
     operands: tuple[Operand, ...]
@@ -68,6 +72,9 @@ class Compute:
 
 @dataclass(frozen=True)
 class Checked:
+    """result = op(a, b) modulo 2**64, and `beyond`: whether the exact result is outside of int64. `op`: add, sub or
+    mul."""
+
     result: Value
     beyond: Value
     op: str
@@ -77,6 +84,8 @@ class Checked:
 
 @dataclass(frozen=True)
 class LoadField:
+    """result = the field of the structure at `base`."""
+
     result: Value
     base: Value
     structure: Structure
@@ -85,6 +94,8 @@ class LoadField:
 
 @dataclass(frozen=True)
 class TypeWord:
+    """result = ndim | code << 32 | bits << 40 | lanes << 48 of the `weft_tensor` at `tensor`."""
+
     result: Value
     tensor: Value
 
@@ -111,6 +122,8 @@ class StoreElement:
 
 @dataclass(frozen=True)
 class Advance:
+    """result = the pointer `base` plus `bytes` bytes."""
+
     result: Value
     base: Value
     bytes: Operand
@@ -118,6 +131,8 @@ class Advance:
 
 @dataclass(frozen=True)
 class If:
+    """Runs `then` if `cond` is true, else `orelse`."""
+
     cond: Operand
     then: tuple[Step, ...]
     orelse: tuple[Step, ...] = ()
@@ -125,6 +140,8 @@ class If:
 
 @dataclass(frozen=True)
 class Require:
+    """If `cond` is false, stores `code` and `args` (at most 8 integers) in the context and returns `code`."""
+
     cond: Operand
     code: int
     args: tuple[Operand, ...] = ()
@@ -132,12 +149,16 @@ class Require:
 
 @dataclass(frozen=True)
 class AllocateArena:
+    """result = ctx->allocate_arena(bytes): a pointer, null if there is no memory."""
+
     result: Value
     bytes: Operand
 
 
 @dataclass(frozen=True)
 class AllocateStorage:
+    """result = ctx->allocate_output(output, rank), with the sizes in `DIMS`: 0 is success."""
+
     result: Value
     output: int
     rank: int
@@ -145,12 +166,16 @@ class AllocateStorage:
 
 @dataclass(frozen=True)
 class CallKernel:
+    """Calls the kernel with the context, `BUFFERS` and `DIMS`; `item` is the number of the item, for errors."""
+
     kernel: str
     item: int
 
 
 @dataclass(frozen=True)
 class Ticks:
+    """result = the processor's clock, in ticks of its own."""
+
     result: Value
 
 
@@ -169,6 +194,7 @@ Step: TypeAlias = (
     | CallKernel
     | Ticks
 )
+"""One step; see the module for the meaning of each."""
 
 
 @dataclass(frozen=True)

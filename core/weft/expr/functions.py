@@ -91,6 +91,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("popcount", 1, _popcount),
     )
 }
+"""Name → function, of all that a `Call` may name."""
 
 
 def call(name: str, *args: ExprLike) -> Expr:

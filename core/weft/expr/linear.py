@@ -365,6 +365,7 @@ class Polynomial:
 
 
 ZERO = Polynomial({})
+"""The polynomial 0."""
 
 
 def single(m: Monomial, k: int = 1) -> Polynomial:
@@ -373,6 +374,7 @@ def single(m: Monomial, k: int = 1) -> Polynomial:
 
 
 def number(value: int) -> Polynomial:
+    """The constant polynomial `value`."""
     return Polynomial({(): value}) if value else ZERO
 
 

@@ -138,6 +138,7 @@ class Expr:
 
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
+"""A formula, or a Python number, which takes the dtype of the formula next to it (alone: int64, float32 or bool)."""
 
 
 class Const(Expr):
@@ -251,16 +252,22 @@ class Binary(Expr):
 
 
 class Add(Binary):
+    """Sum a + b; integers wrap modulo 2**bits."""
+
     __slots__ = ()
     symbol = "+"
 
 
 class Sub(Binary):
+    """Difference a - b; integers wrap modulo 2**bits."""
+
     __slots__ = ()
     symbol = "-"
 
 
 class Mul(Binary):
+    """Product a * b; integers wrap modulo 2**bits."""
+
     __slots__ = ()
     symbol = "*"
 
@@ -315,16 +322,22 @@ class Max(Binary):
 
 
 class BitAnd(Binary):
+    """Bitwise and of integers."""
+
     __slots__ = ()
     symbol = "&"
 
 
 class BitOr(Binary):
+    """Bitwise or of integers."""
+
     __slots__ = ()
     symbol = "|"
 
 
 class BitXor(Binary):
+    """Bitwise exclusive or of integers."""
+
     __slots__ = ()
     symbol = "^"
 
@@ -344,34 +357,46 @@ class ShiftRight(Binary):
 
 
 class And(Binary):
+    """Logical and of bools. Both operands may be evaluated."""
+
     __slots__ = ()
     symbol = "and"
 
 
 class Or(Binary):
+    """Logical or of bools. Both operands may be evaluated."""
+
     __slots__ = ()
     symbol = "or"
 
 
 class Lt(Binary):
+    """Whether a < b, a bool; false if either is NaN."""
+
     __slots__ = ()
     symbol = "<"
     result_bool = True
 
 
 class Le(Binary):
+    """Whether a <= b, a bool; false if either is NaN."""
+
     __slots__ = ()
     symbol = "<="
     result_bool = True
 
 
 class Eq(Binary):
+    """Whether a == b, a bool; false if either is NaN."""
+
     __slots__ = ()
     symbol = "=="
     result_bool = True
 
 
 class Ne(Binary):
+    """Whether a != b, a bool; true if either is NaN."""
+
     __slots__ = ()
     symbol = "!="
     result_bool = True
@@ -577,6 +602,11 @@ def _fold(cls: type[Binary], a: Expr, b: Expr, compute: Callable[[Any, Any], Any
 
 
 def add(a: ExprLike, b: ExprLike) -> Expr:
+    """a + b, with constants folded and, for integers, zeros removed.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if not a.dtype.is_float:
         if _is(a, 0):
@@ -595,6 +625,11 @@ def add(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def sub(a: ExprLike, b: ExprLike) -> Expr:
+    """a - b, with constants folded; for integers, a - 0 is a and a - a is 0.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if not a.dtype.is_float:
         if _is(b, 0):
@@ -607,6 +642,11 @@ def sub(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def mul(a: ExprLike, b: ExprLike) -> Expr:
+    """a * b, with constants folded; for integers, factors of 0 and 1 are removed.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if not a.dtype.is_float:
         if _is(a, 0) or _is(b, 1):
@@ -627,6 +667,11 @@ def _ieee_div(x: float, y: float) -> float:
 
 
 def div(a: ExprLike, b: ExprLike) -> Expr:
+    """a / b of floats or complex numbers, by IEEE 754: x / 0 is an infinity or NaN.
+
+    Raises:
+        ExprError: the operands are integers or bools, or their dtypes or lanes differ.
+    """
     a, b = _pair(a, b)
     if a.dtype.kind not in ("float", "complex"):
         raise ExprError(
@@ -641,6 +686,11 @@ def _by_zero(a: Expr, b: Expr, symbol: str) -> None:
 
 
 def floordiv(a: ExprLike, b: ExprLike) -> Expr:
+    """a // b: integer division rounding down, as Python's.
+
+    Raises:
+        ExprError: b is the constant zero, or the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     _by_zero(a, b, "//")
     if _is(b, 1) or (_is(a, 0) and isinstance(b, Const)):
@@ -649,6 +699,11 @@ def floordiv(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def floormod(a: ExprLike, b: ExprLike) -> Expr:
+    """a % b: the remainder of `floordiv`, with the sign of b; floats too.
+
+    Raises:
+        ExprError: b is the constant zero, or the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     _by_zero(a, b, "%")
     if a.dtype.is_integer and (_is(b, 1) or (_is(a, 0) and isinstance(b, Const))):
@@ -662,12 +717,22 @@ def _c_div(x: int, y: int) -> int:
 
 
 def truncdiv(a: ExprLike, b: ExprLike) -> Expr:
+    """Integer division rounding towards zero, as C's.
+
+    Raises:
+        ExprError: b is the constant zero, or the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     _by_zero(a, b, "truncdiv")
     return _fold(TruncDiv, a, b, _c_div) if a.dtype.is_integer else TruncDiv(a, b)
 
 
 def truncmod(a: ExprLike, b: ExprLike) -> Expr:
+    """The remainder of `truncdiv`, with the sign of a, as C's % and fmod.
+
+    Raises:
+        ExprError: b is the constant zero, or the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     _by_zero(a, b, "truncmod")
     return _fold(TruncMod, a, b, lambda x, y: x - _c_div(x, y) * y) if a.dtype.is_integer else TruncMod(a, b)
@@ -678,43 +743,83 @@ def _nan_or(pick: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    """The lesser of a and b; NaN if either is NaN.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return a if a == b else _fold(Min, a, b, _nan_or(min))
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    """The greater of a and b; NaN if either is NaN.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return a if a == b else _fold(Max, a, b, _nan_or(max))
 
 
 def bitand(a: ExprLike, b: ExprLike) -> Expr:
+    """Bitwise and of integers; of bools the logical and.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return and_(a, b) if a.dtype.is_bool else _fold(BitAnd, a, b, lambda x, y: x & y)
 
 
 def bitor(a: ExprLike, b: ExprLike) -> Expr:
+    """Bitwise or of integers; of bools the logical or.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return or_(a, b) if a.dtype.is_bool else _fold(BitOr, a, b, lambda x, y: x | y)
 
 
 def bitxor(a: ExprLike, b: ExprLike) -> Expr:
+    """Bitwise exclusive or of integers; of bools whether they differ.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return ne(a, b) if a.dtype.is_bool else _fold(BitXor, a, b, lambda x, y: x ^ y)
 
 
 def shl(a: ExprLike, b: ExprLike) -> Expr:
+    """a << b of integers; 0 if b is the width of a or more.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     bits = a.dtype.bits
     return _fold(ShiftLeft, a, b, lambda x, y: x << y if 0 <= y < bits else 0)
 
 
 def shr(a: ExprLike, b: ExprLike) -> Expr:
+    """a >> b of integers, arithmetic if a is signed; 0, or -1 for a negative a, if b is the width of a or more.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     bits = a.dtype.bits
     return _fold(ShiftRight, a, b, lambda x, y: x >> min(y, bits) if y >= 0 else (0 if x >= 0 else -1))
 
 
 def and_(a: ExprLike, b: ExprLike) -> Expr:
+    """Logical and of bools, with constants folded.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if _is(a, 0) or _is(b, 1) or a == b:
         return a
@@ -724,6 +829,11 @@ def and_(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def or_(a: ExprLike, b: ExprLike) -> Expr:
+    """Logical or of bools, with constants folded.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if _is(a, 1) or _is(b, 0) or a == b:
         return a
@@ -733,16 +843,32 @@ def or_(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def lt(a: ExprLike, b: ExprLike) -> Expr:
+    """The condition a < b, with constants folded.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return _fold(Lt, a, b, lambda x, y: x < y)
 
 
 def le(a: ExprLike, b: ExprLike) -> Expr:
+    """The condition a <= b, with constants folded.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     return _fold(Le, a, b, lambda x, y: x <= y)
 
 
 def eq(a: ExprLike, b: ExprLike) -> Expr:
+    """The condition a == b, with constants folded. Equal formulas are equal unless they are floats, which may be
+    NaN.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if a == b and not a.dtype.is_float and a.dtype.lanes == 1:
         return Const(True, dt.bool_)
@@ -750,6 +876,12 @@ def eq(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def ne(a: ExprLike, b: ExprLike) -> Expr:
+    """The condition a != b, with constants folded. Equal formulas do not differ unless they are floats, which may
+    be NaN.
+
+    Raises:
+        ExprError: the operands have different dtypes or lanes.
+    """
     a, b = _pair(a, b)
     if a == b and not a.dtype.is_float and a.dtype.lanes == 1:
         return Const(False, dt.bool_)
@@ -757,6 +889,11 @@ def ne(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def not_(a: ExprLike) -> Expr:
+    """Logical not of a bool, with constants folded.
+
+    Raises:
+        ExprError: `a` is not a bool.
+    """
     a = wrap(a)
     if isinstance(a, Const):
         return Const(not a.value, dt.bool_)
@@ -766,6 +903,11 @@ def not_(a: ExprLike) -> Expr:
 
 
 def select(cond: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
+    """`a` where `cond` is true, else `b`; scalars are broadcast to the lanes of the others.
+
+    Raises:
+        ExprError: `a` and `b` have different dtypes, or lanes that do not fit.
+    """
     cond = wrap(cond)
     a, b = _pair(a, b)
     if isinstance(cond, Const):
@@ -783,6 +925,14 @@ def select(cond: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def cast_to(value: ExprLike, dtype: object) -> Expr:
+    """`value` converted to `dtype` (anything that `weft.dtypes.dtype` takes), with constants folded.
+
+    Floats become integers by truncation, numbers become bools by comparison with 0. A scalar dtype keeps the lanes of
+    a vector.
+
+    Raises:
+        ExprError: there is no such dtype.
+    """
     value = wrap(value)
     to = dt.dtype(dtype)
     if to.lanes == 1 and value.dtype.lanes > 1:
@@ -833,6 +983,7 @@ BUILDERS: dict[type[Binary], Callable[[Expr, Expr], Expr]] = {
     TruncMod: truncmod, Min: minimum, Max: maximum, BitAnd: bitand, BitOr: bitor, BitXor: bitxor, ShiftLeft: shl,
     ShiftRight: shr, And: and_, Or: or_, Lt: lt, Le: le, Eq: eq, Ne: ne,
 }  # fmt: skip
+"""Class of a binary node → the function that builds it with constants folded."""
 
 
 # -- traversal --------------------------------------------------------------------------------------------------------

@@ -55,12 +55,14 @@ def range_of_dtype(dtype: DType) -> Range:
 
 
 def add_ranges(a: Range, b: Range) -> Range:
+    """The range of x + y for x in `a` and y in `b`."""
     return Range(
         None if a[0] is None or b[0] is None else a[0] + b[0], None if a[1] is None or b[1] is None else a[1] + b[1]
     )
 
 
 def negate_range(a: Range) -> Range:
+    """The range of -x for x in `a`."""
     return Range(None if a[1] is None else -a[1], None if a[0] is None else -a[0])
 
 
@@ -72,6 +74,7 @@ def scale_range(a: Range, k: int) -> Range:
 
 
 def multiply_ranges(a: Range, b: Range) -> Range:
+    """A range that contains x * y for x in `a` and y in `b`."""
     if a[0] is not None and a[0] == a[1]:
         return scale_range(b, a[0])
     if b[0] is not None and b[0] == b[1]:

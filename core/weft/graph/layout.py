@@ -23,6 +23,8 @@ from weft.tensor.language import Dim, as_dim
 
 @dataclass(frozen=True)
 class Split:
+    """Splits dimension `axis` into (⌈size / factor⌉, factor); elements beyond the size are zeros."""
+
     axis: int
     factor: int
 
@@ -32,6 +34,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Permute:
+    """Reorders dimensions: dimension i of the result is dimension `order[i]`."""
+
     order: tuple[int, ...]
 
     def __str__(self) -> str:

@@ -72,6 +72,8 @@ class OpenType:
 
 @dataclass(frozen=True)
 class SequenceType:
+    """A sequence of any length, of values of type `element`."""
+
     element: Type
 
     def __str__(self) -> str:
@@ -80,6 +82,8 @@ class SequenceType:
 
 @dataclass(frozen=True)
 class OptionalType:
+    """A value of type `element`, or none."""
+
     element: Type
 
     def __str__(self) -> str:
@@ -87,6 +91,7 @@ class OptionalType:
 
 
 Type: TypeAlias = "TensorType | OpenType | SequenceType | OptionalType"
+"""The type of a value of a graph."""
 
 
 def tensor_type(dtype: object, shape: Iterable[object], layout: Layout | None = None) -> TensorType:

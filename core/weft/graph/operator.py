@@ -24,9 +24,14 @@ from weft.graph.nodes import TensorType, Type, Value
 OpKind = Literal[
     "elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"
 ]
+"""How the elements of an operator's result depend on its operands; see `Operator.kind`."""
 Array = np.ndarray[Any, Any]
+"""An array of a reference or sample."""
 Commutes = Literal["nothing", "monotone", "anything"]
+"""What of an elementwise operator may be moved past it: nothing, operators that keep the order of numbers, or
+anything."""
 F = TypeVar("F", bound=Callable[..., Any])
+"""The type of a decorated function."""
 
 CHEAP = 2
 """The greatest `Operator.cost` at which computing an element again costs less than storing it."""

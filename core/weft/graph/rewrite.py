@@ -40,6 +40,7 @@ from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
 Replacement: TypeAlias = "Value | tuple[Value, ...] | list[Value] | None"
+"""What a rule gives for a node: a value per output (alone if there is one), or None: the node stays."""
 Rule: TypeAlias = "Callable[[Rewriter, Node, tuple[Value | None, ...]], Replacement]"
 O = TypeVar("O", bound=Operator)
 

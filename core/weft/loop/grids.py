@@ -9,7 +9,9 @@ from __future__ import annotations
 from weft.loop.nodes import IntrinsicCall, Let, Stmt
 
 BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+"""Kinds of loops over the groups of a grid."""
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+"""Kinds of loops over the threads of a group."""
 FRAGMENT = "fragment"
 """Scopes of what the threads of a warp hold together begin so: "fragment", "fragment.a" …"""
 WHOLE_WARP = "whole_warp"

@@ -33,8 +33,11 @@ LOOP_KINDS: tuple[str, ...] = (
     "serial", "parallel", "vectorized", "unrolled",
     "blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z",
 )  # fmt: skip
+"""Kinds of loops that every Program may have; those of the second row are of grids."""
 UNIT = "unit."
+"""Prefix of the kinds of loops over units of a machine."""
 TRUE = Const(True, dt.bool_)
+"""The constant True."""
 PREFETCH = "prefetch"
 """The intrinsic prefetch(buffer[index], locality): the element will be read soon. It has no meaning, but the element
 must exist."""
@@ -126,6 +129,8 @@ class Stmt:
 
 @dataclass(frozen=True, repr=False)
 class Seq(Stmt):
+    """Statements in order."""
+
     stmts: tuple[Stmt, ...]
 
 
@@ -143,12 +148,16 @@ class For(Stmt):
 
 @dataclass(frozen=True, repr=False)
 class While(Stmt):
+    """`body` as long as `cond`, which is evaluated before each iteration, is true."""
+
     cond: Expr
     body: Stmt
 
 
 @dataclass(frozen=True, repr=False)
 class If(Stmt):
+    """`then` if `cond` is true, else `orelse`, if there is one."""
+
     cond: Expr
     then: Stmt
     orelse: Stmt | None = None
@@ -453,6 +462,7 @@ def int_const(expr: Expr) -> int | None:
 
 
 def int64(value: int) -> Const:
+    """The int64 constant `value`."""
     return const(value, dt.int64)
 
 

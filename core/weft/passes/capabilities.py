@@ -15,6 +15,7 @@ from weft.rates import Rates
 
 # Stands in an offer for "as it comes": reading the operand costs the same in any layout.
 ANY = Layout((Split(0, 1),))
+"""In a LayoutOffer, "any layout": reading the operand costs the same in each."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class LayoutOffer:
 
 
 LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
+"""Node → the combinations of layouts in which a target can compute it; none: row-major only."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class DotProduct:
 
 
 Claims: TypeAlias = "Collection[type[Operator] | str]"
+"""Composites that a target computes itself, by class or, deprecated, by name."""
 
 CLAIMED: frozenset[type[Operator] | str] = frozenset({Operator})
 """Composites whose whole decomposition becomes one Program, as schedule libraries take them: `Operator` stands for all

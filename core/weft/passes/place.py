@@ -77,6 +77,7 @@ class Refuse:
 
 
 Offers: TypeAlias = "Sequence[Take | Refuse]"
+"""The answer of a target about a graph: nodes that it takes together, nodes that it refuses."""
 
 
 @dataclass(frozen=True)

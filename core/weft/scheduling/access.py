@@ -28,6 +28,7 @@ def loads(block: Block) -> Iterator[Load]:
 
 
 def stores(block: Block) -> Iterator[Store]:
+    """The stores of a block's body, in order."""
     for s in walk_stmts(block.body):
         if isinstance(s, Store):
             yield s
@@ -39,6 +40,7 @@ def target(block: Block) -> Store:
 
 
 def is_reduction(block: Block) -> bool:
+    """Whether a block has a reduction iterator."""
     return any(i.kind == "reduce" for i in block.iters)
 
 
@@ -227,4 +229,5 @@ def outside_blocks(stmt: Stmt) -> bool:
 
 
 def is_plain(e: Expr, var: Var) -> bool:
+    """Whether a formula is the variable `var` alone."""
     return isinstance(e, Var) and e.name == var.name

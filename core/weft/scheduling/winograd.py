@@ -9,9 +9,12 @@ from weft.loop.nodes import Block, Program
 from weft.scheduling import access
 
 STAGES = ("winograd_rows", "winograd_input", "winograd_product", "winograd_columns")
+"""Roles of the transform of the input along rows and columns, of the products, and of the first transform of the
+result."""
 SPARING = ("winograd_product_bottom", "winograd_product_right")
 """Roles of products that the last row or column of tiles does without; the others are in "winograd_product"."""
 RESULT = "winograd"
+"""Role of the block that writes the result of the convolution."""
 
 
 def stages_of(program: Program) -> dict[str, Block]:

@@ -24,6 +24,7 @@ from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, ExprLike, Var, walk, wrap
 
 Dim: TypeAlias = "int | Expr"
+"""The size of a dimension: an int, or an int64 formula over symbols."""
 
 
 def as_dim(value: object) -> Dim:
@@ -486,6 +487,7 @@ REDUCERS: dict[str, Reducer] = {
         _arg_reducer("argmin_last", lambda a, b: e.lt(a, b), highest, last=True),
     )
 }
+"""Reducers by name."""
 
 
 def reduce(

@@ -182,9 +182,11 @@ def copy_stmt(
 
 
 EMPTY = Seq(())
+"""The statement without effect."""
 
 
 def is_empty(stmt: Stmt | None) -> bool:
+    """Whether there is no statement, or a `Seq` of none."""
     return stmt is None or (isinstance(stmt, Seq) and not stmt.stmts)
 
 
