@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def compared(model: Any, inputs: Mapping[str, Any], want: Any, options: argparse
     }
     scale = np.abs(want).max()
     result: dict[str, Any] = {
-        "seconds": in_turns({p: lambda e=e: e.run(inputs) for p, e in executables.items()}, options.seconds)
-    }  # type: ignore[misc]
+        "seconds": in_turns({p: partial(e.run, inputs) for p, e in executables.items()}, options.seconds)
+    }
     result["error"] = {
         p: float(np.abs(next(iter(e.run(inputs).values())) - want).max() / scale) for p, e in executables.items()
     }

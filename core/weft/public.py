@@ -129,6 +129,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_ops.precision": ("in_compute_dtype",),
         "weft_ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
         "weft_ops.shapes": EVERYTHING,
+        "weft_ops.words": EVERYTHING,
         "weft.passes.capabilities": EVERYTHING,
         "weft.passes.choose_layouts": ("choose_layouts",),
         "weft.passes.fold_constants": ("work_of",),
@@ -230,7 +231,7 @@ def parse_api(text: str) -> dict[str, str]:
             words = line.split()
             name = words[1] if words[0] in ("class", "def") else words[0]
             key = f"{module}.{name.partition('(')[0].rstrip(':')}"
-            found[key] = [line[2:]]
+            found.setdefault(key, []).append(line[2:])  # one line per overload
         else:
             found[key].append(line[2:])
     return {key: "\n".join(lines) for key, lines in found.items()}
@@ -246,8 +247,8 @@ def home(module: str, name: str) -> str:
 
 
 def signature(module: str, name: str) -> list[str]:
-    """A name as it is declared: a function's arguments; a class's bases, fields and methods; another module's name
-    where it is only passed on.
+    """A name as it is declared: a function's arguments, of each overload; a class's bases, fields and methods; another
+    module's name where it is only passed on.
 
     Raises:
         LookupError: the module does not have it.
@@ -255,9 +256,11 @@ def signature(module: str, name: str) -> list[str]:
     home = _passed_on(module).get(name)
     if home is not None:
         return [f"{name} = {home}.{name}"] if home in PUBLIC and name in public_names(home) else signature(home, name)
+    functions = [n for n in _top(module) if isinstance(n, ast.FunctionDef) and n.name == name]
+    if functions:
+        overloads = [n for n in functions if "overload" in map(ast.unparse, n.decorator_list)]
+        return [_function(n) for n in overloads or functions[:1]]
     for node in _top(module):
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            return [_function(node)]
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _class(module, node)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:

@@ -40,12 +40,8 @@ from weft_ops.shapes import (
     tensor,
     unify,
 )
+from weft_ops.words import COORDINATES, INTERPOLATIONS, NEAREST, Border, Coordinates, Interpolation, Nearest
 
-Interpolation = Literal["nearest", "linear", "cubic"]
-Coordinates = Literal[
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize"
-]  # fmt: skip
-Nearest = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 F64 = dt.float64
 
 
@@ -84,9 +80,9 @@ class Resize(Operator):
         if len(self.shape) != x.rank:
             raise GraphError(f"shape: expected {x.rank} dimensions, got {show(self.shape)}")
         for value, known, name in (
-            (self.mode, ("nearest", "linear", "cubic"), "mode"),
-            (self.coordinates, Coordinates.__args__, "coordinates"),  # type: ignore[attr-defined]
-            (self.nearest, Nearest.__args__, "nearest"),  # type: ignore[attr-defined]
+            (self.mode, INTERPOLATIONS, "mode"),
+            (self.coordinates, COORDINATES, "coordinates"),
+            (self.nearest, NEAREST, "nearest"),
         ):
             if value not in known:
                 raise GraphError(f"{name}: expected one of {', '.join(known)}, got '{value}'")
@@ -270,7 +266,7 @@ class Resize(Operator):
                     return shift + (o + 0.5) / scale - 0.5
             return (o + 0.5) / scale - 0.5
 
-        return compute((m,), formula, f"place{d}")  # type: ignore[no-any-return]
+        return compute((m,), formula, f"place{d}")
 
     def outside(self, place: Expr, n: Dim) -> Expr | None:
         if self.coordinates != "tf_crop_and_resize":
@@ -331,7 +327,7 @@ class Resize(Operator):
             gone = [o for d, t in places.items() if (o := self.outside(t[i[d]], x.shape[d])) is not None]
             return select(e.any_of(gone), const(self.extrapolation, x.dtype), value) if gone else value
 
-        return compute(self.shape, formula, "resize")  # type: ignore[no-any-return]
+        return compute(self.shape, formula, "resize")
 
     def along(self, y: Tensor, k: int, d: int, m: Dim, scales: Tensor | None, roi: Tensor | None, count: int) -> Tensor:
         n, wide = y.shape[d], y.dtype
@@ -376,8 +372,8 @@ class Resize(Operator):
                 f"along{d}",
             )
             if self.coordinates != "tf_crop_and_resize":
-                return blended  # type: ignore[no-any-return]
-            return compute(shape, lambda *i: finish(blended[i], i[d]), f"cropped{d}")  # type: ignore[no-any-return]
+                return blended
+            return compute(shape, lambda *i: finish(blended[i], i[d]), f"cropped{d}")
         offsets = [0, 1] if self.mode == "linear" else [-1, 0, 1, 2]
 
         def table(o: Expr, j: Expr) -> Expr:
@@ -405,7 +401,7 @@ class Resize(Operator):
             assert value is not None
             return finish(value, i[d])
 
-        return compute(shape, blend, f"along{d}")  # type: ignore[no-any-return]
+        return compute(shape, blend, f"along{d}")
 
     def tolerance(self, *types: TensorType) -> float:
         return 0.0 if self.mode == "nearest" else 32.0 if types[0].dtype.is_float else 1.0
@@ -458,7 +454,7 @@ class GridSample(Operator):
     """
 
     mode: Interpolation = "linear"
-    padding: Literal["zeros", "border", "reflection"] = "zeros"
+    padding: Border = "zeros"
     align_corners: bool = False
     kind = "opaque"
 
@@ -589,7 +585,7 @@ class GridSample(Operator):
                 total = total + weight * select(e.all_of(ok for _, _, ok in picked), value, const(0.0, wide))
             return cast_to(total, x.dtype)
 
-        return compute((*x.shape[:2], *grid.shape[1:-1]), formula, "gridsample")  # type: ignore[no-any-return]
+        return compute((*x.shape[:2], *grid.shape[1:-1]), formula, "gridsample")
 
     def tolerance(self, *types: TensorType) -> float:
         return 256.0  # places are rounded to the dtype before they choose elements
@@ -918,7 +914,7 @@ class AffineGrid(Operator):
                 total = total + cast_to(theta[i[0], i[-1], j], wide) * v
             return cast_to(total, theta.dtype)
 
-        return compute((theta.shape[0], *self.size, k), formula, "affinegrid")  # type: ignore[no-any-return]
+        return compute((theta.shape[0], *self.size, k), formula, "affinegrid")
 
     def tolerance(self, *types: TensorType) -> float:
         return 16.0

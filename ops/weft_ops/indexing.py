@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from weft.tensor.language import sum as sum_over
 from weft_ops.examples import booleans, floats, integers
 from weft_ops.movement import Movement, clamp_indices, safe_index
 from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, show, static, unify
+from weft_ops.words import Reduction
 
 INDEX = ("int", "uint")
-Reduction = Literal["none", "add", "mul", "min", "max"]
 
 
 # -- loops over whole buffers -----------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class GatherND(Movement):
             at = [safe_index(indices[(*i[:lead], q)], x.shape[self.batch_dims + q]) for q in range(m)]
             return x[(*i[: self.batch_dims], *at, *i[lead:])]
 
-        return compute(shape, formula, "gather")  # type: ignore[no-any-return]
+        return compute(shape, formula, "gather")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -317,7 +317,7 @@ class OneHot(Movement):
             k = select(k < 0, k + self.depth, k)
             return select(e.eq(k, i[axis]), values[1], values[0])
 
-        return compute(self.out_shape(indices.shape), formula, "onehot")  # type: ignore[no-any-return]
+        return compute(self.out_shape(indices.shape), formula, "onehot")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -353,7 +353,7 @@ class Trilu(Movement):
             offset, k = i[-1] - i[-2], wrap(self.k, dt.int64)
             return select(k <= offset if self.upper else offset <= k, x[i], const(0, x.dtype))
 
-        return compute(x.shape, formula, "trilu")  # type: ignore[no-any-return]
+        return compute(x.shape, formula, "trilu")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -381,7 +381,7 @@ class Eye(Movement):
 
     @algorithm("tensors")
     def direct(self) -> Tensor:
-        return compute((self.rows, self.columns), lambda i, j: cast_to(e.eq(j, i + self.k), self.dtype), "eye")  # type: ignore[no-any-return]
+        return compute((self.rows, self.columns), lambda i, j: cast_to(e.eq(j, i + self.k), self.dtype), "eye")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -420,7 +420,7 @@ class Tile(Movement):
         def formula(*index: Expr) -> Expr:
             return x[tuple(i if w else i % n for i, w, n in zip(index, whole, x.shape))]
 
-        return compute(self.out_shape(x.shape), formula, "tile")  # type: ignore[no-any-return]
+        return compute(self.out_shape(x.shape), formula, "tile")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -466,7 +466,7 @@ class ReverseSequence(Movement):
             n = e.minimum(cast_to(lengths[i[batch]], dt.int64), as_dim(x.shape[time]))
             return x[(*i[:time], select(i[time] < n, n - 1 - i[time], i[time]), *i[time + 1 :])]
 
-        return compute(x.shape, formula, "reverse")  # type: ignore[no-any-return]
+        return compute(x.shape, formula, "reverse")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -498,7 +498,7 @@ class CountNonZero(Operator):
             value = cast_to(cast_to(x[tuple(axes)], dt.bool_), dt.int64)
             return sum_over(value, axes) if axes else value
 
-        return compute((1,), formula, "count")  # type: ignore[no-any-return]
+        return compute((1,), formula, "count")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -213,7 +213,7 @@ class Einsum(Operator):
 
         shape = [sizes[c] for c in right]
         total = compute(shape, formula, "einsum")
-        return total if wide == xs[0].dtype else compute(shape, lambda *i: cast_to(total[i], xs[0].dtype), "rounded")  # type: ignore[no-any-return]
+        return total if wide == xs[0].dtype else compute(shape, lambda *i: cast_to(total[i], xs[0].dtype), "rounded")
 
     def tolerance(self, *types: TensorType) -> float:
         terms, right = self.terms([t.rank for t in types])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from weft_ops.movement import Fill, GatherElements, clamp_indices
 from weft_ops.normalization import LogSoftmax
 from weft_ops.precision import rounded, widen
 from weft_ops.shapes import expect_kind, operands, product, show, tensor, unify
+from weft_ops.words import LOSS_REDUCTIONS, LossReduction
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class NegativeLogLikelihood(Operator):
     `reduction` none, sum, or mean (over the sum of weights). Targets equal to `ignore` count nothing.
     """
 
-    reduction: Literal["none", "sum", "mean"] = "mean"
+    reduction: LossReduction = "mean"
     ignore: int | None = None
     kind = "composite"
 
@@ -38,7 +39,7 @@ class NegativeLogLikelihood(Operator):
         x, target = operands(types[:2], 2)
         expect_kind(x.dtype, ("float",))
         expect_kind(target.dtype, ("int", "uint"), "target")
-        if self.reduction not in ("none", "sum", "mean"):
+        if self.reduction not in LOSS_REDUCTIONS:
             raise GraphError(f"reduction: expected none, sum or mean, got '{self.reduction}'")
         if x.rank < 2 or target.rank != x.rank - 1:
             raise GraphError(
@@ -92,8 +93,7 @@ class NegativeLogLikelihood(Operator):
             integers((3, 2, 5), "int64", 0, 3),
             floats((4,), lo=0.5, hi=1.5, seed=1),
         )
-        reductions: tuple[Literal["none", "sum", "mean"], ...] = ("none", "sum", "mean")
-        for r in reductions:
+        for r in LOSS_REDUCTIONS:
             yield Sample(cls(r), (x, target), r)
             yield Sample(cls(r, 1), (x, target, weight), f"{r}_ignore")
         yield Sample(cls("mean", -5), (floats((3, 4)), np.array([0, -5, 3], np.int32)), "ignore_outside")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from weft_ops.shapes import (
     static,
     unify,
 )
+from weft_ops.words import PAD_MODES, PadMode
 
 ZERO = Const(0, dt.int64)
 
@@ -143,7 +144,7 @@ class Reshape(Movement):
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
         shape = self.out_shape(x.shape)
-        return compute(shape, lambda *i: x[reshape_index(i, shape, x.shape)], "reshape")  # type: ignore[no-any-return]
+        return compute(shape, lambda *i: x[reshape_index(i, shape, x.shape)], "reshape")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -192,7 +193,7 @@ class Transpose(Movement):
         order = self.order(x.rank)
         return compute(
             [x.shape[k] for k in order], lambda *i: x[tuple(i[order.index(k)] for k in range(x.rank))], "transpose"
-        )  # type: ignore[no-any-return]
+        )
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -267,7 +268,7 @@ class BroadcastTo(Movement):
                 at.append(ZERO if is_one(size) else i if certain else select(equals(size, 1), ZERO, i))
             return x[tuple(at)]
 
-        return compute(shape, formula, "broadcast")  # type: ignore[no-any-return]
+        return compute(shape, formula, "broadcast")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -339,7 +340,7 @@ class Concat(Movement):
             middle = (lo + hi) // 2
             return select(index[axis] < starts[middle], choose(lo, middle, index), choose(middle, hi, index))
 
-        return compute(shape, lambda *i: choose(0, len(xs), i), "concat")  # type: ignore[no-any-return]
+        return compute(shape, lambda *i: choose(0, len(xs), i), "concat")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -450,7 +451,7 @@ class Slice(Movement):
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
-        return compute(  # type: ignore[no-any-return]
+        return compute(
             self.sizes,
             lambda *index: x[tuple(i * step + start for i, start, step in zip(index, self.starts, self.all_steps))],
             "slice",
@@ -472,7 +473,7 @@ class Pad(Movement):
     """
 
     pads: tuple[Dim, ...]
-    mode: Literal["constant", "edge", "reflect", "wrap"] = "constant"
+    mode: PadMode = "constant"
 
     def pairs(self, rank: int) -> list[tuple[Dim, Dim]]:
         if len(self.pads) != 2 * rank:
@@ -483,7 +484,7 @@ class Pad(Movement):
         """Raises GraphError for a number of pads that does not fit, another mode, a value of another dtype, or no
         elements to repeat."""
         x, *value = operands([t for t in types if t is not None])
-        if self.mode not in ("constant", "edge", "reflect", "wrap"):
+        if self.mode not in PAD_MODES:
             raise GraphError(f"mode: expected constant, edge, reflect or wrap, got '{self.mode}'")
         if value:
             one_dtype([x, *value])
@@ -554,7 +555,7 @@ class Pad(Movement):
                 at.append(k)
             return x[tuple(at)]
 
-        return compute(shape, constant if self.mode == "constant" else repeat, "pad")  # type: ignore[no-any-return]
+        return compute(shape, constant if self.mode == "constant" else repeat, "pad")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -614,7 +615,7 @@ class Gather(Movement):
         def formula(*i: Expr) -> Expr:
             return x[(*i[:axis], safe_index(indices[i[axis : axis + r]], x.shape[axis]), *i[axis + r :])]
 
-        return compute((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), formula, "gather")  # type: ignore[no-any-return]
+        return compute((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), formula, "gather")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -655,7 +656,7 @@ class GatherElements(Movement):
         axis = axis_of(self.axis, x.rank)
         return compute(
             indices.shape, lambda *i: x[(*i[:axis], safe_index(indices[i], x.shape[axis]), *i[axis + 1 :])], "gather"
-        )  # type: ignore[no-any-return]
+        )
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -690,7 +691,7 @@ class Iota(Movement):
 
     @algorithm("tensors")
     def direct(self) -> Tensor:
-        return compute(self.shape, lambda *i: cast_to(i[self.axis], self.dtype), "iota")  # type: ignore[no-any-return]
+        return compute(self.shape, lambda *i: cast_to(i[self.axis], self.dtype), "iota")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -718,7 +719,7 @@ class Fill(Movement):
 
     @algorithm("tensors")
     def direct(self) -> Tensor:
-        return compute(self.shape, lambda *i: const(self.value, self.dtype), "fill")  # type: ignore[no-any-return]
+        return compute(self.shape, lambda *i: const(self.value, self.dtype), "fill")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -750,7 +751,7 @@ class Dims(Movement):
                 value = dim_expr(d) if k == len(self.values) - 1 else select(e.eq(i, k), dim_expr(d), value)
             return cast_to(value, self.dtype)
 
-        return compute((len(self.values),), formula, "dims")  # type: ignore[no-any-return]
+        return compute((len(self.values),), formula, "dims")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -394,7 +394,7 @@ class LRN(Operator):
             base = total[i] * (self.alpha / self.size) + self.bias
             return cast_to(cast_to(x[i], wide) / call("pow", base, const(self.beta, wide)), x.dtype)
 
-        return compute(x.shape, formula, "lrn")  # type: ignore[no-any-return]
+        return compute(x.shape, formula, "lrn")
 
     def tolerance(self, *types: TensorType) -> float:
         return 16.0

@@ -186,9 +186,7 @@ class Recurrence(Operator):
         steps, hidden = xw.shape[0], r.shape[2]
         ys = np.zeros((steps, *h.shape), xw.dtype)
         f = self.functions()
-        bound: Callable[..., Any] = (
-            (lambda v: v) if self.clip is None else (lambda v: np.clip(v, -self.clip, self.clip))
-        )  # type: ignore[operator]
+        bound: Callable[..., Any] = (lambda v: v) if (top := self.clip) is None else (lambda v: np.clip(v, -top, top))
         for t in reversed(range(steps)) if self.reverse else range(steps):
             x = [xw[t][:, g * hidden : (g + 1) * hidden] for g in range(GATES[self.cell])]
             rec = [r[g].T for g in range(GATES[self.cell])]
@@ -246,7 +244,7 @@ class Recurrence(Operator):
                 (batch, count, hidden),
                 lambda b, g, j: sum_over(cast_to(h[b, k], wide) * cast_to(r[g + first, j, k], wide), k),
                 name,
-            )  # type: ignore[no-any-return]
+            )
 
         def live(t: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
             return new if lengths is None else select(t < cast_to(lengths[b], dt.int64), new, old)
@@ -330,7 +328,7 @@ class Recurrence(Operator):
         )
 
         def last(state: Tensor, name: str) -> Tensor:
-            return compute((batch, hidden), lambda b, j: cast_to(state[e.wrap(end, dt.int64), b, j], dtype), name)  # type: ignore[no-any-return]
+            return compute((batch, hidden), lambda b, j: cast_to(state[e.wrap(end, dt.int64), b, j], dtype), name)
 
         return (y, *(last(s, f"last_{n}") for s, n in zip(states, "hc")))
 

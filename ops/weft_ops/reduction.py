@@ -143,10 +143,10 @@ class Reduction(Operator):
             out = self.out_shape(x.shape)
             return compute(
                 out, lambda *i: cast_to(self.after(total[reshape_index(i, out, shape)], length), dtype), "result"
-            )  # type: ignore[no-any-return]
+            )
         if wide == dtype and type(self).after is Reduction.after:
-            return total  # type: ignore[no-any-return]
-        return compute(shape, lambda *i: cast_to(self.after(total[i], length), dtype), "result")  # type: ignore[no-any-return]
+            return total
+        return compute(shape, lambda *i: cast_to(self.after(total[i], length), dtype), "result")
 
     def numpy_axes(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank)) if self.axes is None else axes_of(static(self.axes), rank)
@@ -318,11 +318,11 @@ class Argmax(Operator):
                 "max" if self.last else "min",
                 select(here, cast_to(find.var, word), (lowest if self.last else highest)(word)),
                 find,
-            )  # type: ignore[no-any-return]
+            )
 
         found = compute(shape, place, "place")
         if narrow:
-            return compute(shape, lambda *i: cast_to(found[i], dt.int64), "arg")  # type: ignore[no-any-return]
+            return compute(shape, lambda *i: cast_to(found[i], dt.int64), "arg")
         # Of nothing: -1.
         bounded: Any = lambda *i: (
             e.maximum(found[i], -1) if self.last else e.minimum(found[i], e.sub(wrap(n, dt.int64), 1))
@@ -336,11 +336,11 @@ class Argmax(Operator):
         r = reduce_axis(x.shape[axis], "r")
         shape = (*x.shape[:axis], *((1,) if self.keepdims else ()), *x.shape[axis + 1 :])
 
-        def formula(*index: Expr) -> Any:
+        def formula(*index: Expr) -> tuple[Expr, ...]:
             rest = index[axis + 1 :] if self.keepdims else index[axis:]
             return reduce(self.best + ("_last" if self.last else ""), (x[(*index[:axis], r, *rest)], r.var), r)
 
-        return compute(shape, formula, "arg")[1]  # type: ignore[no-any-return]
+        return compute(shape, formula, "arg")[1]
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays

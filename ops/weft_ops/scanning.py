@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class CumSum(Operator):
             return None if runtime else "the axis is known"
         return "the axis is known only at run time" if runtime else None
 
-    def combine(self, a: Any, b: Any) -> Any:
+    def combine(self, a: Expr, b: Expr) -> Expr:
         return a + b
 
     def accumulate(self, x: Array, axis: int) -> Array:
@@ -83,17 +83,17 @@ class CumSum(Operator):
 
         def step(t: Expr, total: Tensor) -> Tensor:
             if not self.exclusive:
-                return compute(rest, lambda *i: self.combine(total[i], at(t, i)), "total")  # type: ignore[no-any-return]
+                return compute(rest, lambda *i: self.combine(total[i], at(t, i)), "total")
             before = t + 1 if self.reverse else t - 1
             exists = before < x.shape[axis] if self.reverse else before >= 0
             return compute(
                 rest,
                 lambda *i: self.combine(total[i], e.select(exists, at(before, i), const(self.start, wide))),
                 "total",
-            )  # type: ignore[no-any-return]
+            )
 
         (totals,) = scan(x.shape[axis], [first], step, name="running", reverse=self.reverse)
-        return compute(x.shape, lambda *i: cast_to(totals[(i[axis], *i[:axis], *i[axis + 1 :])], x.dtype), "cumulative")  # type: ignore[no-any-return]
+        return compute(x.shape, lambda *i: cast_to(totals[(i[axis], *i[:axis], *i[axis + 1 :])], x.dtype), "cumulative")
 
     @algorithm("decompose")
     def by_reshape(self, builder: GraphBuilder, x: Value) -> Value:
@@ -131,7 +131,7 @@ class CumProd(CumSum):
 
     start = 1
 
-    def combine(self, a: Any, b: Any) -> Any:
+    def combine(self, a: Expr, b: Expr) -> Expr:
         return a * b
 
     def accumulate(self, x: Array, axis: int) -> Array:

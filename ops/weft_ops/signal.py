@@ -168,9 +168,9 @@ class DFT(Operator):
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 : -1], parts)
         total = compute(shape, formula, "dft")
         if not self.inverse and wide == x.dtype:
-            return total  # type: ignore[no-any-return]
+            return total
         scale: Callable[..., Any] = lambda v: v / cast_to(dim_expr(length), wide) if self.inverse else v
-        return compute(shape, lambda *i: cast_to(scale(total[i]), x.dtype), "scaled")  # type: ignore[no-any-return]
+        return compute(shape, lambda *i: cast_to(scale(total[i]), x.dtype), "scaled")
 
     def tolerance(self, *types: TensorType) -> float:
         _, length, _, _ = self.points(types[0].shape)
@@ -402,7 +402,7 @@ class Window(Operator):
             value = const(a, wide) - call("cos", turn) * b
             return cast_to(value if c == 0 else value + call("cos", turn * 2.0) * c, self.dtype)
 
-        return compute((self.size,), formula, "window")  # type: ignore[no-any-return]
+        return compute((self.size,), formula, "window")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

@@ -18,8 +18,8 @@ from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, buffer, seq
 from weft_ops.examples import floats
 from weft_ops.shapes import expect_kind, expect_rank, operands, show
+from weft_ops.words import Missing
 
-Missing = Literal["right", "left", "node"]
 ROWS, STEP = 64, 8
 """Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide
 another's."""

@@ -116,9 +116,9 @@ class MaxPool(Pool):
 
         def formula(*index: Expr) -> Expr:
             inner, inside = self.position(index[2:], taps, x.shape[2:])
-            return reduce("max", select(inside, x[(*index[:2], *inner)], least), taps)  # type: ignore[no-any-return]
+            return reduce("max", select(inside, x[(*index[:2], *inner)], least), taps)
 
-        return compute(self.out_shape(x.shape), formula, "maxpool")  # type: ignore[no-any-return]
+        return compute(self.out_shape(x.shape), formula, "maxpool")
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
@@ -171,7 +171,7 @@ class AveragePool(Pool):
             value = total[index]
             return cast_to(e.truncdiv(value, count) if wide.is_integer else value / count, x.dtype)
 
-        return compute(shape, mean, "averagepool")  # type: ignore[no-any-return]
+        return compute(shape, mean, "averagepool")
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
@@ -303,7 +303,7 @@ class LpPool(Pool):
         root: Callable[..., Any] = lambda v: (
             v if self.p == 1 else call("sqrt", v) if self.p == 2 else call("pow", v, const(1 / self.p, wide))
         )
-        return compute(shape, lambda *i: cast_to(root(total[i]), x.dtype), "lppool")  # type: ignore[no-any-return]
+        return compute(shape, lambda *i: cast_to(root(total[i]), x.dtype), "lppool")
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
@@ -427,7 +427,7 @@ class Col2Im(Operator):
             return sum_over(select(all_of(tests), cast_to(x[b, row, column], wide), const(0, wide)), taps)
 
         total = compute(shape, formula, "col2im")
-        return total if wide == x.dtype else compute(shape, lambda *i: cast_to(total[i], x.dtype), "rounded")  # type: ignore[no-any-return]
+        return total if wide == x.dtype else compute(shape, lambda *i: cast_to(total[i], x.dtype), "rounded")
 
     def tolerance(self, *types: TensorType) -> float:
         return reduction_tolerance(product(self.block))

@@ -15,7 +15,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -331,13 +331,29 @@ def _resolve(body: Any) -> Any:
     return body
 
 
+@overload
 def compute(
     shape: Sequence[ExprLike],
-    formula: Callable[..., Any],
+    formula: Callable[..., ExprLike | ReduceAxis],
     name: str | None = None,
     axes: Sequence[str] | None = None,
     role: str = "",
-) -> Any:
+) -> Tensor: ...
+@overload
+def compute(
+    shape: Sequence[ExprLike],
+    formula: Callable[..., tuple[Expr, ...]],
+    name: str | None = None,
+    axes: Sequence[str] | None = None,
+    role: str = "",
+) -> tuple[Tensor, ...]: ...
+def compute(
+    shape: Sequence[ExprLike],
+    formula: Callable[..., ExprLike | ReduceAxis | tuple[Expr, ...]],
+    name: str | None = None,
+    axes: Sequence[str] | None = None,
+    role: str = "",
+) -> Tensor | tuple[Tensor, ...]:
     """The tensor whose element [i, j, …] is formula(i, j, …).
 
     `role`: of an algorithm with a schedule of its own, what the schedule knows this part by, whatever its name.
@@ -490,9 +506,15 @@ REDUCERS: dict[str, Reducer] = {
 """Reducers by name."""
 
 
+@overload
+def reduce(reducer: Reducer | str, values: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expr: ...
+@overload
+def reduce(
+    reducer: Reducer | str, values: Sequence[ExprLike], axis: ReduceAxis | Sequence[ReduceAxis]
+) -> tuple[Expr, ...]: ...
 def reduce(
     reducer: Reducer | str, values: ExprLike | Sequence[ExprLike], axis: ReduceAxis | Sequence[ReduceAxis]
-) -> Any:
+) -> Expr | tuple[Expr, ...]:
     """The reduction of `values` over `axis`: one formula, or a tuple of them for reducers of width > 1."""
     r = REDUCERS.get(reducer) if isinstance(reducer, str) else reducer
     if not isinstance(r, Reducer):
@@ -509,4 +531,4 @@ def reduce(
 
 def sum(value: ExprLike, axis: ReduceAxis | Sequence[ReduceAxis]) -> Expr:
     """Σ value over the axes."""
-    return reduce("sum", value, axis)  # type: ignore[no-any-return]
+    return reduce("sum", value, axis)

@@ -70,7 +70,7 @@ def product(m: Mma) -> Intrinsic:
         reduce_axis(m.depth, "k"),
     )
 
-    def element(i: object, j: object) -> object:
+    def element(i: Expr, j: Expr) -> Expr:
         x, y = a[i, k], b[k, j]
         return sum(x * y if m.factor == m.result else cast_to(x, m.result) * cast_to(y, m.result), axis=k)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.expr.nodes import cast_to
+from weft.expr.nodes import Expr, cast_to
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand
 from weft.tensor.language import compute, placeholder, reduce_axis, sum
 
@@ -27,7 +27,7 @@ def product(d: DType) -> Intrinsic:
     """A sum of products in fragments."""
     a, b, k = placeholder((SIDE, SIDE), d, "a"), placeholder((SIDE, SIDE), d, "b"), reduce_axis(SIDE, "k")
 
-    def element(i: object, j: object) -> object:
+    def element(i: Expr, j: Expr) -> Expr:
         x, y = a[i, k], b[k, j]
         return sum(x * y if d == dt.float32 else cast_to(x, dt.float32) * cast_to(y, dt.float32), axis=k)
 

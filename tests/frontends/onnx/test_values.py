@@ -404,6 +404,18 @@ def test_a_single_element_is_looked_at_where_it_is() -> None:
             {"mode": b"\xd7\xff"},
             r"Resize: attribute 'mode' is b'\xd7\xff', which is not UTF-8",
         ),
+        (
+            "GridSample",
+            [(1, 1, 2, 2), (1, 3, 3, 2)],
+            {"mode": "bilinaer"},
+            "GridSample: attribute 'mode' is 'bilinaer', expected one of bilinear, bicubic, nearest, linear, cubic",
+        ),
+        (
+            "Resize",
+            [(1, 1, 2, 2), (0,), (4,)],
+            {"nearest_mode": "round"},
+            "expected one of round_prefer_floor, round_prefer_ceil, floor, ceil",
+        ),
     ],
 )
 def test_shapes_that_no_such_operator_takes(

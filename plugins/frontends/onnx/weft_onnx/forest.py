@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+
+from weft_ops.words import Missing
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
@@ -78,7 +80,7 @@ class Tables:
     """The constants of `weft_ops.TreeEnsemble`, in its order, and its attributes."""
 
     depth: int
-    missing: Literal["right", "left", "node"]
+    missing: Missing
     arrays: tuple[Array | None, ...]
 
 
@@ -94,7 +96,8 @@ def tables(forest: Forest) -> Tables:
     inner = forest.left >= 0
     reached = np.concatenate([n for n, _ in levels])
     reached = reached[inner[reached]]
-    to_left, missing = forest.nan_left[reached], "node"
+    to_left = forest.nan_left[reached]
+    missing: Missing = "node"
     if not to_left.any() and np.isfinite(forest.split[reached]).all():
         missing = "right"
     elif to_left.all():
@@ -104,7 +107,7 @@ def tables(forest: Forest) -> Tables:
     built = _complete(forest, depth, inner) if complete else _linked(forest, levels, inner)
     feature, split, nan_left, weights, *links = built
     more = (*(links or (None,) * 4), nan_left if missing == "node" else None)
-    return Tables(depth, missing, (feature.astype(narrow), split, weights, *more))  # type: ignore[arg-type]
+    return Tables(depth, missing, (feature.astype(narrow), split, weights, *more))
 
 
 def _complete(forest: Forest, depth: int, inner: Array) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import onnx
@@ -60,6 +60,7 @@ from weft_ops.shapes import dim_expr, dim_select, equals, product, same, static
 from weft_runtime.abi import LARGEST
 
 Array = np.ndarray[Any, Any]
+Word = TypeVar("Word", bound=str)
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
 # A result that is constant and this small is computed at once: shapes that go through floats stay known.
 FOLDED = 1024
@@ -546,8 +547,8 @@ class Importer:
         if schema is None:
             return None
         if schema.has_context_dependent_function:
-            types = [self.type_of(o) for o in c.operands]
-            if any(t is None for t in types):
+            types = [t for o in c.operands if (t := self.type_of(o)) is not None]
+            if len(types) < len(c.operands):
                 return None
             node = c.resolved_node()
             version = max((v for v in schema.context_dependent_function_opset_versions if v <= c.version), default=None)
@@ -555,7 +556,7 @@ class Importer:
                 return None
             text = schema.get_context_dependent_function_with_opset_version(
                 version, node.SerializeToString(), [t.SerializeToString() for t in types]
-            )  # type: ignore[union-attr]
+            )
         elif schema.has_function:
             version = max((v for v in schema.function_opset_versions if v <= c.version), default=None)
             if version is None:
@@ -912,6 +913,14 @@ class Context(Composer):
         a = self.attribute(name)
         return default if a is None else self._text(name, a.s)
 
+    def choice(self, name: str, default: Word, known: Sequence[Word]) -> Word:
+        """A string attribute that is one of `known`. Raises FrontendError for another one."""
+        given = self.string(name, default)
+        for word in known:
+            if word == given:
+                return word
+        raise self.error(f"attribute '{name}' is '{given}', expected one of {', '.join(known)}")
+
     def _text(self, name: str, data: bytes) -> str:
         try:
             return data.decode()
@@ -1093,9 +1102,12 @@ class Context(Composer):
     def numbers(self, k: int, what: str) -> tuple[int, ...] | None:
         """The integers of operand k, which must be known at import; None if it is absent."""
         dims = self.dims(k, what)
-        if dims is not None and any(isinstance(d, Expr) for d in dims):
+        if dims is None:
+            return None
+        found = tuple(d for d in dims if isinstance(d, int))
+        if len(found) < len(dims):
             raise self.unsupported(f"{what} known only at run time")
-        return dims  # type: ignore[return-value]
+        return found
 
     def constant(self, k: int) -> Array | None:
         """The data of operand k if it is constant."""

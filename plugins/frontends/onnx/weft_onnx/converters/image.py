@@ -17,6 +17,16 @@ from weft_onnx.converters.network import add_bias
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_ops.shapes import axis_of, dim_expr, product, static
+from weft_ops.words import BORDERS, COORDINATES, INTERPOLATIONS, NEAREST, Interpolation
+
+# What GridSample calls them: since operator set 20 as Resize does.
+INTERPOLATION_WORDS: dict[str, Interpolation] = {
+    "bilinear": "linear",
+    "bicubic": "cubic",
+    "nearest": "nearest",
+    "linear": "linear",
+    "cubic": "cubic",
+}
 
 
 @onnx_op("Resize", versions=(11, 10_000))
@@ -25,19 +35,25 @@ def resize(c: Context) -> Value:
     rank = len(x.shape)
     axes = c.integers("axes")
     chosen = tuple(range(rank)) if axes is None else tuple(axis_of(a, rank) for a in axes)
-    coordinates = c.string("coordinate_transformation_mode", "half_pixel")
-    if coordinates == "tf_half_pixel_for_nn":
+    if c.string("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         raise c.unsupported("coordinate_transformation_mode tf_half_pixel_for_nn")
+    coordinates = c.choice("coordinate_transformation_mode", "half_pixel", COORDINATES)
     roi = c.optional(1) if coordinates == "tf_crop_and_resize" else None
     # An empty tensor stands for an absent one.
     by_scales = c.given(2) and c.shape(2) != (0,)
     shape, scales, scale_values = _by_scales(c, x, 2, chosen, roi) if by_scales else _by_sizes(c, x, chosen)
     op = ops.Resize(
-        shape, c.string("mode", "nearest"), coordinates, c.string("nearest_mode", "round_prefer_floor"),
-        axes and chosen, scales,  # type: ignore[arg-type]
-        c.real("cubic_coeff_a", -0.75), c.flag("exclude_outside"), c.flag("antialias"), c.real("extrapolation_value",
-            0.0),
-    )  # fmt: skip
+        shape,
+        c.choice("mode", "nearest", INTERPOLATIONS),
+        coordinates,
+        c.choice("nearest_mode", "round_prefer_floor", NEAREST),
+        axes and chosen,
+        scales,
+        c.real("cubic_coeff_a", -0.75),
+        c.flag("exclude_outside"),
+        c.flag("antialias"),
+        c.real("extrapolation_value", 0.0),
+    )
     return c(op, x, scale_values, roi)
 
 
@@ -51,8 +67,8 @@ def upsample(c: Context) -> Value:
         values = None
     else:
         shape, scales, values = _by_scales(c, x, 1, tuple(range(len(x.shape))), None)
-    mode = c.string("mode", "nearest")
-    return c(ops.Resize(shape, mode, "asymmetric", "floor", None, scales), x, values, None)  # type: ignore[arg-type]
+    mode = c.choice("mode", "nearest", INTERPOLATIONS)
+    return c(ops.Resize(shape, mode, "asymmetric", "floor", None, scales), x, values, None)
 
 
 def _scaled(d: Dim, scale: float) -> Dim:
@@ -123,8 +139,9 @@ def _by_sizes(
 
 @onnx_op("GridSample")
 def grid_sample(c: Context) -> Value:
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(name := c.string("mode", "linear"), name)
-    return c(ops.GridSample(mode, c.string("padding_mode", "zeros"), c.flag("align_corners")), c.value(0), c.value(1))  # type: ignore[arg-type]
+    mode = INTERPOLATION_WORDS[c.choice("mode", "linear", tuple(INTERPOLATION_WORDS))]
+    padding = c.choice("padding_mode", "zeros", BORDERS)
+    return c(ops.GridSample(mode, padding, c.flag("align_corners")), c.value(0), c.value(1))
 
 
 @onnx_op("RoiAlign")

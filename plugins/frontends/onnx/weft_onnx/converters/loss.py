@@ -9,6 +9,7 @@ from weft.tensor.language import as_dim
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_ops.shapes import dim_expr
+from weft_ops.words import LOSS_REDUCTIONS
 
 
 @onnx_op("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
@@ -23,4 +24,4 @@ def loss(c: Context) -> Any:
             else c(ops.Where(), c(ops.Equal(), target, ignore), c.number(0, target.dtype), target)
         )
         target = c.within(target, 0, as_dim(dim_expr(x.shape[1]) - 1), "class", part=counted)
-    return c.all(op(c.string("reduction", "mean"), ignore), x, target, c.optional(2))  # type: ignore[arg-type]
+    return c.all(op(c.choice("reduction", "mean", LOSS_REDUCTIONS), ignore), x, target, c.optional(2))

@@ -20,6 +20,7 @@ from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 from weft_ops.movement import slice_range
 from weft_ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
+from weft_ops.words import PAD_MODES, REDUCTIONS
 from weft_runtime.abi import LARGEST
 
 # -- shapes as values -------------------------------------------------------------------------------------------------
@@ -355,9 +356,7 @@ def _parts(c: Context, size: Dim) -> tuple[Dim, ...]:
 def pad(c: Context) -> Value:
     x = c.value(0)
     rank = len(x.shape)
-    mode = c.string("mode", "constant")
-    if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise c.error(f"mode is '{mode}', expected constant, edge, reflect or wrap")
+    mode = c.choice("mode", "constant", PAD_MODES)
     if c.version < 11:
         pads: Sequence[Dim] | None = c.integers("pads")
         fill = c.number(c.real("value", 0.0), x.dtype) if c.real("value", 0.0) else None
@@ -378,7 +377,7 @@ def pad(c: Context) -> Value:
     if not any(isinstance(p, Expr) or p for p in pads):
         return x
     inputs = [x] if fill is None or mode != "constant" else [x, fill]
-    return c(ops.Pad(tuple(pads), mode), *inputs)  # type: ignore[arg-type]
+    return c(ops.Pad(tuple(pads), mode), *inputs)
 
 
 def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
@@ -432,15 +431,14 @@ def gather_nd(c: Context) -> Value:
 def scatter_elements(c: Context) -> Value:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(
-        ops.ScatterElements(axis, c.string("reduction", "none")), x, c.indices(c.value(1), x.shape[axis]), c.value(2)
-    )  # type: ignore[arg-type]
+    reduction = c.choice("reduction", "none", REDUCTIONS)
+    return c(ops.ScatterElements(axis, reduction), x, c.indices(c.value(1), x.shape[axis]), c.value(2))
 
 
 @onnx_op("ScatterND")
 def scatter_nd(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.ScatterND(c.string("reduction", "none")), x, _places(c, c.value(1), x.shape), c.value(2))  # type: ignore[arg-type]
+    return c(ops.ScatterND(c.choice("reduction", "none", REDUCTIONS)), x, _places(c, c.value(1), x.shape), c.value(2))
 
 
 @onnx_op("OneHot")

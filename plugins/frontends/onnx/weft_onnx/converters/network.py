@@ -133,10 +133,10 @@ def max_unpool(c: Context) -> Value:
 @onnx_op("GlobalLpPool")
 def global_lp_pool(c: Context) -> Value:
     x, p = c.value(0), c.integer("p", 2)
-    size = tuple(x.shape[2:])
-    if not all(isinstance(d, int) for d in size):
+    size = tuple(d for d in x.shape[2:] if isinstance(d, int))
+    if len(size) < len(x.shape) - 2:
         raise c.unsupported("sizes known only at run time")
-    return c(ops.LpPool(size, p=p), x)  # type: ignore[arg-type]
+    return c(ops.LpPool(size, p=p), x)
 
 
 @onnx_op("Col2Im")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import weft_ops as ops
 from weft.graph.nodes import Value
 from weft.graph.operator import Operator
@@ -39,12 +41,12 @@ def _axes(c: Context) -> tuple[Dim, ...] | None:
 )
 def reduce(c: Context) -> Value:
     x, axes, keep = c.value(0), _axes(c), c.flag("keepdims", True)
-    plain: dict[str, type[Operator]] = {
+    plain: dict[str, Callable[[tuple[Dim, ...] | None, bool], Operator]] = {
         "ReduceSum": ops.ReduceSum, "ReduceMean": ops.ReduceMean, "ReduceMax": ops.ReduceMax,
         "ReduceMin": ops.ReduceMin, "ReduceProd": ops.ReduceProd,
     }  # fmt: skip
     if c.op_type in plain:
-        return c(plain[c.op_type](axes, keep), x)  # type: ignore[call-arg]
+        return c(plain[c.op_type](axes, keep), x)
     dtype = x.dtype
     if c.op_type == "ReduceLogSumExp":
         return _log_sum_exp(c, x, axes, keep)

@@ -47,9 +47,9 @@ def _along_runtime_axis(c: Context, x: Value, size: Dim | None) -> Value:
 def stft(c: Context) -> Value:
     x, window = c.value(0), c.optional(2)
     step, length = c.dims(1, "the step"), c.dims(3, "the frame's length")
-    if step is None or (length is None and window is None):
+    size = length[0] if length else window.shape[0] if window is not None else None
+    if step is None or size is None:
         raise c.error("neither a window nor a frame's length is given")
-    size = length[0] if length else window.shape[0]  # type: ignore[union-attr]
     return c(ops.STFT(step[0], size, c.flag("onesided", True)), x, window)
 
 

@@ -302,12 +302,12 @@ def _depth(nodes: dict[str, Any], roots: Any) -> int:
 def _member(c: Context, value: Value, at: Value) -> Value:
     """Whether a value is in its node's set. Sets stand in `membership_values` one after another, each ended by a
     NaN."""
-    values, modes = c.tensor("membership_values"), c.tensor("nodes_modes")
-    assert values is not None and modes is not None
+    values, modes, leaves = c.tensor("membership_values"), c.tensor("nodes_modes"), c.tensor("leaf_weights")
+    assert values is not None and modes is not None and leaves is not None
     ends = np.flatnonzero(np.isnan(values))
     sets = [part[~np.isnan(part)] for part in np.split(values, ends + 1)][: len(ends)]
     width = max(map(len, sets))
-    table = np.full((len(modes) + len(c.tensor("leaf_weights")), width), np.nan, value.dtype.numpy)  # type: ignore[arg-type]
+    table = np.full((len(modes) + len(leaves), width), np.nan, value.dtype.numpy)
     for k, s in zip(np.flatnonzero(modes == MEMBER), sets):
         table[k, : len(s)] = s
     own = c.gather(c.builder.constant(table), at, 0)
