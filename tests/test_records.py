@@ -30,6 +30,7 @@ from weft.kernel_cache import KernelCache
 from weft.loading import load
 from weft.machine import Machine
 from weft.passes.choose_layouts import choose_layouts
+from weft.passes.fold_constants import Budget
 from weft.passes.pipeline import GraphPass
 from weft.pipeline import model_key
 from weft.plugins import host
@@ -37,7 +38,7 @@ from weft.records import MOST_CHOICES, Record, Records, graph_key, group_key, ma
 from weft.resolve import resolve_targets
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
-from weft_ops import Conv, MatMul, Relu, Sqrt
+from weft_ops import Add, Conv, MatMul, Relu, Sqrt
 
 TARGET = "llvm -mcpu=x86-64-v3 -threads=1"
 KEY, MACHINE = "0" * 32, "llvm-" + "0" * 12
@@ -394,6 +395,26 @@ def test_all_choices_of_a_graph_are_its_defaults() -> None:
     _, before, record = optimized(convolutions()[0])
     compilation, after, _ = optimized(convolutions()[0], Records((record,)))
     assert str(before) == str(after) and not compilation.refused and all(c.recorded for c in compilation.choices)
+
+
+def test_what_is_folded_counts_with_a_record_too() -> None:
+    """Regions of one compilation share what constant folding may make."""
+
+    def graph() -> Graph:
+        b = GraphBuilder("folded")
+        halves = [b.constant(np.full((4, 4), k, np.float32), f"half{k}") for k in range(2)]
+        x = b.input("x", tensor_type("float32", (4, 4)))
+        b.output(b.add(MatMul(), x, b.add(Add(), *halves)), "y")
+        return b.build()
+
+    _, _, record = optimized(graph())
+    left = []
+    for records in (None, Records((record,))):
+        (resolved,) = resolve_targets(TARGET, records=records)
+        budget = Budget(1 << 30, 1 << 40)
+        Compilation(resolved, cache=False, budget=budget).optimize(graph())
+        left.append(budget)
+    assert left[0] == left[1] and left[0].made < 1 << 30
 
 
 def test_the_algorithm_of_an_operator() -> None:

@@ -279,6 +279,8 @@ class Compilation:
                 self._refused(f"graph '{graph.name}'", record, self.refused)
             else:
                 self.choices = tuple(choices.made.values())
+                if self.budget is not None and budget is not None:  # other regions have the same one
+                    self.budget.made, self.budget.work = budget.made, budget.work
                 return grouped
         choices = Choices()
         grouped = run_passes(
