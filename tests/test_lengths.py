@@ -54,7 +54,6 @@ FUNCTIONS = {
     "core/weft/scheduling/primitives/stage.py::stage": "to be split",
     "core/weft/scheduling/primitives/stage_result.py::stage_result": "to be split",
     "core/weft/scheduling/primitives/tensorize.py::_Tensorize.fitted": "to be split",
-    "core/weft/scheduling/primitives/tensorize.py::_Tensorize.opaque": "to be split",
     "ops/weft_ops/image.py::GridSample.direct": "to be split",
     "ops/weft_ops/image.py::Resize.along": "to be split",
     "ops/weft_ops/image.py::RoiAlign.sampled": "to be split",

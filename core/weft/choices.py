@@ -106,7 +106,8 @@ class Choices:
     ) -> T:
         hint = "name each by what it decides, for example by the node's first output"
         self.made[name] = made = decide(full, options, default, self.recorded, self.made, refuse, self.where, hint)
-        return made.value  # type: ignore[no-any-return]
+        value: T = made.value
+        return value
 
 
 class _OfPass(Choices):

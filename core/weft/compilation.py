@@ -111,6 +111,11 @@ class Kernel:
     renamed: bool = False
     """It serves groups whose symbols have other names than its own, too: its launches may be of different sizes."""
 
+    def compiled(self) -> KernelCode:
+        """Its code, once it is there."""
+        assert self.code is not None, self.name
+        return self.code
+
 
 @dataclass
 class Compilation:
@@ -220,9 +225,9 @@ class Compilation:
                 if self.profile:
                     self.assembly.spec = profiled(self.assembly.spec)
             with self.stage("link", graph.name):
-                objects = {name: self.kernels[name].code for name in self.assembly.spec.kernels()}
+                objects = {name: self.kernels[name].compiled() for name in self.assembly.spec.kernels()}
                 with self.target.blame("to link its kernels"):
-                    sections = self.target.kind.link(self.target.target, self.assembly.spec, objects)  # type: ignore[arg-type]
+                    sections = self.target.kind.link(self.target.target, self.assembly.spec, objects)
             return Segment(self.assembly, sections, {v.name: weights[v] for v in self.assembly.constants})
 
     @contextmanager
@@ -320,11 +325,10 @@ class Compilation:
         for node in graph.nodes:
             if id(node) in names:
                 kernel = self.kernels[names[id(node)]]
-                assert kernel.code is not None
                 symbols = self.symbols_of(node)
                 dims = tuple(symbols[d.name] for d in kernel.naive.dims)
                 uses[id(node)] = KernelUse(
-                    kernel.name, dims, tuple(substitute(size, symbols) for size in kernel.code.scratch)
+                    kernel.name, dims, tuple(substitute(size, symbols) for size in kernel.compiled().scratch)
                 )
         return uses
 

@@ -82,7 +82,7 @@ else:
         """As Python's from 3.12 on: before, all instances share a lock while one of them computes, which a forked child
         may find held."""
 
-        def __get__(self, instance, owner=None):  # type: ignore[no-untyped-def]
+        def __get__(self, instance: object, owner: type | None = None) -> object:
             if instance is None:
                 return self
             values = instance.__dict__

@@ -4,6 +4,7 @@ as any other; WEFT_LOG and `weft --verbose` show it on stderr."""
 from __future__ import annotations
 
 import logging
+from typing import TextIO
 
 from weft import settings
 
@@ -28,7 +29,7 @@ def show(level: str | None = None) -> None:
         logger.addHandler(handler)
 
 
-class _Shown(logging.StreamHandler):  # type: ignore[type-arg]
+class _Shown(logging.StreamHandler[TextIO]):
     """On stderr as it is when a message comes, which a program or a test may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -311,8 +311,14 @@ class MixedCompilation:
             if text not in known:
                 with target.blame(f"to say whether it takes {node.op.operator_name}"):
                     can = target.capabilities
-                    asked = {"intrinsics": target.intrinsics, "claims": can.claims, "layouts": can.layouts}
-                    known[text] = offer_by_rules(node, target.rules, target.machine, **asked)  # type: ignore[arg-type]
+                    known[text] = offer_by_rules(
+                        node,
+                        target.rules,
+                        target.machine,
+                        intrinsics=target.intrinsics,
+                        claims=can.claims,
+                        layouts=can.layouts,
+                    )
             answer = known[text]
             found.append(Take((node,), answer.cost) if isinstance(answer, Take) else replace(answer, node=node))
         return found

@@ -102,7 +102,7 @@ def misdeclared_options(kind: object) -> str | None:
         return (
             f"are {f'the class {kind.__name__}' if isinstance(kind, type) else repr(kind)}: they are a frozen dataclass"
         )
-    if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]  # dataclasses have no other way to ask
         return "are not frozen: write @dataclass(frozen=True)"
     try:
         typing.get_type_hints(kind)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -434,10 +434,13 @@ def device_kinds(plugins: PluginHost | None = None) -> dict[str, DeviceKind]:
     for name, error in clashes.items():
         from weft_runtime.device import DeviceKind
 
-        kinds[name] = DeviceKind(
-            name, lambda error=error: f"{error.what}: {error.why}; {error.hint}", _not_to_be_opened
-        )  # type: ignore[misc]
+        kinds[name] = DeviceKind(name, partial(_clash, error), _not_to_be_opened)
     return kinds
+
+
+def _clash(error: PluginError) -> str:
+    """What is wrong, as one sentence."""
+    return f"{error.what}: {error.why}; {error.hint}"
 
 
 def _guarded_device(plugins: PluginHost, item: Contribution) -> DeviceKind:

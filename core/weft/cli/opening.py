@@ -100,6 +100,13 @@ def open_executable(
     from weft.pipeline import compile
 
     with Progress(f"compiling {Path(model).name}") as progress:
-        options = {"frontend": frontend, "input_shapes": input_shapes, "strict": strict, "records": records}
-        executable = compile(model, target or "llvm", on_stage=progress.on_stage, **options)  # type: ignore[arg-type]
+        executable = compile(
+            model,
+            target or "llvm",
+            on_stage=progress.on_stage,
+            frontend=frontend,
+            input_shapes=input_shapes,
+            strict=strict,
+            records=records,
+        )
     return executable, progress.seconds

@@ -121,7 +121,7 @@ class Formulas:
     def _emit(self, e: ex.Expr) -> Operand:
         match e:
             case ex.Const():
-                return bool(e.value) if e.dtype.is_bool else int(e.value) - ((int(e.value) > INT64.hi) << 64)  # type: ignore[operator]
+                return bool(e.value) if e.dtype.is_bool else ex.wrap_integer(int(e.value), int64)
             case ex.Var():
                 return self._symbol(e)
             case ex.Not():

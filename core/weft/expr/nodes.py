@@ -154,7 +154,7 @@ class Const(Expr):
         elif dtype.is_integer:
             self.value = wrap_integer(int(value.real if isinstance(value, complex) else value), dtype)
         elif dtype.is_float:
-            self.value = _round_float(float(value), dtype)  # type: ignore[arg-type]
+            self.value = _round_float(float(value), dtype)  # type: ignore[arg-type]  # float() refuses complex numbers
         else:
             self.value = value
 

@@ -299,7 +299,10 @@ class ExprParser:
         indices, predicate = self.indices()
         try:
             element: Expr = source[indices]
-            return element if predicate is None else type(element)(source, element.indices, predicate)  # type: ignore[attr-defined, call-arg]
+            if predicate is None:
+                return element
+            # A Load, whose class belongs to a layer above.
+            return type(element)(source, element.indices, predicate)  # type: ignore[attr-defined, call-arg]
         except ExprError as error:
             self.tokens.fail(error.what, token)
 

@@ -229,7 +229,7 @@ class Ranges:
             return union_ranges(self.of(e.a), self.of(e.b))
         if isinstance(e, Not):
             a = self.of(e.a)
-            return Range(1 - a[1], 1 - a[0])  # type: ignore[operator]
+            return Range(None if a.hi is None else 1 - a.hi, None if a.lo is None else 1 - a.lo)
         if isinstance(e, Cast):
             inner = e.value.dtype
             if inner.is_integer or inner.is_bool:

@@ -107,8 +107,8 @@ def match(pattern: Expr, e: Expr, bound: dict[str, Expr]) -> bool:
         return known is e or known == e
     if type(pattern) is not type(e):
         return False
-    if isinstance(pattern, Const):
-        return pattern.dtype.kind == e.dtype.kind and repr(pattern.value) == repr(e.value)  # type: ignore[attr-defined]
+    if isinstance(pattern, Const) and isinstance(e, Const):
+        return pattern.dtype.kind == e.dtype.kind and repr(pattern.value) == repr(e.value)
     if getattr(pattern, "name", None) != getattr(e, "name", None):
         return False
     return all(match(p, c, bound) for p, c in zip(pattern.children(), e.children()))

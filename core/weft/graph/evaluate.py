@@ -39,7 +39,8 @@ def evaluate(
         try:
             node, results = next(walk)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+            outputs: list[Any] = done.value
+            return outputs
         if on_value is not None:
             for value, result in zip(node.outputs, results):
                 on_value(value, result)

@@ -153,9 +153,9 @@ class Layout:
 
     def unpack(self, stored: np.ndarray[Any, Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
         """Stored data as logical `shape`."""
-        shapes = [tuple(shape)]
+        shapes: list[tuple[Dim, ...]] = [tuple(shape)]
         for step in self.steps:
-            shapes.append(Layout((step,)).stored_shape(shapes[-1]))  # type: ignore[arg-type]
+            shapes.append(Layout((step,)).stored_shape(shapes[-1]))
         data = stored
         for step, before in zip(reversed(self.steps), reversed(shapes[:-1])):
             if isinstance(step, Split):

@@ -264,7 +264,7 @@ def single(op: Operator, outputs: tuple[Value, ...]) -> Value:
             " in 0.3"
         )
         warnings.warn(text, DeprecationWarning, stacklevel=3)
-        return outputs  # type: ignore[return-value]
+        return outputs  # type: ignore[return-value]  # deprecated: new code shall not count on a tuple
     return outputs[0]
 
 

@@ -69,6 +69,7 @@ def algorithm(form: Literal["tensors", "decompose", "program"], name: str | None
     """Marks a method of an operator as one of its algorithms; the first defined is the default."""
 
     def mark(function: F) -> F:
+        # Operator.algorithms finds it by this attribute, which the type of functions does not have.
         function._algorithm = Algorithm(name or function.__name__, form, function)  # type: ignore[attr-defined]
         return function
 
@@ -258,7 +259,12 @@ class Elementwise(Operator):
 
     @abstractmethod
     def formula(self, *args: Expr) -> Expr:
-        """The output element from input elements (already of the inputs' dtypes)."""
+        """The output element from input elements (already of the inputs' dtypes); None stands for an absent input."""
+
+    def formula_of(self, operands: Sequence[Expr | None]) -> Expr:
+        """`formula` of operands some of which may be absent."""
+        # Few operators have optional inputs: those of the others need not accept None.
+        return self.formula(*operands)  # type: ignore[arg-type]
 
     def cost(self, *types: Type | None) -> float:
         """Of the formula: a division or a function counts as 8, a conversion as nothing, any other operation as 1."""
@@ -269,7 +275,7 @@ class Elementwise(Operator):
 
 @lru_cache(1 << 12)
 def _formula_cost(op: Elementwise, dtypes: tuple[DType | None, ...]) -> int:
-    formula = op.formula(*(None if d is None else Var(f"operand {k}", d) for k, d in enumerate(dtypes)))  # type: ignore[arg-type]
+    formula = op.formula_of([None if d is None else Var(f"operand {k}", d) for k, d in enumerate(dtypes)])
     return sum(_instructions(e) for e in walk(formula))
 
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class _Parser:
         self.text, self.constants, self.operators, self.at = text, constants, operators, 0
 
     # -- scanning
-    def fail(self, what: str, hint: str | None = None, at: int | None = None, why: str | None = None) -> Any:
+    def fail(self, what: str, hint: str | None = None, at: int | None = None, why: str | None = None) -> NoReturn:
         at = min(self.at if at is None else at, len(self.text))
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
@@ -132,7 +132,7 @@ class _Parser:
         self.space()
         found = pattern.match(self.text, self.at)
         if not found:
-            return self.fail(f"expected {what}")  # type: ignore[no-any-return]
+            self.fail(f"expected {what}")
         self.at = found.end()
         return found.group()
 
@@ -142,7 +142,9 @@ class _Parser:
             value, self.at = json.JSONDecoder().raw_decode(self.text, self.at)
         except ValueError:
             self.fail("expected a string")
-        return value  # type: ignore[no-any-return]
+        if not isinstance(value, str):
+            self.fail("expected a string")
+        return value
 
     def piece(self) -> str:
         """The text up to the next comma, bracket or line end outside brackets."""
@@ -185,7 +187,7 @@ class _Parser:
         try:
             return parse_layout(text)
         except WeftError as error:
-            return self.fail(error.what, at=start)  # type: ignore[no-any-return]
+            self.fail(error.what, at=start)
 
     def type(self) -> Type:
         self.space()
@@ -387,8 +389,8 @@ class _Parser:
             self.fail(f"constant '{key}' has no data", "pass it in `constants`", at=at)
         if text not in ("true", "false") and not _INTEGER.fullmatch(text) and not _FLOAT.fullmatch(text):
             self.fail(f"'{text}' is no constant's value", at=at)
-        shape = tuple(d for d in type_.shape if isinstance(d, int))  # type: ignore[union-attr]
+        shape = tuple(d for d in type_.shape if isinstance(d, int))
         number: Any = (
             text == "true" if text in ("true", "false") else int(text) if _INTEGER.fullmatch(text) else float(text)
         )
-        return np.full(shape, number, dtype=type_.dtype.numpy)  # type: ignore[union-attr]
+        return np.full(shape, number, dtype=type_.dtype.numpy)

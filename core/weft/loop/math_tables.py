@@ -34,6 +34,7 @@ from weft.expr.nodes import (
     ne,
     not_,
     select,
+    wrap,
 )
 
 # Coefficients, lowest degree first: Chebyshev interpolation of the function named, computed with 60 digits.
@@ -257,7 +258,7 @@ def _is_nan(x: Expr) -> Expr:
 def _fma(m: Lets, a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
     """float32 by way of float64; float64 with two roundings."""
     if any(isinstance(e, Expr) and e.dtype.bits == 64 for e in (a, b, c)):
-        return a * b + c  # type: ignore[return-value]
+        return wrap(a * b + c)
     wide = [cast_to(e, dt.float64) if isinstance(e, Expr) else float(Const(e, dt.float32).value) for e in (a, b, c)]
     return cast_to(wide[0] * wide[1] + wide[2], dt.float32)
 

@@ -29,6 +29,8 @@ from weft.expr.nodes import Const, Expr, ExprLike, Var, const, substitute, trans
 
 LoopKind: TypeAlias = str
 """One of LOOP_KINDS, or `unit.NAME`: iterations on the units of a machine's level NAME (`weft.machine.Level`)."""
+IterKind: TypeAlias = Literal["spatial", "reduce", "scan"]
+"""What an iterator of a block runs over: elements of the result, terms of a reduction, or steps of a scan."""
 LOOP_KINDS: tuple[str, ...] = (
     "serial", "parallel", "vectorized", "unrolled",
     "blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z",
@@ -223,7 +225,7 @@ class BlockIter:
 
     var: Var
     extent: Expr
-    kind: Literal["spatial", "reduce", "scan"] = "spatial"
+    kind: IterKind = "spatial"
 
 
 @dataclass(frozen=True, repr=False)

@@ -31,8 +31,13 @@ class Stage:
     run: Callable[[Program, frozenset[str]], Program]
 
 
+def _without_functions(function: Callable[[Program], Program]) -> Callable[[Program, frozenset[str]], Program]:
+    """A pass that does not ask which functions the target has, as a stage calls it."""
+    return lambda program, functions: function(program)
+
+
 def _stage(function: Callable[[Program], Program], after: str) -> Stage:
-    return Stage(function.__name__, after, lambda program, functions: function(program))
+    return Stage(function.__name__, after, _without_functions(function))
 
 
 STAGES: tuple[Stage, ...] = (
@@ -117,7 +122,7 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
                 )
                 raise LoopError(what, hint="give each of them a name of its own: LoopPass(name, function, after)")
             at = names.index(p.after) + followers.get(p.after, 0)
-            order.insert(at, Stage(p.name, p.holds, lambda program, functions, run=p.function: run(program)))  # type: ignore[misc]
+            order.insert(at, Stage(p.name, p.holds, _without_functions(p.function)))
             if p.name not in names:
                 before[p.name] = p.after
             behind: str | None = p.after

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr, Var, const, free_vars, mul, transform, walk
 from weft.loop.nodes import (
+    Allocate,
     AtomicUpdate,
     Block,
     BlockIter,
@@ -68,8 +69,8 @@ def _rebuffer(program: Program, shape: Mapping[str, tuple[Expr, ...]], index: Ma
         s = map_stmt_exprs(s, lambda e: transform(e, load))
         if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in shape:
             return replace(s, indices=indices(s.buffer, s.indices), buffer=buffer(s.buffer))
-        if hasattr(s, "buffer") and s.buffer.name in shape:
-            return replace(s, buffer=buffer(s.buffer))  # type: ignore[type-var]
+        if isinstance(s, Allocate):
+            return replace(s, buffer=buffer(s.buffer))
         return s
 
     return replace(

@@ -7,7 +7,7 @@ tagged with its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.errors import LoweringError
@@ -54,8 +54,7 @@ def elementwise(op: Elementwise, tensors: Sequence[Tensor | None], shape: Sequen
     """The output tensor of an elementwise operator."""
 
     def element(*index: Expr) -> Expr:
-        # An operator with an optional input takes None for it.
-        return op.formula(*(None if t is None else broadcast_read(t, index, shape) for t in tensors))  # type: ignore[arg-type]
+        return op.formula_of([None if t is None else broadcast_read(t, index, shape) for t in tensors])
 
     result: Tensor = T.compute(shape, element, name=name)
     return result
@@ -172,9 +171,9 @@ def _shadow(value: Value) -> Value:
     return value if value.constant is not None else Value(value.name, value.type)
 
 
-def _inner_sources(tensor: Tensor, stop: object) -> list[Tensor]:
+def _inner_sources(tensor: Tensor, stop: Iterable[Tensor]) -> list[Tensor]:
     """The tensors between `tensor` and those already known."""
-    known = {id(t) for t in stop}  # type: ignore[attr-defined]
+    known = {id(t) for t in stop}
     found: dict[int, Tensor] = {}
     stack = list(_source_inputs(tensor))
     while stack:

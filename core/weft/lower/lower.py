@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weft import dtypes as dt
 from weft.errors import LoweringError
@@ -43,6 +44,7 @@ from weft.loop.nodes import (
     Buffer,
     For,
     If,
+    IterKind,
     Let,
     Load,
     Program,
@@ -122,9 +124,9 @@ def _loop_program(body: Graph, name: str, algorithms: Mapping[str, str]) -> Prog
     return Program(name, inputs, tuple(wanted), _dims(stmt, (*inputs, *wanted)), stmt)
 
 
-def _stored(shape: Sequence[object], layout: Layout | None) -> tuple[Expr, ...]:
-    dims = shape if layout is None else layout.stored_shape(shape)  # type: ignore[arg-type]
-    return tuple(wrap(d, dt.int64) for d in dims)  # type: ignore[arg-type]
+def _stored(shape: Sequence[Dim], layout: Layout | None) -> tuple[Expr, ...]:
+    dims = shape if layout is None else layout.stored_shape(shape)
+    return tuple(wrap(d, dt.int64) for d in dims)
 
 
 def _dims(body: Stmt, params: Sequence[Buffer]) -> tuple[Var, ...]:
@@ -161,6 +163,14 @@ class _Names:
             name = f"{base}_{k}"
         self.taken.add(name)
         return name
+
+
+class _Division(NamedTuple):
+    """Part of an index: `of` divided by a constant, the quotient or the remainder."""
+
+    of: Expr
+    by: int
+    quotient: bool
 
 
 @dataclass
@@ -275,9 +285,9 @@ class _Lowering:
         loops: list[tuple[Var, Expr]] = []
         ranges: dict[str, Range] = {}
 
-        def add_iter(base: str, extent: Expr, kind: str) -> Var:
+        def add_iter(base: str, extent: Expr, kind: IterKind) -> Var:
             v = Var(self.names.fresh(f"{name}_v{base}"), dt.int64)
-            iters.append(BlockIter(v, extent, kind))  # type: ignore[arg-type]
+            iters.append(BlockIter(v, extent, kind))
             loops.append((Var(self.names.fresh(f"{name}_{base}"), dt.int64), extent))
             ranges[v.name] = Range(0, extent.value - 1 if isinstance(extent, Const) else None)
             return v
@@ -322,11 +332,11 @@ class _Lowering:
                 parts = self._split_factor(axis, bodies)
                 padded_to = self._padded_factor(axis, reduce) if parts is None else None
                 if padded_to is not None:
-                    parts, extent = padded_to, const(-(-int(extent.value) // padded_to) * padded_to)  # type: ignore[attr-defined]
+                    parts, extent = padded_to, const(-(-_size(axis) // padded_to) * padded_to)
                 if parts is None:
                     values[axis.var.name] = add_iter(f"r{k}", extent, "reduce")
                 else:
-                    values[axis.var.name] = add_iter(f"r{k}", const(int(extent.value) // parts), "reduce") * parts  # type: ignore[attr-defined]
+                    values[axis.var.name] = add_iter(f"r{k}", const(-(-_size(axis) // parts)), "reduce") * parts
                     values[axis.var.name] = values[axis.var.name] + add_iter(f"r{k}i", const(parts), "reduce")
                 if padded_to is not None:
                     values[axis.var.name] = within(values[axis.var.name], axis.extent)
@@ -355,8 +365,8 @@ class _Lowering:
                 targets[0].buffer,
                 whole,
                 f"{t.name}_padded",
-                lambda index: all_of(layout.joined(index, source.shape)[1]),
-            )  # type: ignore[union-attr]
+                lambda index: all_of(layout.joined(index, source.shape)[1] if layout is not None else ()),
+            )
             targets, inside = [Load(whole, tuple(spatial))], None
         init: Stmt | None = None
         if reduce is None:
@@ -449,11 +459,11 @@ class _Lowering:
                 if not isinstance(node, Read):
                     continue
                 for part in self._divisions(node, axis):
-                    if axis.extent % part.b.value == 0 and part.b.value > 1:  # type: ignore[attr-defined]
-                        return int(part.b.value)  # type: ignore[attr-defined]
+                    if axis.extent % part.by == 0 and part.by > 1:
+                        return part.by
         return None
 
-    def _divisions(self, read: Read, axis: ReduceAxis) -> list[FloorDiv | FloorMod]:
+    def _divisions(self, read: Read, axis: ReduceAxis) -> list[_Division]:
         """Where the layout of what is read divides the index of a reduction over an axis of known extent by a
         constant."""
         layout = self.layouts.get(id(read.tensor))
@@ -463,13 +473,13 @@ class _Lowering:
         ranges = {axis.var.name: Range(0, axis.extent - 1)}
         parts = (p for i in layout.map(read.indices) for p in walk(simplify(i, ranges)))
         found = [
-            p
+            _Division(p.a, int(p.b.value), isinstance(p, FloorDiv))
             for p in parts
             if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)
         ]
         # Of blocks that are divided again (for dot products) the whole ones count.
-        coarsest = max((p.b.value for p in found if p.a == axis.var), default=None)  # type: ignore[attr-defined]
-        return [p for p in found if coarsest in (None, p.b.value)]  # type: ignore[attr-defined]
+        coarsest = max((p.by for p in found if p.of == axis.var), default=None)
+        return [p for p in found if coarsest in (None, p.by)]
 
     def _padded_factor(self, axis: ReduceAxis, reduce: Reduce) -> int | None:
         """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is
@@ -488,9 +498,7 @@ class _Lowering:
                 return None
             if sum(axis.var.name in free_vars(i) for i in read.indices) != 1:
                 return None
-            quotients = {
-                int(p.b.value) for p in self._divisions(read, axis) if isinstance(p, FloorDiv) and p.a == axis.var
-            }  # type: ignore[attr-defined]
+            quotients = {p.by for p in self._divisions(read, axis) if p.quotient and p.of == axis.var}
             blocks = quotients & _factors(self.layouts[id(read.tensor)], read.tensor.shape, axis.extent)
             factors.add(blocks.pop() if len(blocks) == 1 else None)
         return factors.pop() if len(factors) == 1 else None
@@ -578,6 +586,12 @@ class _Lowering:
         if self.layouts.get(id(source)) is not None:
             raise LoweringError("a scan starts from a value with a blocked layout", where=source.name)
         return self._copy(to, self.buffers[id(source)], "start")
+
+
+def _size(axis: ReduceAxis) -> int:
+    """The extent of an axis that a layout splits: a number."""
+    assert isinstance(axis.extent, int)
+    return axis.extent
 
 
 def _factors(layout: Layout | None, shape: Sequence[Dim], extent: int) -> set[int]:

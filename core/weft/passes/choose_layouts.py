@@ -55,8 +55,10 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choic
                 copy.type = value.tensor.with_layout(layout)
                 converted[key] = copy
             else:
-                converted[key] = r.add(Relayout(layout), value, name=value.name)
-                converted[key].producer.names = value.producer.names if value.producer is not None else frozenset()  # type: ignore[union-attr]
+                added = r.add(Relayout(layout), value, name=value.name)
+                assert added.producer is not None
+                added.producer.names = value.producer.names if value.producer is not None else frozenset()
+                converted[key] = added
         return converted[key]
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
@@ -265,7 +267,7 @@ class _Choice:
                 self.labels[id(node)] = self.pinned.get(id(node), self.offers[id(node)][0])
             elif reads_any(node):
                 self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
-            elif follower_offer(node, None) is not None:
+            elif (plain := follower_offer(node, None)) is not None:
                 # Start as the largest operand is stored.
                 known = [
                     self.stored(v)
@@ -274,7 +276,7 @@ class _Choice:
                     )
                 ]
                 start = next((layout for layout in known if layout is not None), None)
-                self.labels[id(node)] = follower_offer(node, start) or follower_offer(node, None)  # type: ignore[assignment]
+                self.labels[id(node)] = follower_offer(node, start) or plain
         flexible = [n for n in self.graph.nodes if id(n) in self.labels and id(n) not in self.pinned]
         for _ in range(ROUNDS):
             changed = False
@@ -343,8 +345,9 @@ class _Choice:
 
     def stored(self, value: Value) -> Layout | None:
         """The layout in which the value's producer writes it."""
-        label = self.labels.get(id(value.producer)) if value.producer is not None else None
-        return label.outputs[value.producer.outputs.index(value)] if label is not None else None  # type: ignore[union-attr]
+        node = value.producer
+        label = self.labels.get(id(node))
+        return None if node is None or label is None else label.outputs[node.outputs.index(value)]
 
     def _wanted(self, node: Node, position: int) -> Layout | None:
         label = self.labels.get(id(node))

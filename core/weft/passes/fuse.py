@@ -243,10 +243,10 @@ class _Fusion:
             return best
         shapes = [node.output.shape]
         layouts = {node.output.tensor.layout}
-        rows = trailing_axes(node)
-        if rows is not None:
-            shapes.append(node.inputs[0].shape)  # type: ignore[union-attr]
-            layouts.add(node.inputs[0].tensor.layout)  # type: ignore[union-attr]
+        rows, reduced = trailing_axes(node), node.inputs[0] if node.inputs else None
+        if rows is not None and reduced is not None:
+            shapes.append(reduced.shape)
+            layouts.add(reduced.tensor.layout)
         frontier = sorted(self.users[anchor])
         while frontier:
             k = frontier.pop(0)
@@ -590,8 +590,9 @@ def reading_of(node: Node) -> Reading:
     """How an elementwise or injective operator reads; of others, once and where they please."""
     op, types = node.op, [None if v is None else v.type for v in node.inputs]
     if isinstance(op, Elementwise):
-        names = [None if t is None else Var(f"operand {k}", t.dtype) for k, t in enumerate(types)]  # type: ignore[union-attr]
-        formula = op.formula(*names)  # type: ignore[arg-type]
+        formula = op.formula_of(
+            [None if v is None else Var(f"operand {k}", v.dtype) for k, v in enumerate(node.inputs)]
+        )
         counts = Counter(e.name for e in walk(formula) if isinstance(e, Var))
         return Reading(size_of(formula), 0, {k: (counts[f"operand {k}"], 1) for k in range(len(types))})
     if op.kind != "injective" or not all(t is None or isinstance(t, TensorType) for t in types):
@@ -601,7 +602,7 @@ def reading_of(node: Node) -> Reading:
     )
     if direct is None:
         return Reading(1)
-    operands = [None if t is None else placeholder(t.shape, t.dtype) for t in types]  # type: ignore[union-attr]
+    operands = [None if v is None else placeholder(v.shape, v.dtype) for v in node.inputs]
     made = direct.function(op, *operands)
     result = made[0] if isinstance(made, tuple) else made
     if not isinstance(result.source, Compute) or result.source.reduce is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -535,20 +535,20 @@ def _cut_out(graph: Graph, parts: Sequence[_Part]) -> Graph:
     for v in (*graph.outputs, *(s.value for s in graph.symbols.values())):
         users.setdefault(id(v), set()).add(last)
     for k, part in enumerate(parts):
-        body, sources = _body(graph, part, f"{graph.name}.{k}", lambda v, k=k: bool(users.get(id(v), set()) - {k}))  # type: ignore[misc]
+        leaving = [o for n in part.nodes for o in n.outputs if users.get(id(o), set()) - {k}]
+        body, sources = _body(graph, part, f"{graph.name}.{k}", leaving)
         outputs = [Value(v.name, v.type) for v in body.outputs]
         names = frozenset().union(*(n.names for n in part.nodes))
         target = STEP if part.target.startswith(f"{STEP} ") else part.target
         new.nodes.append(Node(Region(body, target=target), [made[id(v)] for v in sources], outputs, names))
-        leaving = [o for n in part.nodes for o in n.outputs if users.get(id(o), set()) - {k}]
         made.update({id(old): v for old, v in zip(leaving, outputs, strict=True)})
     new.outputs = [made[id(v)] for v in graph.outputs]
     new.symbols = {name: SymbolSource(made[id(s.value)], s.index) for name, s in graph.symbols.items()}
     return new
 
 
-def _body(graph: Graph, part: _Part, name: str, leaves: Callable[[Value], bool]) -> tuple[Graph, list[Value]]:
-    """A part as a graph of its own, and the values of the whole graph that are its inputs."""
+def _body(graph: Graph, part: _Part, name: str, leaving: Iterable[Value]) -> tuple[Graph, list[Value]]:
+    """A part as a graph of its own, with outputs `leaving`, and the values of the whole graph that are its inputs."""
     inside: dict[int, Value] = {}
     sources: list[Value] = []
     body = Graph(name)
@@ -566,7 +566,6 @@ def _body(graph: Graph, part: _Part, name: str, leaves: Callable[[Value], bool])
         outputs = [Value(o.name, o.type) for o in node.outputs]
         inside.update({id(old): v for old, v in zip(node.outputs, outputs)})
         body.nodes.append(Node(node.op, inputs, outputs, node.names))
-    leaving: Iterable[Value] = [o for n in part.nodes for o in n.outputs if leaves(o)]
     body.outputs = [inside[id(o)] for o in leaving]
     body.output_names = [v.name for v in body.outputs]
     for symbol in mentioned_symbols(body):

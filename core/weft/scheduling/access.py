@@ -76,7 +76,9 @@ def is_maximum(block: Block) -> bool:
 def strides(access: Load | Store) -> list[Expr]:
     """Row-major strides of the accessed buffer, in elements."""
     result: list[Expr] = []
-    stride: Expr = Const(1, access.buffer.shape[0].dtype) if access.buffer.shape else None  # type: ignore[assignment]
+    if not access.buffer.shape:
+        return []
+    stride: Expr = Const(1, access.buffer.shape[0].dtype)
     for d in reversed(access.buffer.shape):
         result.insert(0, stride)
         stride = stride * d

@@ -43,8 +43,8 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.forks import cached_property
-from weft.loop.interpretation.calls import Address, sentinel
-from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, Store
+from weft.loop.interpretation.calls import Address, OfAddresses, sentinel
+from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, IterKind, Load, Program, Stmt, Store
 from weft.loop.queues import Await, Begin, Queue, begin, clashes
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Tensor, placeholder
@@ -312,14 +312,15 @@ class Intrinsic:
         return tuple(dict.fromkeys(d.name for d in extents if isinstance(d, Var)))
 
     @cached_property
-    def extents(self) -> tuple[tuple[Var, Dim, str], ...]:
+    def extents(self) -> tuple[tuple[Var, Dim, IterKind], ...]:
         """Variable, extent (a number, or a length) and kind ("spatial" or "reduce") of each axis, those of the result
         first."""
-        spatial = [(v, n, "spatial") for v, n in zip(self.source.axes, self.source.shape)]
-        reduced: list[tuple[Var, Dim, str]] = (
-            [] if self.reduction is None else [(a.var, a.extent, "reduce") for a in self.reduction.axes]
-        )
-        return (*spatial, *reduced)
+        found: list[tuple[Var, Dim, IterKind]] = [
+            (v, n, "spatial") for v, n in zip(self.source.axes, self.source.shape)
+        ]
+        if self.reduction is not None:
+            found += [(a.var, a.extent, "reduce") for a in self.reduction.axes]
+        return tuple(found)
 
     @cached_property
     def spoken(self) -> frozenset[str]:
@@ -419,7 +420,7 @@ class Intrinsic:
         return tuple(self.at(s) for s in {tuple(s.values()): s for s in found}.values())
 
     @cached_property
-    def axes(self) -> tuple[tuple[Var, int, str], ...]:
+    def axes(self) -> tuple[tuple[Var, int, IterKind], ...]:
         """As `extents`, of an intrinsic without lengths."""
         return tuple((v, _size(n), kind) for v, n, kind in self.extents)
 
@@ -502,7 +503,7 @@ class Intrinsic:
         else:
             (value,) = self.reduction.reducer.combine([Load(out, place)], [loads(v) for v in self.reduction.values])
             init = Store(out, place, loads(self.reduction.init[0]))
-        iters = tuple(BlockIter(inner[v.name], const(n), kind) for v, n, kind in self.axes)  # type: ignore[arg-type]
+        iters = tuple(BlockIter(inner[v.name], const(n), kind) for v, n, kind in self.axes)
         nest: Stmt = Block(
             self.operands[-1].name, iters, tuple(v for v, _, _ in self.axes), Store(out, place, value), init
         )
@@ -524,16 +525,14 @@ class Intrinsic:
                     raise LoopError(f"instruction of intrinsic '{self.name}': its lengths {sizes} do not meet {broken}")
                 self.at(sizes).means(form)(*args)
 
-            sized.addresses = True  # type: ignore[attr-defined]
-            return sized
+            return OfAddresses(sized)
         prepared = self._prepared(form)
 
         def run(*args: Any) -> None:
             result, values = prepared(*args)
             result[...] = values()
 
-        run.addresses = True  # type: ignore[attr-defined]
-        return run
+        return OfAddresses(run)
 
     def begins(self) -> Callable[..., tuple[Any, Callable[[], Any], Any]]:
         """What `weft.loop.queues.Begin` runs: the result's place, a function that computes it, and what it reads as

@@ -6,7 +6,7 @@ so `wo*14 + wi - wo*14` cancels and extents come out as the numbers they are, sy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -152,12 +152,12 @@ def _atom_interval(atom: Expr, moving: Mapping[str, Expr]) -> Interval | None:
     return None
 
 
-def _pick(build: object, a: Polynomial, b: Polynomial) -> Polynomial:
+def _pick(build: Callable[[Expr, Expr], Expr], a: Polynomial, b: Polynomial) -> Polynomial:
     if at_least_zero(a - b):
         return a if build is maximum else b
     if at_least_zero(b - a):
         return b if build is maximum else a
-    return poly(build(a.expr(), b.expr()))  # type: ignore[operator]
+    return poly(build(a.expr(), b.expr()))
 
 
 def greatest(p: Polynomial, loops: Mapping[str, Expr]) -> Polynomial | None:

@@ -158,15 +158,9 @@ def iter_boxes(block: Block, buffer: str, box: Sequence[Interval | None], write:
             p = poly(index)
             offset = p.terms.get((), 0)
             (monomial, factor), *others = list(p.plus(-offset).terms.items()) or [((), 0)]
-            if (
-                ends is not None
-                and not others
-                and factor == 1
-                and len(monomial) == 1
-                and monomial[0] in iters
-                and monomial[0].name not in found
-            ):  # type: ignore[attr-defined]
-                found[monomial[0].name] = (ends[0].plus(-offset), ends[1].plus(-offset))  # type: ignore[attr-defined]
+            alone = monomial[0] if len(monomial) == 1 and factor == 1 and not others else None
+            if ends is not None and isinstance(alone, Var) and alone in iters and alone.name not in found:
+                found[alone.name] = (ends[0].plus(-offset), ends[1].plus(-offset))
         if len(found) > len(best):
             best = found
     return best

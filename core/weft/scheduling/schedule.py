@@ -163,7 +163,8 @@ class Schedule:
             f"program '{self.program.name}'",
         )
         self.trace.add(CHOOSE, (made.name, list(candidates)), {"default": default}, made.value)
-        return made.value  # type: ignore[no-any-return]
+        value: T = made.value
+        return value
 
     @contextmanager
     def choices_of(self, part: str) -> Iterator[None]:

@@ -11,11 +11,12 @@ C = compute((n, n), lambda i, j: sum(A[i, k] * A[j, k], axis=k))
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -38,11 +39,13 @@ def as_dim(value: object) -> Dim:
     if isinstance(value, Expr):
         return value
     try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TensorError(
-            f"a size is an integer or a formula, got {type(value).__name__}", hint='for example 16, or weft.var("n")'
-        ) from None
+        if isinstance(value, (int, SupportsIndex)):  # int first: to check a protocol takes long
+            return operator.index(value)
+    except TypeError:  # an array of several elements
+        pass
+    raise TensorError(
+        f"a size is an integer or a formula, got {type(value).__name__}", hint='for example 16, or weft.var("n")'
+    )
 
 
 def _shape(shape: object) -> tuple[Dim, ...]:
@@ -433,19 +436,25 @@ def scan(
     return tuple(Tensor(f"{prefix}_{q}", (*lead, *s.shape), s.dtype, source, q) for q, s in enumerate(states))
 
 
+_WITH_INFINITY = frozenset({"float16", "bfloat16", "float32", "float64", "float8_e5m2"})
+
+
+def _finite_ends(dtype: DType) -> tuple[float, float]:
+    """The least and the greatest finite value of a float dtype."""
+    import ml_dtypes
+
+    found = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]  # ml_dtypes declares no types here
+    return float(found.min), float(found.max)
+
+
 def lowest(dtype: DType) -> Const:
     """The least value of a dtype: -inf for floats."""
-    import ml_dtypes
     import numpy as np
 
     if dtype.is_bool:
         return Const(False, dtype)
     if dtype.is_float:
-        finite = float(ml_dtypes.finfo(dtype.numpy).min)  # type: ignore[no-untyped-call]
-        return Const(
-            -float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite,
-            dtype,
-        )
+        return Const(-math.inf if dtype.name in _WITH_INFINITY else _finite_ends(dtype)[0], dtype)
     return Const(
         int(np.iinfo(dtype.numpy).min) if dtype.bits >= 8 else (-(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0),
         dtype,
@@ -454,17 +463,12 @@ def lowest(dtype: DType) -> Const:
 
 def highest(dtype: DType) -> Const:
     """The greatest value of a dtype: inf for floats."""
-    import ml_dtypes
     import numpy as np
 
     if dtype.is_bool:
         return Const(True, dtype)
     if dtype.is_float:
-        finite = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
-        return Const(
-            float("inf") if dtype.name in ("float16", "bfloat16", "float32", "float64", "float8_e5m2") else finite,
-            dtype,
-        )
+        return Const(math.inf if dtype.name in _WITH_INFINITY else _finite_ends(dtype)[1], dtype)
     return Const(
         int(np.iinfo(dtype.numpy).max) if dtype.bits >= 8 else (1 << (dtype.bits - (dtype.kind == "int"))) - 1, dtype
     )

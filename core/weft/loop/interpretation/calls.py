@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -24,6 +24,17 @@ class Address:
     buffer: Buffer
     array: np.ndarray[Any, Any]
     offset: int
+
+
+@dataclass(frozen=True)
+class OfAddresses:
+    """The meaning of an intrinsic that receives addresses."""
+
+    run: Callable[..., None]
+    addresses: ClassVar[bool] = True
+
+    def __call__(self, *args: Any) -> None:
+        self.run(*args)
 
 
 def sentinel(dtype: DType) -> Any:

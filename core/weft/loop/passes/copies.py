@@ -17,6 +17,7 @@ from weft.loop.nodes import (
     Let,
     Load,
     Program,
+    Region,
     Seq,
     Stmt,
     Store,
@@ -152,7 +153,7 @@ def copy_stmt(
                 )
                 assert isinstance(result, Block)
 
-            def regions(rs: tuple | None) -> tuple | None:  # type: ignore[type-arg]
+            def regions(rs: tuple[Region, ...] | None) -> tuple[Region, ...] | None:
                 return (
                     None if rs is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in rs)
                 )

@@ -82,7 +82,7 @@ def _start(block: Block, around: Sequence[For], names: Names) -> list[tuple[str,
     if first is None or spatial & reduced:
         return []
     kept = [f for f in around[first:] if f.var.name in spatial]
-    fresh: dict[str, Expr] = {f.var.name: Var(names.fresh(f.var.name), f.var.dtype) for f in kept}
+    fresh = {f.var.name: Var(names.fresh(f.var.name), f.var.dtype) for f in kept}
     gone: dict[str, Expr] = {f.var.name: const(0, f.var.dtype) for f in around[first:] if f.var.name not in spatial}
     keep = [(i, b) for i, b in zip(block.iters, block.bindings) if i.kind != "reduce"]
     iters = {i.var.name: Var(names.fresh(i.var.name), i.var.dtype) for i, _ in keep}
@@ -97,7 +97,7 @@ def _start(block: Block, around: Sequence[For], names: Names) -> list[tuple[str,
         annotations=block.annotations,
     )
     for f in reversed(kept):
-        init = For(fresh[f.var.name], substitute(f.extent, fresh), init, f.kind)  # type: ignore[arg-type]
+        init = For(fresh[f.var.name], substitute(f.extent, fresh), init, f.kind)
     empty = simplify(any_of(eq(x, 0) for x in extents), {})
     return [(around[first].var.name, init if empty == TRUE else If(empty, init))]
 

@@ -251,9 +251,9 @@ class _Lanes:
     def store(self, s: Store, mask: _Mask | None) -> Stmt:
         indices = self.indices(s.buffer, tuple(self.expr(i, mask) for i in s.indices))
         predicate = None if s.predicate is None else self.expr(s.predicate, mask)
-        if predicate is not None and predicate.dtype.lanes > 1:
+        if s.predicate is not None and predicate is not None and predicate.dtype.lanes > 1:
             # As an If around the store.
-            return self.condition(If(s.predicate, replace(s, predicate=None)), mask)  # type: ignore[arg-type]
+            return self.condition(If(s.predicate, replace(s, predicate=None)), mask)
         value = self.expr(s.value, mask)
         buffer = self.buffers.get(s.buffer.name, s.buffer)
         if all(i.dtype.lanes == 1 for i in indices):

@@ -82,19 +82,17 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
 
     def level(to: Buffer, result: Expr) -> Stmt:
         """A nest like the block's own, whose every iteration stores a result."""
-        fresh: dict[str, Expr] = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in loops}
-        iters: dict[str, Expr] = {
-            i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i in (*(i for i, _ in rest), mine)
-        }
+        fresh = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in loops}
+        iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i in (*(i for i, _ in rest), mine)}
         new = Block(
             to.name,
-            (*(replace(i, var=iters[i.var.name]) for i, _ in rest), BlockIter(iters[mine.var.name], f.extent)),  # type: ignore[arg-type]
+            (*(replace(i, var=iters[i.var.name]) for i, _ in rest), BlockIter(iters[mine.var.name], f.extent)),
             (*(substitute(x, fresh) for _, x in rest), fresh[loop]),
             substitute_stmt(Store(to, (*place, mine.var), result), iters),
             predicate=substitute(b.predicate, {**ones, **iters, **fresh}),
             annotations=b.annotations,
         )
-        return nest([replace(s, var=fresh[s.var.name], annotations=()) for s in loops], new)  # type: ignore[arg-type]
+        return nest([replace(s, var=fresh[s.var.name], annotations=()) for s in loops], new)
 
     levels: list[Stmt] = []
     buffers: list[Buffer] = []

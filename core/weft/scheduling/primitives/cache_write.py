@@ -58,10 +58,10 @@ def cache_write(program: Program, block: str, scope: str, order: Sequence[int] |
     users = {r for r in readers(tree, [old.name], but=block) if r in here}
     moved = {block} | users  # readers under the same loop come before the copy: they take the new buffer
 
-    def change(x: object) -> object:
-        return permuted(x, old.name, new, dims) if isinstance(x, Block) and x.name in moved else x
+    def change(x: Block) -> Block:
+        return permuted(x, old.name, new, dims) if x.name in moved else x
 
-    inside = map_blocks(path[spot], change)  # type: ignore[arg-type]
+    inside = map_blocks(path[spot], change)
     return (
         allocate(
             tree.replace(

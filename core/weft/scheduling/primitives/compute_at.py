@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.expr.linear import Polynomial
-from weft.loop.nodes import For, Program, Seq, seq
+from weft.loop.nodes import For, Program, Seq, Stmt, seq
 from weft.scheduling.dependence import child_index, out_of_scope, readers, reads, writers, writes
 from weft.scheduling.loop_kinds import still_independent
 from weft.scheduling.region import Interval, accesses, hull, loops_under, union_box
@@ -127,12 +127,12 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
     return result, None
 
 
-def put(loop: For, new: object, names: list[str], before: bool) -> Seq:
+def put(loop: For, new: Stmt, names: list[str], before: bool) -> Seq:
     """The body of `loop` with `new` before the first, or after the last, statement that holds one of the blocks."""
     children = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
     at = child_index(children, names, last=not before)
     assert at is not None
     at += 0 if before else 1
-    result = seq(*children[:at], new, *children[at:])  # type: ignore[arg-type]
+    result = seq(*children[:at], new, *children[at:])
     assert isinstance(result, Seq)
     return result

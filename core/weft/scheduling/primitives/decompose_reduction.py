@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft import dtypes as dt
-from weft.expr.nodes import Expr, Var, all_of, const, free_vars, substitute
+from weft.expr.nodes import Var, all_of, const, free_vars, substitute
 from weft.loop.nodes import Block, BlockIter, For, Program, seq, substitute_stmt
 from weft.scheduling.dependence import out_of_scope
 from weft.scheduling.rewrite import clean, domain, tidy
@@ -54,10 +54,10 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
         )
     name = tree.fresh(f"{block}_init")
     kept = [s for s in inside if s.var.name in used]
-    renamed: dict[str, Expr] = {s.var.name: Var(tree.fresh(f"{s.var.name}_init"), dt.int64) for s in kept}
+    renamed = {s.var.name: Var(tree.fresh(f"{s.var.name}_init"), dt.int64) for s in kept}
     # What the condition says of reduction loops holds at their first step; with none the start value is the result.
     gone = {s.var.name: const(0) for s in inside if s.var.name not in used}
-    around = {**outer, **{renamed[s.var.name].name: s.extent for s in kept}}  # type: ignore[attr-defined]
+    around = {**outer, **{renamed[s.var.name].name: s.extent for s in kept}}
     asked = [
         c
         for c in conjuncts(b.predicate)
@@ -88,7 +88,7 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
             for r in b.writes
         )
         init = replace(init, reads=(), writes=held)
-    loops = [replace(s, var=renamed[s.var.name], extent=substitute(s.extent, renamed), annotations=()) for s in kept]  # type: ignore[arg-type]
+    loops = [replace(s, var=renamed[s.var.name], extent=substitute(s.extent, renamed), annotations=()) for s in kept]
     new = Tree(tree.replace(path, replace(b, init=None)))
     at = new.loop_path(loop, step)
     return new.replace(at, seq(nest(loops, init), at[-1])), name

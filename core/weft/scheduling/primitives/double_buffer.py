@@ -15,6 +15,7 @@ from weft.loop.nodes import (
     Buffer,
     Evaluate,
     For,
+    IterKind,
     Load,
     Program,
     Region,
@@ -225,12 +226,13 @@ def _from_half(tree: Tree, block: Block, loop: For, old: Buffer, halves: Buffer)
         return block
     own = next((i.var for i, x in zip(block.iters, block.bindings) if x == loop.var), None)
     if own is None:
-        half: Expr = Var(tree.fresh(f"{old.name}_half"), dt.int64)
-        kind = next((i.kind for i, x in zip(block.iters, block.bindings) if loop.var.name in free_vars(x)), "spatial")
-        more = BlockIter(half, const(2), kind)  # type: ignore[arg-type]
+        turn = Var(tree.fresh(f"{old.name}_half"), dt.int64)
+        kind: IterKind = next(
+            (i.kind for i, x in zip(block.iters, block.bindings) if loop.var.name in free_vars(x)), "spatial"
+        )
+        more = BlockIter(turn, const(2), kind)
         block = replace(block, iters=(*block.iters, more), bindings=(*block.bindings, floormod(loop.var, 2)))
-    else:
-        half = floormod(own, 2)
+    half = turn if own is None else floormod(own, 2)
     return _in_half(block, half, old, halves)
 
 

@@ -374,19 +374,19 @@ def _over_spatial(tree: Tree, b: Block, loop: str, what: str, store: Store) -> t
     if used & {loop} or any(v in used for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x)):
         raise tree.error(STEP, f"a loop of '{b.name}' drives spatial and reduce iterators at once", (b.name,))
     kept = [s for s in loops if s.var.name in used]
-    renamed: dict[str, Expr] = {s.var.name: Var(tree.fresh(f"{s.var.name}_{what}"), dt.int64) for s in kept}
-    iters: dict[str, Expr] = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in spatial}
-    around = {**domain(path), **{v.name: s.extent for s, v in zip(kept, renamed.values())}}  # type: ignore[attr-defined]
+    renamed = {s.var.name: Var(tree.fresh(f"{s.var.name}_{what}"), dt.int64) for s in kept}
+    iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in spatial}
+    around = {**domain(path), **{v.name: s.extent for s, v in zip(kept, renamed.values())}}
     name = tree.fresh(f"{b.name}_{what}")
     new = Block(
         name,
-        tuple(BlockIter(iters[i.var.name], i.extent, i.kind) for i, _ in spatial),  # type: ignore[arg-type]
+        tuple(BlockIter(iters[i.var.name], i.extent, i.kind) for i, _ in spatial),
         tuple(clean(substitute(x, renamed), around) for _, x in spatial),
         substitute_stmt(store, iters),
         predicate=all_of(substitute(c, {**iters, **renamed}) for c in held),
         annotations=b.annotations,
     )
-    return nest([replace(s, var=renamed[s.var.name], annotations=()) for s in kept], new), name  # type: ignore[arg-type]
+    return nest([replace(s, var=renamed[s.var.name], annotations=()) for s in kept], new), name
 
 
 def _around(tree: Tree, stmts: Sequence[Stmt], fors: Sequence[For]) -> tuple[list[Stmt], list[Stmt]]:

@@ -28,12 +28,10 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
             tree.loop(x, "reorder")
         return program, None
     paths = {x: tree.loop_path(x, "reorder") for x in loops}
-    deepest = max(paths.values(), key=len)
+    innermost, deepest = max(paths.items(), key=lambda item: len(item[1]))
     for x, p in paths.items():
         if deepest[: len(p)] != p and not all(a is b for a, b in zip(p, deepest)):
-            raise tree.error(
-                "reorder", f"loop '{x}' is not around '{deepest[-1].var.name}'", loops, "name loops of one nest"
-            )  # type: ignore[attr-defined]
+            raise tree.error("reorder", f"loop '{x}' is not around '{innermost}'", loops, "name loops of one nest")
     start = min(len(p) for p in paths.values()) - 1
     chain = deepest[start:]
     for above, below in pairwise(chain):

@@ -65,7 +65,7 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
     kept = [s for s in inner if s.var.name in iter_of and iter_of[s.var.name].var.name in used]
     name = tree.fresh(f"{block}_part")
     buffer = Buffer(tree.fresh(f"{block}_{scope.split('.')[-1]}"), tuple(s.extent for s in kept), found.dtype, scope)
-    renamed: dict[str, Expr] = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in kept}
+    renamed = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in kept}
     around = [v for v in domain(path[:-1]) if v in iter_of and iter_of[v].var.name in used]
     new_iters = {v: Var(tree.fresh(iter_of[v].var.name), dt.int64) for v in around}
     values: dict[str, Expr] = {iter_of[v].var.name: new_iters[v] for v in around}
@@ -83,7 +83,7 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
         return load if e == found else None
 
     changed = replace(b, body=replace(b.body, value=transform(b.body.value, rule)))
-    fresh_loops = [replace(s, var=renamed[s.var.name], annotations=()) for s in kept]  # type: ignore[arg-type]
+    fresh_loops = [replace(s, var=renamed[s.var.name], annotations=()) for s in kept]
     new = Tree(tree.replace(path, changed))
     after = new.block_path(block, step)[: len(spot)]
     return new.replace(after, Allocate(buffer, seq(nest(fresh_loops, part), after[-1]))), name

@@ -136,18 +136,18 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
         init=transform_stmts(b.init, moved),
     )
     name = tree.fresh(f"{block}_copy")
-    renamed: dict[str, Expr] = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in kept}
+    renamed = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in kept}
     pairs = [*spatial, *((i, Var(v, dt.int64)) for v, i in added.items())]
-    iters: dict[str, Expr] = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in pairs}
+    iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in pairs}
     copy = Block(
         name,
-        tuple(BlockIter(iters[i.var.name], i.extent, i.kind) for i, _ in pairs),  # type: ignore[arg-type]
+        tuple(BlockIter(iters[i.var.name], i.extent, i.kind) for i, _ in pairs),
         tuple(substitute(x, renamed) for _, x in pairs),
         substitute_stmt(seq(*(Store(old, found[old.name], Load(new[old.name], at)) for old in buffers)), iters),
         predicate=all_of(substitute(c, {**iters, **renamed}) for c in held),
         annotations=(("op", "copy"),),
     )
-    fresh = [replace(s, var=renamed[s.var.name], annotations=()) for s in kept]  # type: ignore[arg-type]
+    fresh = [replace(s, var=renamed[s.var.name], annotations=()) for s in kept]
     again = Tree(tree.replace(path, changed))
     top = again.block_path(block, step)[: len(spot)]
     result: Stmt = seq(top[-1], nest(fresh, copy))

@@ -42,6 +42,7 @@ from weft.loop.nodes import (
     BlockIter,
     Buffer,
     For,
+    IterKind,
     Load,
     Program,
     Region,
@@ -577,7 +578,7 @@ class _Tensorize:
         self, reads: tuple[Region, ...], body: Stmt, init: Stmt | None, written: Region, predicate: Expr
     ) -> Block:
         b = self.block
-        kinds: dict[str, str] = {}
+        kinds: dict[str, IterKind] = {}
         names: dict[str, str] = {}
         for i in b.iters:
             for v in free_vars(self.tile.values[i.var.name]).keys() & self.outer.keys():
@@ -596,22 +597,17 @@ class _Tensorize:
             v: Var(names.get(v) or self.tree.fresh(f"{v}_v"), dt.int64) for v in self.outer if v in kinds
         }
         values: dict[str, Expr] = dict(fresh)
-        iters, bindings = [], []
+        iters: list[BlockIter] = []
+        bindings: list[Expr] = []
         for v, var in fresh.items():
             most = greatest(poly(self.outer[v]), {k: x for k, x in self.outer.items() if k != v})
             if most is None or most.names() & self.outer.keys():
                 self.fail(f"the extent {self.outer[v]} of loop '{v}' has no bound that stays")
-            iters.append(BlockIter(var, most.expr(), kinds[v]))  # type: ignore[arg-type]
+            iters.append(BlockIter(var, most.expr(), kinds[v]))
             bindings.append(Var(v, dt.int64))
         if not iters:
-            iters, bindings = (
-                [
-                    BlockIter(
-                        Var(b.iters[0].var.name if b.iters else self.tree.fresh(f"{b.name}_v"), dt.int64), const(1)
-                    )
-                ],
-                [const(0)],
-            )  # type: ignore[list-item]
+            name = b.iters[0].var.name if b.iters else self.tree.fresh(f"{b.name}_v")
+            iters, bindings = [BlockIter(Var(name, dt.int64), const(1))], [const(0)]
         taken = Names.of(self.tree.program)
         taken.used |= self.tree.names
 
@@ -677,8 +673,10 @@ def _unify(p: Expr, e: Expr, pairs: tuple[Pair, ...], numbers: Container[int]) -
         if p == e:
             yield pairs
     elif (
-        type(p) is type(e) and len(p.children()) == len(e.children()) and not (isinstance(p, Call) and p.name != e.name)
-    ):  # type: ignore[attr-defined]
+        type(p) is type(e)
+        and len(p.children()) == len(e.children())
+        and not (isinstance(p, Call) and isinstance(e, Call) and p.name != e.name)
+    ):
         swaps = isinstance(p, _COMMUTATIVE) or (isinstance(p, (Min, Max)) and p.dtype.is_integer)
         for order in [e.children(), e.children()[::-1]] if swaps else [e.children()]:
             found = iter([pairs])
@@ -848,8 +846,9 @@ class _Place:
                 raise _No(2, f"the sum does not go on from what it stores to: it reads {e}")
         own = Read(x.meaning, x.source.axes)
         accesses: list[list[tuple[Read, Load | Const]]] = [
-            [(p, e) for p, e in pairs if isinstance(p, Read) and p.tensor is t] for t in x.tensors[:-1]
-        ]  # type: ignore[misc]
+            [(p, e) for p, e in pairs if isinstance(p, Read) and p.tensor is t and isinstance(e, (Load, Const))]
+            for t in x.tensors[:-1]
+        ]
         accesses.append([(own, Load(result, place))])
         views: list[OperandView | Const] = []
         regions: list[list[Region]] = []
