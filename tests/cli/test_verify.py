@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,25 @@ def test_inputs_and_bounds_are_given_as_to_other_commands(weft: Weft, recipe: Pa
     assert result.code == 0, result.err
     assert "float32[2, 32]" in result.out
     assert weft("verify", recipe, "--rtol", 0).code == 1  # to the last bit
+
+
+def test_records_are_followed_in_the_model_and_in_its_parts(weft: Weft, recipe: Path, tmp_path: Path) -> None:
+    """Each compilation says that a stale record is refused: the model's, and that which takes it apart."""
+    data = json.loads(weft("inspect", recipe, "--stage", "records", "-k", "relu").out)
+    file = tmp_path / "records.json"
+    for rows, said in ((data["records"][0]["choices"]["tile_rows"] - 1, 0), (1000, 2)):
+        data["records"][0]["choices"] = {"tile_rows": rows}
+        file.write_text(json.dumps(data))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = weft("verify", recipe, "--every-node", "--records", file)
+        assert result.code == 0, result.err
+        refused = [w for w in caught if "choice 'tile_rows' cannot be 1000" in str(w.message)]
+        assert len(refused) == said
+    lost = weft("verify", recipe, "--records", tmp_path / "none.json")
+    assert lost.code == 1 and "no file of records" in lost.err
+    over = weft("verify", recipe, "--records", file, "--json", file)
+    assert over.code == 1 and "--json" in over.err
 
 
 def test_against_an_engine_and_another_target(weft: Weft, recipe: Path) -> None:

@@ -5,11 +5,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import FrontendOption, Model, SeedOption, ShapeOption, TargetOption, named, shapes
+from weft.cli.arguments import (
+    FrontendOption,
+    Model,
+    RecordsOption,
+    SeedOption,
+    ShapeOption,
+    TargetOption,
+    named,
+    shapes,
+)
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, TargetError, nearest
@@ -55,6 +65,7 @@ def verify(
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="File for all findings.")] = None,
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
+    records: RecordsOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Compares a model's outputs with a reference, and finds the cause of a difference.
@@ -71,23 +82,28 @@ def verify(
     from weft_testing.verify.verify import Compiled, Verifier
 
     files, sizes = named("--input", inputs, "x=x.npy"), shapes(input_shape)
-    require_writable([("--json", json_file)], [*files_of(model, frontend), *files.values()])
+    read: list[str | Path] = [
+        *files_of(model, frontend),
+        *files.values(),
+        *([] if records is None else [Path(records)]),
+    ]
+    require_writable([("--json", json_file)], read)
     if is_archive(model):
         raise InputError(
             f"{model} is compiled already, nothing says what it should compute",
             hint="give the model that it was compiled from",
         )
     text = target or "llvm"
-    resolved = resolve_targets(text)
+    resolved = resolve_targets(text, records=records)
     other = _other(model, text, against, frontend)
-    executable, _ = open_executable(model, text, frontend=frontend)
+    executable, _ = open_executable(model, text, frontend=frontend, records=records)
     arrays, _ = make_inputs(executable.inputs, files, sizes, seed)
     with Progress(f"verifying {model}") as progress:
         progress.show("loading")
         graph = load(model, frontend=frontend)
         verifier = Verifier(
             graph,
-            Compiled(text, resolved, executable),
+            Compiled(text, resolved, executable, records),
             other,
             arrays,
             Bound(rtol, atol),

@@ -33,11 +33,13 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model for a target string. `executable` is what `weft run` would run."""
+    """A model for a target string. `executable` is what `weft run` would run, `records` the file of choices that it
+    follows."""
 
     text: str
     targets: Sequence[ResolvedTarget]
     executable: Executable
+    records: str | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ class Verifier:
         alone = _apart(results, outputs)
         if alone.wrong:
             self.show(f"compiling for {side.text} without the cache")
-            anew = list(compile(self.graph, side.text, cache=False).run(self.inputs).values())
+            anew = list(compile(self.graph, side.text, cache=False, records=side.records).run(self.inputs).values())
             if not _apart(anew, outputs).wrong:
                 return [
                     Blame(
