@@ -11,7 +11,7 @@ from tests.gpu.kernels import agree, random_inputs, within_limits
 from tests.gpu.test_contraction import convolution, product
 
 from weft import dtypes as dt
-from weft.errors import CodegenError, LoopError, ScheduleError
+from weft.errors import ChoiceError, CodegenError, LoopError, ScheduleError
 from weft.expr.nodes import Var, cast_to
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, walk_stmts
@@ -282,3 +282,15 @@ def test_products_that_only_products_fill() -> None:
     square = Intrinsic("square", c, tuple(Operand(x, "fragment") for x in "ABC"), Call("square"))
     with pytest.raises(CodegenError, match="cannot be tried by itself"):
         check_intrinsic(square, run=by_warps([square]), copies=[square], warp=4)
+
+
+def test_a_tile_that_the_instructions_have_not() -> None:
+    """`warp_tile` is a choice among the tiles of the instruction set that `fragments` names, as any other choice."""
+    intrinsics = [*SETS["fragments"], *instruction_set(4, 4, 8, dt.float16, dt.float32, False, True)]
+    graph = product((8, 24), (24, 16), "float16")
+    names = [i.name for i in intrinsics if i.reduction is not None]
+    for name in names:
+        _, s = scheduled(graph, intrinsics, fragments=name, warp_tile="1x2 of 1x1 by 1")
+        assert {c.name: c.value for c in s.choices}["fragments"] == name
+    with pytest.raises(ChoiceError, match="choice 'warp_tile' cannot be '1x1 of 1x1 by 1'.*\n.*\n  why: the options are"):
+        scheduled(graph, intrinsics, warp_tile="1x1 of 1x1 by 1")

@@ -304,7 +304,7 @@ def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> 
     instruction for it or no tile fits.
 
     Raises:
-        ScheduleError: the record's is none of those that fit.
+        ChoiceError: the record's is none of those that fit.
     """
     found, view = find_instruction_sets(s, name, product, machine), access.LoopView.of(s, name)
     sizes = (
@@ -327,9 +327,7 @@ def choose_warps(s: Schedule, name: str, product: Product, machine: Machine) -> 
             )
     if not able:
         return None
-    wanted = s.overrides.get("warp_tile")  # a record of a machine that has one instruction set alone
-    fitting = [n for n, (_, tiles) in able.items() if wanted in tiles] or list(able)
-    best = min(fitting, key=lambda n: (times[n][0], n))
+    best = min(able, key=lambda n: (times[n][0], n))
     mma, tiles = able[str(s.choose("fragments", list(able), best))]
     return mma, tiles[str(s.choose("warp_tile", list(tiles), times[mma.product.name][1]))]
 
