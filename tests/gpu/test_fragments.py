@@ -292,5 +292,7 @@ def test_a_tile_that_the_instructions_have_not() -> None:
     for name in names:
         _, s = scheduled(graph, intrinsics, fragments=name, warp_tile="1x2 of 1x1 by 1")
         assert {c.name: c.value for c in s.choices}["fragments"] == name
-    with pytest.raises(ChoiceError, match="choice 'warp_tile' cannot be '1x1 of 1x1 by 1'.*\n.*\n  why: the options are"):
+    with pytest.raises(
+        ChoiceError, match=r"choice 'warp_tile' cannot be '1x1 of 1x1 by 1'.*\n.*\n  why: the options are"
+    ):
         scheduled(graph, intrinsics, warp_tile="1x1 of 1x1 by 1")

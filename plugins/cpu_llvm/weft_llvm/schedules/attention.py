@@ -107,11 +107,11 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
             schedule_row(s, b, row if b in (parts.greatest, parts.exps, parts.total) else tiles, machine)
     if parts.product not in tiled:
         schedule_row(s, tail, tiles, machine)
-    if worth_forking(sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product)), machine):
-        around = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
-        around = [x for x in around if int_const(s.loop(x).extent) != 1]
-        if around:
-            parallelise(s, around, machine)
+    around = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
+    around = [x for x in around if int_const(s.loop(x).extent) != 1]
+    if around:
+        work = sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product))
+        parallelise(s, "tasks_per_core", around, machine, worth_forking(work, machine))
 
 
 def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:

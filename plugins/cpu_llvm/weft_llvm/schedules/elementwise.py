@@ -1,5 +1,9 @@
 """Elementwise and data-moving groups: one nest, loops joined where every access lets them, lanes on the contiguous one,
-transpositions in tiles."""
+transpositions in tiles.
+
+Choices of each block: `BLOCK.lanes` (which loop vectors lie along), `BLOCK.line` (elements along each side of a tile),
+`BLOCK.vectors` (vectors unrolled) and `BLOCK.tasks_per_core`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,12 @@ from weft_llvm.emitter import MOST_INTERLEAVED
 
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
+MOST_VECTORS = (1, 2, 4, 8)
+"""Options of what is unrolled, or computed side by side, in vectors."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
+TASKS = (0, 1, 2, 4, 8, 16, 32, 64)
+"""Options of `tasks_per_core`; 0: one core does all."""
 
 
 class ElementwiseRule(Rule):
@@ -55,28 +63,30 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     *rest, inner = loops
     n = int_const(s.loop(inner).extent)
     along = interleaved_loop(s, name, inner, rest, lanes)
-    if along is not None:
-        rest = interleave(s, rest, along, inner, lanes)
-        if parallel and first == 0 and rest and worth_forking(work, machine) and not ends:
-            parallelise(s, rest, machine)
-        return
     across = crossing_loop(s, name, inner, rest) if vector else None
-    tiled = across is not None and (n is None or n >= 2 * lanes)
-    if tiled and across is not None:
+    able = {
+        "interleaved": along is not None,
+        "tiles": across is not None and (n is None or n >= 2 * lanes),
+        "contiguous": vector and n != 1,
+        "none": True,
+    }
+    options = [way for way, can in able.items() if can]
+    way = s.choose(f"{name}.lanes", options, options[0])
+    if way == "interleaved" and along is not None:
+        rest = interleave(s, rest, along, inner, lanes)
+    elif way == "tiles" and across is not None:
         rest = tile_lines(s, name, rest, across, inner, lanes, machine, ends)
-    elif vector and (n is None or n >= lanes):
+    elif way == "contiguous":
         if n is None or n > lanes:
             outer_part, inner = lanes_of(s, name, inner, lanes)
             rest.append(outer_part)
         s.vectorize(inner)
-    elif vector and n is not None and n > 1:
-        s.vectorize(inner)
     elif not rest:
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
-    if ends and not tiled:
+    if ends and way != "tiles":
         rest = []
-    if parallel and first == 0 and rest and worth_forking(work, machine):
-        parallelise(s, rest, machine)
+    if parallel and first == 0 and rest:
+        parallelise(s, f"{name}.tasks_per_core", rest, machine, worth_forking(work, machine))
 
 
 def worth_forking(operations: int, machine: Machine, per_cycle: float = 1.0) -> bool:
@@ -124,7 +134,8 @@ def tile_lines(
 
     `ends`: loops over blocks that are not all whole, see `split_blocks`: what can be told apart goes outside.
     """
-    line = max(lanes, machine.cache_line // access.target(s.block(name)).buffer.dtype.bytes)
+    least = max(lanes, machine.cache_line // access.target(s.block(name)).buffer.dtype.bytes)
+    line = s.choose(f"{name}.line", sorted({least, *(k * lanes for k in MOST_VECTORS)}), least)
     n = int_const(s.loop(inner).extent)
     columns, vectors, lane = s.split(inner, [None, line // lanes, lanes])
     outer = [x for x in rest if x != across]
@@ -145,20 +156,37 @@ def tile_lines(
 
 def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
     """Splits a loop into vectors; (outer loop, lanes). Several vectors of a long formula are unrolled, to be computed
-    side by side."""
+    side by side (choice `BLOCK.vectors`)."""
     n = int_const(s.loop(loop).extent)
-    if not access.calls_formula(s.block(name)) or (n is not None and n < 4 * VECTORS * lanes):
+    long = access.calls_formula(s.block(name)) and (n is None or n >= 4 * VECTORS * lanes)
+    count = s.choose(f"{name}.vectors", MOST_VECTORS, VECTORS if long else 1, lambda k: too_short(n, k, lanes))
+    if count == 1:
         return s.split(loop, [None, lanes])  # type: ignore[return-value]
-    outer, vectors, inner = s.split(loop, [None, VECTORS, lanes])
+    outer, vectors, inner = s.split(loop, [None, count, lanes])
     s.unroll(vectors)
     return outer, inner
 
 
-def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
+def too_short(n: int | None, vectors: int, lanes: int) -> str | None:
+    """Why a loop of `n` iterations has not so many vectors of `lanes` side by side; None if it has, or `n` is None."""
+    if vectors == 1 or n is None or n >= vectors * lanes:
+        return None
+    return f"the loop has {n} iterations, {vectors} vectors have {vectors * lanes} elements"
+
+
+def parallelise(s: Schedule, choice: str, loops: list[str], machine: Machine, worth: bool = True) -> None:
     """As few of the loops, from the outermost on, as give every core several tasks: indices come from a joined loop by
-    division."""
+    division.
+
+    Args:
+        choice: the name of the choice of how many.
+        worth: whether they are computed in parallel unless a record says so.
+    """
+    each = s.choose(choice, TASKS, TASKS_PER_CORE if worth else 0)
+    if each == 0:
+        return
     taken: list[str] = []
-    tasks, wanted = 1, TASKS_PER_CORE * machine.cores
+    tasks, wanted = 1, each * machine.cores
     for loop in loops:
         if tasks >= wanted:
             break
@@ -173,7 +201,8 @@ def parallelise(s: Schedule, loops: list[str], machine: Machine) -> None:
             n = access.extent(s.loop(loop))
         taken.append(loop)
         tasks *= n
-    s.parallel(taken[0] if len(taken) == 1 else str(s.fuse(*taken)))
+    if taken:
+        s.parallel(taken[0] if len(taken) == 1 else str(s.fuse(*taken)))
 
 
 def contiguous_loop(s: Schedule, name: str, loop: str) -> bool:

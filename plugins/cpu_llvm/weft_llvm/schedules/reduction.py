@@ -5,6 +5,11 @@ A long sum is one of sums of pieces, which threads share, and which keeps its ro
 
 What follows a reduction element by element (the division of a mean, an activation) is computed before the result leaves
 the registers.
+
+Choices of each block: `BLOCK.lanes` (vectors along the outputs or along the steps), `BLOCK.vectors` (vectors of partial
+results side by side), `BLOCK.rows` (iterations of an outer output loop beside a tile), `BLOCK.taps` (steps that are
+unrolled), `BLOCK.chain` (steps of a partial result from which on a reduction is cut; the second stage's choices are
+`combine.BLOCK.…`) and `BLOCK.tasks_per_core`.
 """
 
 from __future__ import annotations
@@ -12,23 +17,36 @@ from __future__ import annotations
 import math
 
 from weft.expr.nodes import free_vars
-from weft.loop.nodes import Block, Program, int_const
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import follows, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.emitter import CLOSE
-from weft_llvm.schedules.elementwise import TASKS_PER_CORE, parallelise, schedule_elementwise, worth_forking
+from weft_llvm.schedules.elementwise import (
+    MOST_VECTORS,
+    TASKS_PER_CORE,
+    parallelise,
+    schedule_elementwise,
+    too_short,
+    worth_forking,
+)
 
 MOST_TAPS = 16
 """Steps of inner reduction loops that are unrolled, at most."""
+TAPS = (1, 4, MOST_TAPS, 64)
+"""Options of `taps`."""
 VECTORS = 4
 """Vectors of partial results: a vector operation's latency in operations that begin meanwhile, one a load."""
 SHORTEST = 4
 """Steps of a reduction from which on it is one of vectors, if of shorter ones than the machine has."""
 CHAIN = 256
 """Steps of each partial result from which on a reduction is cut into pieces: a sum's error grows with them."""
+CHAINS = (16, 32, 64, 128, CHAIN)
+"""Options of `chain`."""
+MOST_ROWS = 8
+"""The greatest option of `rows`."""
 
 
 class ReductionRule(Rule):
@@ -77,11 +95,13 @@ def schedule_reduction(
     dtype = access.target(block).buffer.dtype
     lanes = machine.lanes(dtype)
     split_blocks(s, name)
-    lane = lane_loop(s, name, CLOSE)
-    along = row_loop(s, name) if lane is None else None
-    if along is not None:
+    lane, along = lane_loop(s, name, CLOSE), row_loop(s, name)
+    options = [way for way, loop in (("outputs", lane), ("steps", along)) if loop is not None] + ["none"]
+    way = s.choose(f"{name}.lanes", options, options[0])
+    if way == "steps" and along is not None:
         schedule_along(s, name, along, machine, parallel, tail)
         return
+    lane = lane if way == "outputs" else None
     view = access.LoopView.of(s, name)
     spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
     reduce = [x for x in view.loops if view.kinds.get(x) == "reduce"]
@@ -93,7 +113,7 @@ def schedule_reduction(
     buffer = access.target(s.block(name)).buffer.name
     outer = [x for x in spatial if x != lane]
     tile: list[str] = []
-    rows = _rows(view, s.block(name), outer, lane, lanes) if lane is not None else None
+    rows = _rows(s, name, view, outer, lane, lanes) if lane is not None else None
     if rows is not None:
         across, count = rows
         first, inner = s.split(across, [None, count])
@@ -102,7 +122,7 @@ def schedule_reduction(
     if lane is not None:
         n = int_const(s.loop(lane).extent)
         if n is None or n > lanes:
-            width = lanes * (4 if n is None or n >= 4 * lanes else 1)
+            width = lanes * _vectors(s, name, n, lanes, 4 if n is None or n >= 4 * lanes else 1)
             first, inner = s.split(lane, [None, width])
             outer.append(first)
             if width > lanes:
@@ -159,10 +179,14 @@ def row_loop(s: Schedule, name: str) -> str | None:
     return loop if moves <= {0, 1} and 1 in moves else None
 
 
-def row_width(n: int | None, lanes: int) -> tuple[int, int]:
+def row_width(s: Schedule, name: str, n: int | None, lanes: int) -> tuple[int, int]:
     """Partial results, side by side, of a reduction of `n` steps, and how many of them are a vector."""
     lanes = lanes if n is None else min(lanes, 1 << (n.bit_length() - 1))
-    return lanes * (VECTORS if n is None or n >= 2 * VECTORS * lanes else 1), lanes
+    return lanes * _vectors(s, name, n, lanes, VECTORS if n is None or n >= 2 * VECTORS * lanes else 1), lanes
+
+
+def _vectors(s: Schedule, name: str, n: int | None, lanes: int, default: int) -> int:
+    return s.choose(f"{name}.vectors", MOST_VECTORS, default, lambda k: too_short(n, k, lanes))
 
 
 def schedule_along(
@@ -173,47 +197,48 @@ def schedule_along(
     view = access.LoopView.of(s, name)
     spatial = [x for x in view.loops if view.kinds.get(x) == "spatial"]
     s.reorder(*spatial, *(x for x in view.loops if x not in spatial))
-    pieces = _pieces(s, view, loop, machine) if cut else None
+    width = row_width(s, name, view.extents[loop], machine.lanes(view.store.buffer.dtype))
+    pieces = _pieces(s, name, view, loop, width[0], machine) if cut else None
     if pieces is not None:
         count = int_const(s.loop(pieces).extent)
         part = s.rfactor(name, pieces, True)
         schedule_along(s, part, loop if loop in s.loops(part) else s.loops(part)[-1], machine, parallel, None)
-        schedule_along(s, name, s.loops(name)[-1], machine, parallel, tail, count is not None)
+        with s.choices_of("combine"):
+            schedule_along(s, name, s.loops(name)[-1], machine, parallel, tail, count is not None)
         return
-    worth = parallel and worth_forking(access.block_work(block) * access.formula_cost(block), machine, per_cycle=2)
+    worth = worth_forking(access.block_work(block) * access.formula_cost(block), machine, per_cycle=2)
     if tail is not None:
         s.compute_at(name, s.loops(tail)[-1])
         s.compact_buffer(access.target(block).buffer.name)
-    partial_reduction(s, name, s.loops(name)[-1], machine.lanes(view.store.buffer.dtype))
-    if worth and spatial:
-        parallelise(s, s.loops(tail or name)[: len(spatial)], machine)
+    partial_reduction(s, name, s.loops(name)[-1], *width)
+    if parallel and spatial:
+        parallelise(s, f"{name}.tasks_per_core", s.loops(tail or name)[: len(spatial)], machine, worth)
 
 
-def _pieces(s: Schedule, view: access.LoopView, loop: str, machine: Machine) -> str | None:
+def _pieces(s: Schedule, name: str, view: access.LoopView, loop: str, width: int, machine: Machine) -> str | None:
     """The reduction loop over pieces with results of their own, where a single chain would be long, or too few threads
     had work."""
     n = view.extents[loop]
-    width, _ = row_width(n, machine.lanes(view.store.buffer.dtype))
     reduce = [x for x in view.loops if view.kinds.get(x) == "reduce" and view.extents[x] != 1]
     results = math.prod(view.extent(x) for x in view.loops if view.kinds.get(x) == "spatial")
     chain = math.prod(view.extent(x) for x in reduce) // width
+    longest = s.choose(f"{name}.chain", CHAINS, CHAIN)
     if n is None and results < TASKS_PER_CORE * machine.cores:
-        return str(s.split(loop, [None, CHAIN * width])[0])
-    if chain <= CHAIN:
+        return str(s.split(loop, [None, longest * width])[0])
+    if chain <= longest:
         return None
     if reduce[0] == loop:
-        steps = -(-view.extent(loop) // (-(-chain // CHAIN) * width))  # pieces of one size, in whole vectors
+        steps = -(-view.extent(loop) // (-(-chain // longest) * width))  # pieces of one size, in whole vectors
         return str(s.split(loop, [None, steps * width])[0])
-    steps = CHAIN * view.extent(reduce[0]) // chain
+    steps = longest * view.extent(reduce[0]) // chain
     return str(s.split(reduce[0], [None, steps])[0]) if steps > 1 else reduce[0]
 
 
-def partial_reduction(s: Schedule, name: str, loop: str, lanes: int) -> None:
-    """Reduces along `loop` into partial results side by side, then those into one; a short one in shorter vectors."""
+def partial_reduction(s: Schedule, name: str, loop: str, width: int, lanes: int) -> None:
+    """Reduces along `loop` into `width` partial results side by side, in vectors of `lanes`, then those into one."""
     n = int_const(s.loop(loop).extent)
     if n is not None and n < SHORTEST:
         return
-    width, lanes = row_width(n, lanes)
     _, inner = s.split(loop, [None, width])
     partial = s.rfactor(name, inner)
     buffer = access.target(s.block(partial)).buffer.name
@@ -253,27 +278,37 @@ def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
     s.unroll(s.loops(name)[-1])
 
 
-def _rows(view: access.LoopView, block: Block, outer: list[str], lane: str, lanes: int) -> tuple[str, int] | None:
+def _rows(
+    s: Schedule, name: str, view: access.LoopView, outer: list[str], lane: str, lanes: int
+) -> tuple[str, int] | None:
     """An output loop, and how many of its iterations, beside a tile of few vectors: they hide the latency of each
     other's chains."""
-    n = view.extents[lane]
-    most = VECTORS if n is not None and n < 4 * lanes else 1
+    block, n = s.block(name), view.extents[lane]
     whole = {lane} if n is not None and n <= lanes else set()
-    for x in reversed(outer):
-        m = view.extents[x]
-        count = max((k for k in range(2, most + 1) if m is not None and m % k == 0), default=1)
+
+    def fitting(x: str) -> list[int]:
         # Of an axis of several loops it has to be the innermost that is not in the tile whole, or the tile has gaps.
         alone = all(free_vars(b).keys() <= {x, *whole} for b in block.bindings if x in free_vars(b))
-        if count > 1 and alone and not any(x in c for c in view.conditions):
-            return x, count
-    return None
+        m = view.extents[x]
+        if m is None or not alone or any(x in c for c in view.conditions):
+            return []
+        return [k for k in range(1, MOST_ROWS + 1) if m % k == 0]
+
+    most = VECTORS if n is not None and n < 4 * lanes else 1
+    found = {x: counts for x in reversed(outer) if len(counts := fitting(x)) > 1}
+    usual = {x: max(k for k in counts if k <= most) for x, counts in found.items()}
+    across = next((x for x in found if usual[x] > 1), next(iter(found), None))
+    if across is None:
+        return None
+    count = s.choose(f"{name}.rows", found[across], usual[across])
+    return (across, count) if count > 1 else None
 
 
 def _unroll_taps(s: Schedule, name: str, reduce: list[str], outer: list[str]) -> None:
     """Unrolls few taps. Where borders make them depend on the innermost output loop, that loop is cut; along the other
     axes the taps get bounds."""
     view = access.LoopView.of(s, name)
-    budget = MOST_TAPS
+    budget = s.choose(f"{name}.taps", TAPS, MOST_TAPS)
     for loop in reversed(reduce):
         n = int_const(s.loop(loop).extent)
         around = {x for c in view.conditions if loop in c for x in c if x in outer}
@@ -301,5 +336,5 @@ def lane_loop(s: Schedule, name: str, close: int = 1) -> str | None:
 
 def _parallel(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
     work = access.block_work(s.block(name)) * access.formula_cost(s.block(name))
-    if outer and worth_forking(work, machine, per_cycle=2):
-        parallelise(s, outer, machine)
+    if outer:
+        parallelise(s, f"{name}.tasks_per_core", outer, machine, worth_forking(work, machine, per_cycle=2))

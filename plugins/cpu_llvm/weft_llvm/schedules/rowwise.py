@@ -1,5 +1,8 @@
 """Softmax, normalisation and their kin: several passes over each row, one loop over the rows, rows in parallel, lanes
-along the row."""
+along the row.
+
+Choices: `rows` that go through all passes together, `parallel`, and for each block of a row `BLOCK.vectors`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from weft.scheduling.patterns import common_rows, inline_producers, row_iter, sp
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.elementwise import TASKS_PER_CORE, lanes_of, worth_forking
-from weft_llvm.schedules.reduction import lane_loop, partial_reduction, schedule_apart
+from weft_llvm.schedules.reduction import SHORTEST, lane_loop, partial_reduction, row_width, schedule_apart
 
 SHORT = 1 << 10
 """Elements of rows that are gone through together."""
+TOGETHER = (1, 2, 4, 8)
+"""Options of `rows`."""
 
 
 class RowwiseRule(Rule):
@@ -67,7 +72,8 @@ class RowwiseRule(Rule):
                 schedule_row(s, name, row, s.machine)
         loops = s.loops(last)
         outer = loops[: loops.index(row) + 1]
-        if worth_forking(sum(access.block_work(s.block(n)) for n in together), s.machine, per_cycle=1 / 4):
+        worth = worth_forking(sum(access.block_work(s.block(n)) for n in together), s.machine, per_cycle=1 / 4)
+        if s.choose("parallel", [True, False], worth):
             s.parallel(outer[0] if len(outer) == 1 else str(s.fuse(*outer)))
 
 
@@ -77,13 +83,11 @@ def _several(s: Schedule, name: str, row: str, machine: Machine) -> str:
     loops = s.loops(name)
     inner = [int_const(s.loop(x).extent) for x in loops[loops.index(row) + 1 :]]
     n, m = int_const(s.loop(row).extent), math.prod(x or access.UNKNOWN_EXTENT for x in inner)
-    count = max(
-        (
-            k
-            for k in (2, 4, 8)
-            if n is not None and n % k == 0 and k * m <= SHORT and n // k >= TASKS_PER_CORE * machine.cores
-        ),
-        default=1,
+    able = [k for k in TOGETHER if k == 1 or (n is not None and n % k == 0)]
+    count = s.choose(
+        "rows",
+        able,
+        max(k for k in able if k == 1 or (k * m <= SHORT and (n or 0) // k >= TASKS_PER_CORE * machine.cores)),
     )
     return row if count == 1 else str(s.split(row, [None, count])[0])
 
@@ -140,10 +144,11 @@ def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
     var = next((block.iters[k].var.name for k, b in enumerate(block.bindings) if loop in free_vars(b)), None)
     if var is None or any(access.stride_of(x, var) not in (0, 1) for x in access.loads(block)):
         return
-    if access.is_reduction(block):
-        partial_reduction(s, name, loop, lanes)
-        return
     n = int_const(s.loop(loop).extent)
+    if access.is_reduction(block):
+        if n is None or n >= SHORTEST:
+            partial_reduction(s, name, loop, *row_width(s, name, n, lanes))
+        return
     if n is not None and n < lanes:
         return
     if access.stride_of(access.target(block), var) != 1:
