@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 from tests.needs import require, summary
 
-from weft_c.toolchain import zig_environment
 from weft_runtime.threads import available_threads
 
 
@@ -30,7 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["POCL_CACHE_DIR"] = os.path.join(
             config.stash[_CACHE], "pocl"
         )  # PoCL keeps what it has compiled, too
-        os.environ.update(zig_environment())  # one for all processes, where it cannot have its own
+        os.environ.update(_zig_environment())  # one for all processes, where it cannot have its own
+
+
+def _zig_environment() -> dict[str, str]:
+    if importlib.util.find_spec("weft_c") is None:  # the tests of one package, installed alone: tests/alone
+        return {}
+    from weft_c.toolchain import zig_environment
+
+    return zig_environment()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -56,7 +64,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = max(2, min(8, available_threads()))
 
 
-FIRST = ("tests/wheels/", "tests/cli/test_plugin_new.py")
+FIRST = ("tests/alone/", "tests/wheels/", "tests/cli/test_plugin_new.py")
 """What installs packages takes a minute at a time: at the end one process would wait for it alone."""
 
 

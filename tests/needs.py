@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-from tests.qemu import runner
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,12 @@ def _opencl() -> bool:
         return False
 
 
+def _qemu() -> bool:
+    from tests.qemu import runner
+
+    return runner.qemu() is not None
+
+
 def _c() -> bool:
     from weft_c.toolchain import default_command
 
@@ -62,13 +67,14 @@ def _package(module: str, install: str, optional: bool = False) -> Need:
 
 NEEDS: dict[str, Need] = {
     "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
-    "qemu": Need("qemu-user", lambda: runner.qemu() is not None, "apt install qemu-user"),
+    "qemu": Need("qemu-user", _qemu, "apt install qemu-user"),
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
     **{
         m: _package(m, 'pip install ".[test]"')
         for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")
     },
+    **{m: _package(m, "pip install .") for m in ("weft_c", "weft_gpu", "weft_llvm")},  # tests/alone: one package each
     **{
         m: _package(m, 'pip install ".[bench]"', optional=True)
         for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")

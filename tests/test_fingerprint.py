@@ -42,6 +42,7 @@ def test_what_is_installed_is_known_by_its_version() -> None:
     assert source_fingerprint(Plugin("n", "numpy", "2.0", "", "numpy")) == "numpy==2.0+-"
 
 
+@pytest.mark.needs("weft_gpu")
 def test_libraries_that_plugins_share_count() -> None:
     """weft-cuda's code is made with weft-gpu and weft-c-family, which are no plugins."""
     found = dict(libraries("weft-cuda"))

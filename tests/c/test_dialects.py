@@ -166,34 +166,3 @@ def test_vectors_under_a_condition_and_at_hidden_multiples_move_at_once(name: st
     np.testing.assert_array_equal(y.reshape(4, 8), want)
     np.testing.assert_array_equal(z.reshape(8, 4), want.T)
     assert emitted.source.count("float4") == {"cuda": 6, "opencl": 6, "metal": 0}[name]  # two loads and a store
-
-
-def test_a_made_up_language() -> None:
-    """Another table is another language; nothing else is touched."""
-    loom = Dialect(
-        name="loom", types={"float32": "real", "int64": "whole", "uint32": "natural", "uint64": "long natural",
-            "bool": "truth"},
-        kernel="weave {name}({parameters})", buffer="{const}{type} threads {name}", size="{type} {name}",
-        function="pure",
-        scopes={"register": "{type} {name}<{size}>;"}, indices={"blockIdx.x": "shuttle()"}, suffixes={}, end="done;",
-    )  # fmt: skip
-    program = (
-        "program p(x: float32[n, 4]) -> (y: float32[n, 4]) dims(n) { for b in n blockIdx.x { for k in 4 { y[b, k] ="
-        " max(x[b, k], 1.5f32) } } }"
-    )
-    assert (
-        emit(loom, program)[1].source
-        == "// p\n\npure real weft_max_f32(real a, real b) { return a > b || a != a ? a : b; }\n\nweave p(const real"
-        " threads x, real threads y, whole n) {\n  // y\n  const whole b = (whole)shuttle();\n  for (whole k = 0; k"
-        " < 4; ++k) {\n    y[b * 4 + k] = weft_max_f32(x[b * 4 + k], 1.5);\n  }\n  done;\n}\n"
-    )
-
-
-def test_what_a_language_lacks_is_said() -> None:
-    program = parse_program(
-        "program p(x: float64[4]) -> (y: float64[4]) { for t in 4 threadIdx.x { atomic y[t] += x[t]*2.0f64"
-        " @barrier() } }"
-    )
-    assert Emitter(METAL).check(program) == ["dtype float64", "atomic add of float64"]
-    bare = Emitter(Dialect(name="bare", types={}, kernel="k")).check(program)
-    assert bare == ["dtype float64", "threadIdx.x loop t", "dtype int64", "atomic add of float64", "intrinsic barrier"]

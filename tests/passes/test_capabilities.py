@@ -82,6 +82,7 @@ def test_layouts_are_of_a_class() -> None:
     assert is_packed(theirs(), Capabilities(panel=8)), "an operator that says what it is has the layouts of its kind"
 
 
+@pytest.mark.needs("weft_llvm")
 def test_names_work_for_one_version_and_say_so() -> None:
     with pytest.warns(DeprecationWarning) as said:
         capabilities = Capabilities(claims=frozenset({"LayerNorm", "Softmax"}), layouts={"MatMul": in_columns})

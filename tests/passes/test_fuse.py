@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.graph.graphs import keeps_meaning, numbers
 
 import weft
@@ -202,6 +203,7 @@ def test_a_window_has_no_inputs() -> None:
     assert groups(b.build()) == ["window"]
 
 
+@pytest.mark.needs("weft_llvm")
 def test_an_output_whose_sizes_are_computed_is_no_view_of_what_comes_before_them() -> None:
     b = GraphBuilder()
     x, sizes = b.input("x", tensor_type("float32", (4, 6))), b.input("s", tensor_type("int64", (2,)))
@@ -226,6 +228,7 @@ def test_what_reads_its_operand_twice_reads_a_value_in_memory() -> None:
     assert groups(b.build(), numbers(3, 4)) == ["reducemax_subtract", "argmax"]
 
 
+@pytest.mark.needs("weft_llvm")
 def test_many_functions_one_after_the_other() -> None:
     """Python's limit on nesting and the compiler's time both bound how long a formula may become."""
     b = GraphBuilder()

@@ -427,6 +427,7 @@ def network() -> tuple[Graph, Array]:
     return m.graph(m.dequantised(m.quantised(value, 0.1, 128), 0.1, 128)), x
 
 
+@pytest.mark.needs("weft_llvm")
 @pytest.mark.filterwarnings("error::weft.errors.ScheduleWarning")
 def test_a_network_has_integers_from_end_to_end() -> None:
     graph, x = network()

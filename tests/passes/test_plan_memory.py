@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import convolutional, graphs, numbers
@@ -260,6 +261,7 @@ def test_offsets_need_only_sizes_that_are_known_by_then() -> None:
             assert steps[graph.symbols[symbol].value.name] < plan.lifetimes[name][0]
 
 
+@pytest.mark.needs("weft_llvm")
 def test_an_arena_that_grows_with_data_has_room_for_the_rest() -> None:
     executable = weft.compile(counted_twice(), target="llvm", cache=False)
     x, y = np.array([0, 1, 0, 1, 0, 0, 1, 0], np.float32), np.array([1, 0, 0, 0, 0, 1, 0, 0], np.float32)

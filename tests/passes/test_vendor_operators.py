@@ -286,6 +286,7 @@ def test_twins_are_fused_alike() -> None:
     assert structure(fuse(chain(TWINS), capabilities), theirs) == structure(fuse(chain(OWN), capabilities), {})
 
 
+@pytest.mark.needs("weft_llvm")
 def test_twins_compute_the_same() -> None:
     inputs = {n: np.random.default_rng(k).normal(0, 1, (2, 4, 8, 16)).astype(np.float32) for k, n in enumerate("xy")}
     ours, theirs = (weft.compile(chain(ops), target="llvm", cache=False).run(inputs) for ops in (OWN, TWINS))
@@ -411,6 +412,7 @@ def test_a_name_gives_an_operator_nothing(name: str) -> None:
     assert not fold_constants(constants_only(made)).nodes
 
 
+@pytest.mark.needs("weft_llvm")
 def test_operators_of_one_name_have_kernels_of_their_own() -> None:
     """Kernels are found again by text, in which another's operator may look the same."""
     b = GraphBuilder("two")

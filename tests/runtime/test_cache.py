@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from weft.errors import CacheWarning, ExecutionError
 from weft_runtime.cache import _TEMPORARY, FOLDER, MARKER, Cache
+from weft_runtime.errors import CacheWarning, ExecutionError
 from weft_runtime.files import replacing
 
-pytestmark = pytest.mark.filterwarnings("ignore::weft.errors.CacheWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::weft_runtime.errors.CacheWarning")
 
 
 def test_bytes_and_files(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from weft.errors import ExecutionError, InputError
 from weft_runtime import threads
 from weft_runtime.abi import IMPORTS, OFFSETS, TENSOR_OFFSETS, Context, DLTensor, dlpack_type, type_word
 from weft_runtime.dlpack import from_dlpack
+from weft_runtime.errors import ExecutionError, InputError
 from weft_runtime.loader import Code, imports_table
 
 

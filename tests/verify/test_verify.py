@@ -122,6 +122,7 @@ def test_what_a_kernel_leaves_unwritten_is_wrong() -> None:
     assert blame.difference is not None and (blame.difference.wrong, blame.difference.got) == (3, "nan")
 
 
+@pytest.mark.needs("weft_llvm")
 @pytest.mark.parametrize("stage", ["codegen", "schedule"])
 def test_what_is_too_large_to_be_interpreted_is_compiled_for_another_target(stage: str) -> None:
     def plan(s: Schedule) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.wheels.conftest import ROOT, Run, Wheel
+from tests.wheels.conftest import Run
+from tests.wheels.distributions import ROOT, Wheel
 
 pytestmark = pytest.mark.full
 

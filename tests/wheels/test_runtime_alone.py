@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
-from tests.wheels.conftest import Wheel, link, pip
+from tests.alone.environment import run_pip
+from tests.wheels.conftest import link_here
+from tests.wheels.distributions import Wheel
 
 import weft
 from weft.graph.nodes import Graph
@@ -28,8 +30,8 @@ def alone(wheels: dict[str, Wheel], tmp_path_factory: pytest.TempPathFactory) ->
     home = tmp_path_factory.mktemp("device")
     venv.create(home, with_pip=False, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
-    link([Requirement("numpy")], site, set())
-    pip("install", "--no-deps", str(wheels["weft-runtime"].file), python=home / "bin" / "python")
+    link_here([Requirement("numpy")], site, set())
+    run_pip(home, "--no-deps", "--no-index", str(wheels["weft-runtime"].file))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
     def run(code: str, *arguments: str) -> str:

@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.wheels.conftest import Run, Wheel
+from tests.wheels.conftest import Run
+from tests.wheels.distributions import Wheel
 
 ACCELERATORS = ["npu", "wave", "tide"]
 SOME = "float32 and (MatMul or Relu or Softmax or Transpose)"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 from tests.needs import require
-from tests.wheels.conftest import FOLDERS, OURS, ROOT, Wheel
+from tests.wheels.conftest import EXTRAS, FOLDERS
+from tests.wheels.distributions import OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
 LIBRARIES = ("weft", "weft-c-family", "weft-gpu", "weft-runtime")
@@ -70,7 +71,7 @@ def test_it_says_what_it_is(wheel: Wheel) -> None:
 
 
 def test_what_it_says_of_weft_fits(wheel: Wheel, wheels: dict[str, Wheel]) -> None:
-    asked = [r for r in wheel.requirements if r.name == "weft-core"]
+    asked = [r for r in wheel.required(EXTRAS) if r.name == "weft-core"]
     version = wheels["weft-core"].metadata["Version"]
     if wheel.project["name"] in ("weft-core", "weft-runtime"):
         assert not asked
@@ -91,7 +92,9 @@ def test_entry_points_lead_somewhere(wheel: Wheel) -> None:
 
 
 def test_whatever_it_imports_it_asks_for(wheel: Wheel) -> None:
-    asked = {canonicalize_name(r.name) for r in wheel.requirements} | {canonicalize_name(wheel.project["name"])} | PEERS
+    asked = (
+        {canonicalize_name(r.name) for r in wheel.required(EXTRAS)} | {canonicalize_name(wheel.project["name"])} | PEERS
+    )
     known = {**importlib.metadata.packages_distributions(), "weft": ["weft-core"]}
     own = {p.name for p in packages(wheel)}
     for folder in packages(wheel):

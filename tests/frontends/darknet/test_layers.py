@@ -162,6 +162,7 @@ COMPILED = [
 ]  # fmt: skip
 
 
+@pytest.mark.needs("weft_llvm")
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_layer(name: str) -> None:
     text, network, x = case(name)

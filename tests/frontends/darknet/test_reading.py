@@ -78,6 +78,7 @@ def test_weights_stay_in_the_file(tmp_path: Path) -> None:
         assert value.constant is not None and not value.constant.flags.writeable and not value.constant.flags.owndata
 
 
+@pytest.mark.needs("weft_llvm")
 def test_the_cache_knows_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     path, network, x = pair(tmp_path)
@@ -108,6 +109,7 @@ def test_importing_the_plugin_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.needs("weft_llvm")
 def test_the_input_may_have_another_size(tmp_path: Path) -> None:
     path, network, _ = pair(tmp_path)
     assert weft.load(path).inputs[0].shape[1:] == (3, 8, 6)
@@ -140,6 +142,7 @@ def test_sizes_that_cannot_be(tmp_path: Path) -> None:
         weft.load(text.encode(), weights=flat, width=2)
 
 
+@pytest.mark.needs("weft_llvm")
 def test_other_weights_are_another_model_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     path, network, x = pair(tmp_path)

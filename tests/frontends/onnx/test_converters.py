@@ -83,6 +83,7 @@ def operators(data: bytes) -> list[type]:
 X = np.array([-1.0, 0.0, 1.0, 2.0], np.float32)
 
 
+@pytest.mark.needs("weft_llvm")
 def test_an_operator_of_a_vendor_is_read_and_fuses_with_its_neighbours() -> None:
     with vendors(acme=Vendor(acme(swish))):
         executable = weft.compile(model(gain=2.0), cache=False)
@@ -181,6 +182,7 @@ def test_a_function_of_the_model_comes_before_a_converter() -> None:
         assert Swish not in operators(proto.SerializeToString())
 
 
+@pytest.mark.needs("weft_llvm")
 def test_keys_of_models_know_who_converts() -> None:
     target = (resolve_target("llvm"),)
     without = model_key(model(), target, None, None)

@@ -176,6 +176,7 @@ def test_dimensions_become_symbols() -> None:
         np.testing.assert_array_equal(run(graph, array(2, 3), array(2, size)), array(2, 3) + array(2, size))
 
 
+@pytest.mark.needs("weft_llvm")
 def test_inputs_and_outputs_that_are_named_like_dimensions_keep_their_names() -> None:
     """Whatever stands first; the symbol gives way."""
     nodes = [helper.make_node("Mul", ["h", "w"], ["y"]), helper.make_node("Relu", ["y"], ["n"])]

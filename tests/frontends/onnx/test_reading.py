@@ -331,6 +331,7 @@ def test_a_dimension_that_is_not_open_is_refused() -> None:
         weft.load(sized(["batch", 4]), dims=4)
 
 
+@pytest.mark.needs("weft_llvm")
 def test_options_are_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "m.onnx"

@@ -76,9 +76,9 @@ inline void weft_await_copies() { shim::await_copies(); }
 
 #define __grid_constant__
 #include "boxes.hpp"
-#include "../../../plugins/cuda/weft_cuda/weft_boxes.h"
+#include "weft_boxes.h"
 #include "ptx.hpp"
-#include "../../../plugins/cuda/weft_cuda/weft_tiles.h"
+#include "weft_tiles.h"
 
 // -- a kernel, called with a table of buffers, tensors behind them, and one of dims
 

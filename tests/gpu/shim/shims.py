@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib.util
 import mmap
 import os
 import re
@@ -73,9 +74,16 @@ def _folder() -> Path:
 
 
 @cache
+def _cuda() -> list[Path]:
+    """The folder of the headers of weft-cuda, where it is installed."""
+    spec = importlib.util.find_spec("weft_cuda")
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
+
+
+@cache
 def _headers() -> str:
     files = [HERE / name for name in ("grid.hpp", "boxes.hpp", "ptx.hpp", *LANGUAGES.values())]
-    ours = [HERE.parents[2] / "plugins/cuda/weft_cuda" / name for name in ("weft_boxes.h", "weft_tiles.h")]
+    ours = [folder / name for folder in _cuda() for name in ("weft_boxes.h", "weft_tiles.h")]
     return "".join(f.read_text() for f in (*files, *ours))
 
 
@@ -88,7 +96,7 @@ def _compiled(text: str) -> Path:
         source.write_text(text)
         try:
             done = subprocess.run(
-                [zig(), "cc", *OPTIONS, f"-I{HERE}", str(source), "-o", str(result)],
+                [zig(), "cc", *OPTIONS, f"-I{HERE}", *(f"-I{f}" for f in _cuda()), str(source), "-o", str(result)],
                 capture_output=True,
                 text=True,
                 check=False,

@@ -1,0 +1,163 @@
+"""What is tested of each package where nothing but it and what it declares is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tests of one package. All get pytest and hypothesis.
+
+    `tests` are files and folders, `quick` those that the ordinary run of the whole suite takes. `tools` are further
+    distributions that the tests need, for the reason `why`. They are installed after every module of the package has
+    been imported without them, so that none hides a missing dependency. `without` are modules that need an extra.
+    """
+
+    module: str
+    tests: tuple[str, ...]
+    quick: tuple[str, ...]
+    tools: tuple[str, ...] = ()
+    why: str = ""
+    without: tuple[str, ...] = ()
+    full: bool = True
+    """Whether the quick tests are left to `--full`, too."""
+
+
+def _in(folder: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/test_{name}.py" for name in names)
+
+
+KIT = "cases of operators and devices under test are made by weft_testing, which asks for nothing new but weft-ops"
+C_COMPILER = "ziglang is the C compiler that runs the texts of kernels on the processor"
+
+SUITES: Mapping[str, Suite] = MappingProxyType({
+    "weft-runtime": Suite(
+        "weft_runtime",
+        _in("tests/runtime", "abi", "cache", "files", "formulas", "loader", "saved_models"),
+        _in("tests/runtime", "files", "saved_models"),
+        full=False,
+    ),
+    "weft-core": Suite(
+        "weft",
+        (
+            "tests/expr",
+            *_in("tests/loop", "executions", "interpret", "parser", "printer", "verify"),
+            *_in("tests/loop/passes", "await_queues", "block_sums", "expand_math", "loops", "pipeline"),
+            *_in("tests/loop/passes", "unswitch_loops"),
+            *_in("tests/scheduling", "assignments", "attempts", "online", "parts", "primitives", "random", "region"),
+            *_in("tests/scheduling", "tiling", "trace_and_rules"),
+            *_in("tests/graph", "own_operators"),
+            *_in("tests/runtime", "settings"),
+            *_in("tests", "errors", "fingerprint", "kernel_segment", "options", "rates", "segment_steps", "target"),
+        ),
+        (*_in("tests/graph", "own_operators"), *_in("tests/loop", "executions", "verify"), "tests/test_errors.py"),
+        full=False,
+    ),
+    "weft-ops": Suite(
+        "weft_ops",
+        (
+            "tests/ops",
+            *_in("tests/graph", "evaluate", "layout", "names", "printer", "rewrite", "verify"),
+            *_in("tests/passes", "capabilities", "choose_algorithms", "choose_layouts", "fold", "fuse"),
+            *_in("tests/passes", "fuse_attention", "fuse_quantization", "merge_groups", "operators", "pipeline"),
+            *_in("tests/passes", "place", "plan_memory", "reduce_precision", "simplify_algebra", "vendor_operators"),
+            *_in("tests/mixed", "alignment"),
+            *_in("tests", "operator_names"),
+        ),
+        (*_in("tests/ops", "errors"), *_in("tests/graph", "evaluate", "verify")),
+        full=False,
+    ),
+    "weft-testing": Suite(
+        "weft_testing",
+        (
+            *_in("tests/verify", "measure", "verify"),
+            *_in("tests/conform", "report", "tiles", "watched"),
+            *_in("tests/scheduling", "lengths"),
+        ),
+        (*_in("tests/verify", "measure"), *_in("tests/conform", "watched")),
+        without=("weft_testing.conform.recorder",),  # pytest: of the extra "conform"
+    ),
+    "weft-llvm": Suite(
+        "weft_llvm",
+        (
+            *_in("tests/llvm", "attention", "borders", "emitter", "link", "machine", "math", "measured"),
+            *_in("tests/llvm", "memory_schedules", "one_thread", "pool", "recurrence", "segment", "signed_zeros"),
+            *_in("tests/llvm", "toolchain", "winograd", "workers"),
+            *_in("tests/runtime", "executable", "shared_memory", "steps"),
+            *_in("tests", "adaptive", "compilation", "weights"),
+        ),
+        (*_in("tests/llvm", "borders", "machine"), *_in("tests/runtime", "shared_memory")),
+    ),
+    "weft-c-family": Suite(
+        "weft_c_family",
+        _in("tests/c", "own_language"),
+        _in("tests/c", "own_language"),
+    ),
+    "weft-c": Suite(
+        "weft_c",
+        (
+            *_in("tests/c", "forks", "target", "own_language"),
+            *_in("tests/scheduling", "units"),
+            *_in("tests/runtime", "formulas_of_compilers"),
+        ),
+        (*_in("tests/scheduling", "units"), *_in("tests/c", "own_language")),
+        tools=("weft-testing", "ziglang"),
+        why=f"{KIT}; {C_COMPILER}",
+    ),
+    "weft-gpu": Suite(
+        "weft_gpu",
+        (
+            *_in("tests/gpu", "codegen", "contraction", "fragments", "grids", "image", "limits", "schedules"),
+            *_in("tests/gpu", "schedules_shapes"),
+            *_in("tests/scheduling", "butterfly", "double_buffer", "dynamic_lengths", "padding", "tensorize"),
+            *_in("tests/loop/passes", "narrow_indices"),
+        ),
+        (*_in("tests/gpu", "codegen", "limits"), *_in("tests/scheduling", "butterfly")),
+        tools=("weft-testing",),
+        why=KIT,
+    ),
+    "weft-opencl": Suite(
+        "weft_opencl",
+        _in("tests/opencl", "barriers", "device", "devices", "models", "winograd"),
+        _in("tests/opencl", "devices"),
+        tools=("weft-testing",),
+        why=KIT,
+    ),
+    "weft-cuda": Suite(
+        "weft_cuda",
+        _in("tests/cuda", "boxes", "intrinsics", "products", "samples"),
+        _in("tests/cuda", "boxes"),
+        tools=("weft-testing", "ziglang"),
+        why=f"{KIT}; {C_COMPILER}",
+    ),
+    "weft-metal": Suite(
+        "weft_metal",
+        _in("tests/metal", "device", "intrinsics"),
+        _in("tests/metal", "intrinsics"),
+        tools=("weft-testing", "ziglang"),
+        why=f"{KIT}; {C_COMPILER}",
+    ),
+    "weft-onnx": Suite(
+        "weft_onnx",
+        _in("tests/frontends/onnx", "converters", "graphs", "reading", "values"),
+        _in("tests/frontends/onnx", "converters"),
+    ),
+    "weft-darknet": Suite(
+        "weft_darknet",
+        _in("tests/frontends/darknet", "layers", "reading"),
+        _in("tests/frontends/darknet", "reading"),
+    ),
+    "weft": Suite(
+        "weft",
+        (
+            *_in("tests/cli", "bench", "compile", "demo", "inputs", "inspect", "main", "overwriting", "refusals"),
+            *_in("tests/cli", "run", "verify"),
+            *_in("tests/frontends/onnx", "converters", "graphs", "reading", "values"),
+            *_in("tests", "loops", "names", "records", "control"),
+        ),
+        _in("tests/cli", "compile"),
+    ),
+})  # fmt: skip
