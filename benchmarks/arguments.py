@@ -15,9 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from benchmarks.models import EVERY, NAMES, TORCH_HINT, save_twin
+from benchmarks.models import EVERY, NAMES, TORCH_HINT, save_arrays, save_twin
 from benchmarks.own_models import OWN
 from weft_runtime.files import replacing
 
@@ -89,7 +87,7 @@ def prepare(name: str, folder: Path, source: str, layers: int | None) -> Path:
         subprocess.run([sys.executable, "-c", code, name, str(folder)], check=True, stdout=subprocess.DEVNULL)
     else:
         _, inputs = save_twin(name, folder, layers=layers)
-        np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
+        save_arrays(path.with_suffix(".npz"), inputs)
     return path
 
 

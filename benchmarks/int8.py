@@ -155,7 +155,7 @@ def quantised(name: str, folder: Path) -> tuple[Path, Path, dict[str, Any]]:
     ready, small = folder / f"{name}.ready.onnx", folder / f"{name}.int8.onnx"
     quant_pre_process(plain, ready, skip_symbolic_shape=True)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
         left = [inputs]
 
         def get_next(self) -> Any:

@@ -44,6 +44,11 @@ TORCH_HINT = "install the extra `bench`: pip install torch transformers onnxscri
 # -- twins ------------------------------------------------------------------------------------------------------------
 
 
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Arrays by name, as an .npz file."""
+    np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes a name for its argument `allow_pickle`
+
+
 def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A torch-free twin of an exported model, and inputs for it.
 
@@ -449,7 +454,7 @@ def torch_model(name: str) -> TorchModel:
         raise ImportError(f"the framework's models need {error.name}: {TORCH_HINT}", name=error.name) from error
     transformers.logging.set_verbosity_error()
 
-    class OneField(nn.Module):  # type: ignore[misc, name-defined]
+    class OneField(nn.Module):  # type: ignore[misc, name-defined]  # torch has no types for us
         """Calls a model by keyword and answers one field of its result, as an exporter needs it."""
 
         def __init__(self, model: Any, field: str, keyword: str) -> None:
@@ -459,7 +464,7 @@ def torch_model(name: str) -> TorchModel:
         def forward(self, x: Any) -> Any:
             return getattr(self.model(**{self.keyword: x}, return_dict=True), self.field)
 
-    class Lstm(nn.Module):  # type: ignore[misc, name-defined]
+    class Lstm(nn.Module):  # type: ignore[misc, name-defined]  # torch has no types for us
         def __init__(self) -> None:
             super().__init__()
             self.lstm = nn.LSTM(256, 512, 2, batch_first=True)
@@ -535,7 +540,7 @@ def export(name: str, folder: str | os.PathLike[str]) -> tuple[Path, dict[str, A
             dynamo=True, opset_version=OPSET, external_data=False, verbose=False,
         )  # fmt: skip
     inputs = {n: a.numpy() for n, a in zip(model.names, model.args)}
-    np.savez(path.with_suffix(".npz"), out=out, **inputs)  # type: ignore[arg-type]
+    save_arrays(path.with_suffix(".npz"), {"out": out, **inputs})
     return path, inputs, out
 
 

@@ -387,7 +387,7 @@ def torch_builders(one_field: Callable[[Any, str, str], Any]) -> dict[str, Calla
         pad = dilation * (kernel // 2)
         return nn.Conv2d(inner, outer, kernel, stride, pad, dilation, groups, bias=False), nn.BatchNorm2d(outer)
 
-    class Bottleneck(nn.Module):  # type: ignore[misc, name-defined]
+    class Bottleneck(nn.Module):  # type: ignore[misc, name-defined]  # torch has no types for us
         def __init__(self, inner: int, narrow: int, outer: int, stride: int, dilation: int) -> None:
             super().__init__()
             middle = conv(narrow, narrow, 3, stride, dilation, 32)
@@ -399,7 +399,7 @@ def torch_builders(one_field: Callable[[Any, str, str], Any]) -> dict[str, Calla
         def forward(self, x: Any) -> Any:
             return torch.relu(self.body(x) + self.shortcut(x))
 
-    class Deeplab(nn.Module):  # type: ignore[misc, name-defined]
+    class Deeplab(nn.Module):  # type: ignore[misc, name-defined]  # torch has no types for us
         def __init__(self) -> None:
             super().__init__()
             self.stem = nn.Sequential(*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1))

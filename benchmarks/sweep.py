@@ -31,6 +31,7 @@ import numpy as np
 
 from benchmarks.arguments import write_report
 from benchmarks.engine_process import WEFT, Run, find_engine, peers, turn
+from benchmarks.models import save_arrays
 
 if TYPE_CHECKING:
     import onnx
@@ -304,7 +305,7 @@ def time_model(
 
     path = folder / "case.onnx"
     onnx.save(model, path)
-    np.savez(path.with_suffix(".npz"), **inputs)  # type: ignore[arg-type]
+    save_arrays(path.with_suffix(".npz"), inputs)
     try:
         for name, engine in engines.items():
             result.opened[name] = engine.ask(open=str(path), threads=result.threads, out=str(folder / f"{name}.npy"))[

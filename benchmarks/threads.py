@@ -103,10 +103,10 @@ def measure_kernels(name: str, path: Path, threads: int, seconds: float) -> list
                 fastest = min(e - s for s, e in zip(call.start, call.end))
                 least[n][k] = min(least[n].get(k, fastest), fastest)
                 names[k] = call.kernel
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"kernel": names[k], "alone": least[1][k], "together": least[threads].get(k, least[1][k])} for k in least[1]
     ]
-    rows.sort(key=lambda r: float(r["alone"]) / threads - float(r["together"]))  # type: ignore[arg-type]
+    rows.sort(key=lambda r: r["alone"] / threads - r["together"])
     alone, together = sum(least[1].values()), sum(least[threads].values())
     totals = {"efficiency": alone / together / threads, "alone": alone, "together": together}
     return [{"what": "kernels", "model": name, "threads": threads, **totals, "kernels": rows}]

@@ -126,7 +126,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **{f"weft_ops.{family}": EVERYTHING for family in _OPERATORS},
         "weft_ops.composing": ("Composer",),
         "weft_ops.elementwise": ("Binary", "FloatUnary", "Function", "Scalar", "Unary"),
-        "weft_ops.precision": ("in_compute_dtype",),
+        "weft_ops.precision": ("float_info", "in_compute_dtype"),
         "weft_ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
         "weft_ops.shapes": EVERYTHING,
         "weft_ops.words": EVERYTHING,

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 
 from weft import dtypes as dt
@@ -21,7 +20,7 @@ from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Elementwise, Sample
 from weft_ops.elementwise import Binary, Function, Scalar, Unary
 from weft_ops.examples import booleans, floats, integers, special
-from weft_ops.precision import in_compute_dtype
+from weft_ops.precision import float_info, in_compute_dtype
 from weft_ops.shapes import broadcast, expect_kind, one_dtype, operands
 
 
@@ -363,7 +362,7 @@ class Cast(Elementwise):
         if self._power_of_two(x.dtype):
             return self._exponent(cast_to(x, dt.float32))
         if self._clamps(x.dtype):
-            greatest = float(ml_dtypes.finfo(self.to.numpy).max)  # type: ignore[no-untyped-call]
+            greatest = float(float_info(self.to.numpy).max)
             wide = x if x.dtype.bits >= 32 else cast_to(x, dt.float32)
             x = e.minimum(e.maximum(wide, const(-greatest, wide.dtype)), const(greatest, wide.dtype))
         return cast_to(x, self.to)
@@ -392,7 +391,7 @@ class Cast(Elementwise):
             if self._power_of_two(source):
                 return self._power_reference(x.astype(np.float32))
             if self._clamps(source):
-                greatest = float(ml_dtypes.finfo(self.to.numpy).max)  # type: ignore[no-untyped-call]
+                greatest = float(float_info(self.to.numpy).max)
                 x = np.clip(x.astype(np.float64 if source.bits == 64 else np.float32), -greatest, greatest)
             return np.asarray(x != 0) if self.to.is_bool else np.asarray(convert(x, self.to))
 

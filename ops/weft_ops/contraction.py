@@ -25,6 +25,7 @@ from weft_ops.shapes import (
     one_dtype,
     operands,
     show,
+    static,
     unify,
     widened,
 )
@@ -216,9 +217,9 @@ class Conv(Operator):
         if self.dtype is not None:
             x, w = x.astype(dtype.numpy), w.astype(dtype.numpy)
         strides, pads, dilations = self.spatial(x.ndim - 2)
-        counts = self.out_dims(x.shape[2:], w.shape[2:])
+        counts = static(self.out_dims(x.shape[2:], w.shape[2:]))
         padded = np.pad(widen(x), [(0, 0), (0, 0), *pads])
-        views = reference_windows(padded, w.shape[2:], strides, dilations, counts)  # type: ignore[arg-type]
+        views = reference_windows(padded, w.shape[2:], strides, dilations, counts)
         g, n = self.groups, x.ndim - 2
         views = views.reshape(x.shape[0], g, w.shape[1], *views.shape[2:])
         weights = widen(w).reshape(g, w.shape[0] // g, *w.shape[1:])

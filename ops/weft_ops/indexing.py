@@ -488,7 +488,9 @@ class CountNonZero(Operator):
         return TensorType(dt.int64, (1,))
 
     def reference(self, *arrays: Array | None) -> Array:
-        return np.array([np.count_nonzero(arrays[0])], np.int64)  # type: ignore[arg-type]
+        (x,) = arrays
+        assert x is not None
+        return np.array([np.count_nonzero(x)], np.int64)
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:

@@ -319,7 +319,7 @@ class Concat(Movement):
         return True
 
     def reference(self, *arrays: Array | None) -> Array:
-        return np.concatenate(arrays, self.axis)  # type: ignore[arg-type]
+        return np.concatenate([a for a in arrays if a is not None], self.axis)
 
     @algorithm("tensors")
     def direct(self, *xs: Tensor) -> Tensor:

@@ -15,6 +15,13 @@ from weft.expr.nodes import Expr, cast_to
 Array = np.ndarray[Any, Any]
 
 
+def float_info(dtype: np.dtype[Any]) -> np.finfo[Any]:
+    """`numpy.finfo` of a float type, those of ml_dtypes included."""
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes declares no types here
+
+
 def wide_dtype(dtype: DType) -> np.dtype[Any]:
     """The numpy type in which a reference accumulates values of `dtype`."""
     if dtype.is_float:

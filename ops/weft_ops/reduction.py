@@ -61,7 +61,7 @@ class Reduction(Operator):
     def runtime_axes(self) -> bool:
         return self.axes is not None and any(isinstance(a, Expr) for a in self.axes)
 
-    def masks(self, rank: int) -> list[bool] | list[Expr]:
+    def masks(self, rank: int) -> list[bool | Expr]:
         """Per axis whether it is reduced: bools, or formulas if the axes are."""
         if self.axes is None:
             return [True] * rank
@@ -128,9 +128,14 @@ class Reduction(Operator):
             left = iter(index)
             at: list[Expr] = []
             for d, m in enumerate(masks):
-                i = next(left) if kept or m is False else None
-                # Of the two indices of an axis reduced perhaps, one is 0.
-                at.append(axes[d].var if m is True else i if m is False else i + axes[d].var)  # type: ignore[arg-type, operator]
+                if m is True:
+                    if kept:
+                        next(left)
+                    at.append(axes[d].var)
+                else:
+                    i = next(left)
+                    # Of the two indices of an axis reduced perhaps, one is 0.
+                    at.append(i if m is False else i + axes[d].var)
             value = cast_to(self.before(cast_to(x[tuple(at)], wide)), wide)
             return reduce(self.chosen_reducer(wide), value, list(axes.values())) if axes else value
 
@@ -324,10 +329,11 @@ class Argmax(Operator):
         if narrow:
             return compute(shape, lambda *i: cast_to(found[i], dt.int64), "arg")
         # Of nothing: -1.
-        bounded: Any = lambda *i: (
-            e.maximum(found[i], -1) if self.last else e.minimum(found[i], e.sub(wrap(n, dt.int64), 1))
+        return compute(
+            shape,
+            lambda *i: e.maximum(found[i], -1) if self.last else e.minimum(found[i], e.sub(wrap(n, dt.int64), 1)),
+            "arg",
         )
-        return compute(shape, bounded, "arg")  # type: ignore[no-any-return]
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:

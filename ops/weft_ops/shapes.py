@@ -48,11 +48,11 @@ def dim_floordiv(a: Dim, b: Dim) -> Dim:
     return a // b if isinstance(a, int) and isinstance(b, int) else as_dim(floordiv(dim_expr(a), b))
 
 
-def dim_select(cond: object, a: Dim, b: Dim) -> Dim:
+def dim_select(cond: bool | Expr, a: Dim, b: Dim) -> Dim:
     """`a` where `cond` (a bool or a formula) holds, else `b`."""
     if isinstance(cond, bool):
         return a if cond else b
-    return as_dim(select(cond, dim_expr(a), dim_expr(b)))  # type: ignore[arg-type]
+    return as_dim(select(cond, dim_expr(a), dim_expr(b)))
 
 
 def simplified(d: Dim) -> Dim:

@@ -452,7 +452,7 @@ class NonMaxSuppression(Operator):
         return lesser(box(1), box(3)), lesser(box(0), box(2)), greater(box(1), box(3)), greater(box(0), box(2))
 
     def overlaps(self, a: Array, b: Array, threshold: Any) -> bool:
-        p, q = (self.corners(lambda k, box=box: np.float32(box[k]), min, max) for box in (a, b))  # type: ignore[misc]
+        p, q = (self.corners(box.astype(np.float32).__getitem__, min, max) for box in (a, b))
         width, height = min(p[2], q[2]) - max(p[0], q[0]), min(p[3], q[3]) - max(p[1], q[1])
         if width <= 0 or height <= 0:
             return False

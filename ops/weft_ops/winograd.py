@@ -26,7 +26,7 @@ from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.contraction import Conv, pad_pairs, reduction_tolerance, window_extent
 from weft_ops.examples import floats
-from weft_ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show, unify
+from weft_ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show, static, unify
 
 __all__ = ["WinogradConv", "transform_weights"]
 
@@ -104,10 +104,10 @@ def transformed_inputs(m: int, d: Sequence[Expr]) -> list[Expr]:
         # Positive terms first, so that no sum begins with a negation.
         terms = sorted(((c, e, i % 2) for i, (c, e) in enumerate(zip(row, d))), key=lambda t: t[0] < 0)
         even, odd = (_weighted((c, e) for c, e, parity in terms if parity == side) for side in (0, 1))
-        if even is None or odd is None:
-            found.append(even if even is not None else odd)  # type: ignore[arg-type]
-        else:
+        if even is not None and odd is not None:
             found.append(even - odd if negative else even + odd)
+        else:
+            found.extend(part for part in (even, odd) if part is not None)
     return found
 
 
@@ -185,7 +185,7 @@ class WinogradConv(Operator):
         m, a, block, dtype = self.m, self.m + 2, self.block, x.dtype
         (top, _), (left, _) = pad_pairs(self.pads, 2)
         n, _, h, w = x.shape
-        c, oc = (int(d) for d in u.shape[1:])  # type: ignore[arg-type]
+        c, oc = static(u.shape[1:])
         height, width = self.out_dims((h, w))
         down, across = dim_ceildiv(height, m), dim_ceildiv(width, m)
         tiles = as_dim(down * across)

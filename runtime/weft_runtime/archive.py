@@ -29,6 +29,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -236,7 +237,7 @@ def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[m
 
 
 class _Reader:
-    def __init__(self, path: Path, file: BinaryIO, copy: bool | None = None) -> None:
+    def __init__(self, path: Path, file: BufferedReader, copy: bool | None = None) -> None:
         self.where = str(path)
         self.size = os.fstat(file.fileno()).st_size
         if self.size == 0:
@@ -282,7 +283,7 @@ class _Reader:
                 why=f"at most {_MOST_MANIFEST} are read",
             )
 
-    def _copy(self, file: BinaryIO) -> memoryview:
+    def _copy(self, file: BufferedReader) -> memoryview:
         """The file in memory of this process, on the boundary of a page as if it were mapped."""
         try:
             room = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -297,7 +298,7 @@ class _Reader:
         file.seek(0)
         with memoryview(room) as view:
             at = 0
-            while at < self.size and (read := file.readinto(view[at:])):  # type: ignore[attr-defined]
+            while at < self.size and (read := file.readinto(view[at:])):
                 at += read
         if at != self.size or file.read(1):
             raise ArchiveError(f"{self.where} has changed while it was read", hint="load it again")
@@ -402,7 +403,7 @@ class _MappedFile(io.RawIOBase):
         return piece
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BufferedReader:
     try:
         return open(path, "rb")
     except OSError as error:

@@ -20,7 +20,8 @@ _ALIGN_FROM = 4096
 
 
 def _described_address(array: Array) -> int:
-    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _find_data_field() -> int | None:

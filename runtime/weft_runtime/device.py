@@ -67,7 +67,7 @@ class Device(ABC):
     Whatever goes wrong is an ExecutionError, after which the device takes the next call.
     """
 
-    shares_memory: ClassVar[bool] = False
+    shares_memory: bool = False
     """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies
     them."""
 
@@ -211,7 +211,8 @@ class HostDevice(Device):
 
     def bytes(self, piece: Slice) -> Array:
         """A piece of its memory as an array of bytes."""
-        return piece.memory.handle[piece.offset : piece.offset + piece.bytes]  # type: ignore[no-any-return]
+        memory: Array = piece.memory.handle
+        return memory[piece.offset : piece.offset + piece.bytes]
 
     def write(self, target: Slice, data: Array) -> None:
         self.bytes(target)[: data.nbytes] = data.reshape(-1).view(np.uint8)
@@ -261,7 +262,8 @@ def blamed(device: str, what: str) -> Iterator[None]:
 def _of_plugins() -> Mapping[str, DeviceKind]:
     # The runtime knows no plugin, but the one who knows them is at hand: this is the only way back, and it is taken
     # when a device is wanted.
-    return importlib.import_module("weft.plugins").device_kinds()  # type: ignore[no-any-return]
+    kinds: Mapping[str, DeviceKind] = importlib.import_module("weft.plugins").device_kinds()
+    return kinds
 
 
 _find: Callable[[], Mapping[str, DeviceKind]] = _of_plugins

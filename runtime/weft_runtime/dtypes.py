@@ -181,7 +181,7 @@ def dtype(value: object) -> DType:
     if isinstance(value, str):
         return _parse(value)
     try:
-        resolved = np.dtype(value)  # type: ignore[call-overload]
+        resolved = np.dtype(value)  # type: ignore[call-overload]  # any object: numpy refuses what is none
     except (TypeError, ValueError) as error:
         raise ExprError(f"unknown dtype {value!r}") from error
     if resolved.kind in "OUST":

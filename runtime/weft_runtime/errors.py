@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -125,7 +125,7 @@ def expect_path(value: object, what: str, error: type[WeftError]) -> Path:
         error: it is none.
     """
     expect(value, (str, os.PathLike), what, "a path", error, 'a str or pathlib.Path, for example "model.weft"')
-    path = os.fspath(value)  # type: ignore[call-overload]
+    path = os.fspath(value)  # type: ignore[call-overload]  # `expect` has looked at it
     expect(path, str, what, "a path of text", error)
     if not path or "\0" in path:
         raise error(f"{what} is no path: {shown(repr(path), 80)}", hint='for example "model.weft"')
@@ -166,11 +166,11 @@ def fill(template: str, args: Sequence[object]) -> str:
     return re.sub(r"\{\{|\}\}|\{[0-7]\}", one, template)
 
 
-def nearest(word: str, known: object) -> str | None:
-    """The entry of `known` (an iterable of str) closest to `word`, if any is close."""
+def nearest(word: str, known: Iterable[object]) -> str | None:
+    """The entry of `known` (as text) closest to `word`, if any is close."""
     import difflib
 
-    close = difflib.get_close_matches(word, [str(k) for k in known], n=1, cutoff=0.5)  # type: ignore[attr-defined]
+    close = difflib.get_close_matches(word, [str(k) for k in known], n=1, cutoff=0.5)
     return close[0] if close else None
 
 

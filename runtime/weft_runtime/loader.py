@@ -40,9 +40,9 @@ def free(address: int | None) -> None:
         _libc().free(address)
 
 
-def address_of(buffer: object) -> int:
+def address_of(buffer: bytearray | mmap.mmap) -> int:
     """The address of a writable buffer (an mmap, a bytearray)."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # type: ignore[arg-type]
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 def _flush_instructions(address: int, size: int) -> None:

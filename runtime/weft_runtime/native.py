@@ -48,7 +48,7 @@ class _Tensors:
     def bind(self, i: int, data: int | None, shape: tuple[int, ...]) -> None:
         self.items[i].data = data
         if shape != self.last[i]:
-            self.shapes[i][: len(shape)] = shape  # type: ignore[call-overload]
+            self.shapes[i][: len(shape)] = shape  # type: ignore[call-overload]  # typeshed takes lists, ctypes any sequence
             self.last[i] = shape
 
 
@@ -191,7 +191,7 @@ class NativeSegment:
                     results[i] = self._taken(call, i)
             for source, target in copies:
                 target[...] = source
-            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type] # none is missing now
+            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type]  # none is missing now
         except MemoryError as error:
             raise ExecutionError(
                 f"no memory for a call of '{self.name}'",

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from weft_runtime.abi import ABI_VERSION
 from weft_runtime.dtypes import dtype
@@ -98,12 +98,16 @@ class Copy:
         return f"copy {self.value} from {self.source} to {self.target}"
 
 
+PlaceKind = Literal["value", "constant", "arena"]
+PLACES: tuple[PlaceKind, ...] = get_args(PlaceKind)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a kernel's buffer lies: a value of the plan, a constant, or `bytes` at `offset` of the device's arena
     (numbers or formulas)."""
 
-    where: Literal["value", "constant", "arena"]
+    where: PlaceKind
     name: str = ""
     offset: int | str = 0
     bytes: int | str = 0
@@ -848,11 +852,12 @@ class _Reader:
 
     def _place(self, value: object, field: str) -> Place:
         data = self.mapping(value, field)
-        where = self.text(data.get("where"), field + ".where")
-        if where not in ("value", "constant", "arena"):
-            raise self.bad(field + ".where", "value, constant or arena", where)
+        given = self.text(data.get("where"), field + ".where")
+        where = next((w for w in PLACES if w == given), None)
+        if where is None:
+            raise self.bad(field + ".where", "value, constant or arena", given)
         name, offset, size = self.text(data.get("name"), field + ".name"), data.get("offset"), data.get("bytes")
-        return Place(where, name, self.formula(offset, field + ".offset"), self.formula(size, field + ".bytes"))  # type: ignore[arg-type]
+        return Place(where, name, self.formula(offset, field + ".offset"), self.formula(size, field + ".bytes"))
 
     def _launch(self, value: object, field: str, places: int) -> Launch:
         data = self.mapping(value, field)

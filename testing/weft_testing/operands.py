@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
 from weft.loop.interpretation.calls import int_range
 from weft.scheduling.intrinsic import Form, Intrinsic
+from weft_ops.precision import float_info
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -104,7 +104,7 @@ def compare(
     if dtype.is_float:
         wide_got, wide_expected = got.astype(np.float64), expected.astype(np.float64)
         finite = np.abs(wide_expected[np.isfinite(wide_expected) & inside])
-        eps = float(ml_dtypes.finfo(dtype.numpy).eps)  # type: ignore[no-untyped-call]
+        eps = float(float_info(dtype.numpy).eps)
         bound = 4 * (steps + 1) * eps * max(1.0, float(finite.max()) if finite.size else 1.0)
         with np.errstate(invalid="ignore"):  # infinite less infinite
             near = np.abs(wide_got - wide_expected) <= np.where(inside, bound, 0)

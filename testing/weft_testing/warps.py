@@ -287,7 +287,9 @@ class WarpCase:
                 if step.homes[-1].in_fragment:
                     held[step.homes[-1].name] = value
                 else:
-                    matrices[-1][...] = value  # type: ignore[index]
+                    result_matrix = matrices[-1]
+                    assert result_matrix is not None  # only what is in a fragment may not be there yet
+                    result_matrix[...] = value
         return result
 
     def compare(self, got: Array, expected: Array, how: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Any
 
 from weft.errors import PluginError, ScheduleError, ScheduleWarning
 from weft.loop.nodes import Program
@@ -48,8 +48,8 @@ class Rule(ABC):
     The cheapest offer wins. `priority` decides between offers of the same cost only, the highest first.
     """
 
-    name: ClassVar[str]
-    priority: ClassVar[int] = 0
+    name: str
+    priority: int = 0
 
     @abstractmethod
     def offer(self, program: Program, machine: Any) -> Offer | Decline:

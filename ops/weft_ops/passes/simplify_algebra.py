@@ -414,15 +414,15 @@ def _uniform_operand(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     if node.op.kind != "elementwise" or len(inputs) < 2:
         return None
     for k, value in enumerate(inputs):
-        data = value.constant if value is not None else None
         if (
-            data is None
+            value is None
+            or (data := value.constant) is None
             or data.size <= 1
             or data.dtype == object
             or data.tobytes() != data.reshape(-1)[:1].tobytes() * data.size
         ):
             continue
-        new = (*inputs[:k], r.constant(data.reshape(-1)[0].reshape(()), value.name), *inputs[k + 1 :])  # type: ignore[union-attr]
+        new = (*inputs[:k], r.constant(data.reshape(-1)[0].reshape(()), value.name), *inputs[k + 1 :])
         if _infers(node, node.op, new):
             return r.add(node.op, *new)
     return None
@@ -458,10 +458,11 @@ def _pad_of_conv(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     n = len(pads) // 2
     if before.op.mode != "constant" or (fill is not None and not all_equal(fill, 0)):
         return "the padding is not zero"
-    if not all(isinstance(p, int) and p >= 0 for p in pads) or any(pads[k] for k in (0, 1, n, n + 1)):
+    known = [p for p in pads if isinstance(p, int) and p >= 0]
+    if len(known) < len(pads) or any(known[k] for k in (0, 1, n, n + 1)):
         return "the padding crops, or is not known, or pads batch or channels"
     own = tuple(node.op.pads) or (0,) * (2 * (n - 2))
-    both = tuple(a + int(b) for a, b in zip(own, (*pads[2:n], *pads[n + 2 :])))  # type: ignore[arg-type]
+    both = tuple(a + b for a, b in zip(own, (*known[2:n], *known[n + 2 :])))
     return r.add(replace(node.op, pads=both), before.inputs[0], *inputs[1:])
 
 

@@ -279,9 +279,9 @@ class _Kernel:
         """Whether a buffer is declared inside the kernel."""
         if b.scope == "global":
             return False
-        constant = isinstance(size, ex.Const)
+        constant = lp.int_const(size)
         if b.scope in self.dialect.shared_scopes or not self.dialect.serial:
-            if not constant:
+            if constant is None:
                 raise CodegenError(
                     f"buffer '{b.name}' of kernel '{self.program.name}' is in scope {b.scope},"
                     " but its size is not constant",
@@ -290,8 +290,8 @@ class _Kernel:
                     hint="compact it to what one iteration of the loops around it uses",
                 )  # fmt: skip
             return True
-        if constant and self._stack + int(size.value) <= self.dialect.stack_bytes:  # type: ignore[attr-defined]
-            self._stack += int(size.value)  # type: ignore[attr-defined]
+        if constant is not None and self._stack + constant <= self.dialect.stack_bytes:
+            self._stack += constant
             return True
         return False
 
@@ -395,7 +395,9 @@ class _Kernel:
         name = f.declare(b.name)
         if b.dtype.kind == "complex":
             f.definitions.complex(b.dtype)
-        elements = max(1, int(byte_size(b).value) // b.dtype.scalar.bytes)  # type: ignore[attr-defined]
+        size = lp.int_const(byte_size(b))
+        assert size is not None  # `_inside` has seen to it
+        elements = max(1, size // b.dtype.scalar.bytes)
         text = self.dialect.scopes[b.scope].format(
             type=f.language.memory_type(b.dtype), name=name, size=elements, align=b.align
         )

@@ -143,6 +143,13 @@ def byte_size(buffer: Buffer) -> Expr:
     return size
 
 
+def constant_bytes(buffer: Buffer) -> int:
+    """The size of a buffer in registers or on the stack, which is constant."""
+    size = lp.int_const(byte_size(buffer))
+    assert size is not None, buffer
+    return size
+
+
 def memory_bytes(dtype: DType) -> int:
     return dtype.scalar.bytes
 
@@ -645,7 +652,9 @@ class Emitter(Arithmetic):
     def _load_strided(self, where: _Memory, index: ex.Ramp, d: DType, mask: Value | None) -> str:
         """Lanes close to each other: vectors of all elements from the first lane's to the last one's, none beyond, and
         what is wanted of them."""
-        element, t, n, stride = self.memory_type(d.scalar), self.memory_type(d), d.lanes, int(index.stride.value)  # type: ignore[attr-defined]
+        stride = lp.int_const(index.stride)
+        assert stride is not None  # `_close` has seen to it
+        element, t, n = self.memory_type(d.scalar), self.memory_type(d), d.lanes
         align = f", align {memory_bytes(d)}{where.annotations}"
         reach = abs(stride) * (n - 1) + 1
         base = self._gep(element, where.pointer, self._index(index.base), inbounds=mask is None)
@@ -889,7 +898,7 @@ class Emitter(Arithmetic):
         """(slot, first lane in it, lanes) of a constant, contiguous access that stays in one slot."""
         at = self._register_lanes(r.buffer, index)
         slot, first = divmod(at[0], r.width)
-        size = int(byte_size(r.buffer).value) // memory_bytes(r.buffer.dtype)  # type: ignore[attr-defined]
+        size = constant_bytes(r.buffer) // memory_bytes(r.buffer.dtype)
         contiguous = all(b - a == 1 for a, b in itertools.pairwise(at))
         if not contiguous or first + len(at) > r.width or at[0] < 0 or at[-1] >= size:
             why = (
@@ -1074,9 +1083,8 @@ class Emitter(Arithmetic):
                 pointer = self._gep("i8", pointer, offset)
             self._buffers[b.name] = _Memory(pointer, b, self._annotations[b.name])
         else:
-            length = int(byte_size(b).value)  # type: ignore[attr-defined]
             self._buffers[b.name] = _Memory(
-                self._slot(f"[{max(1, length)} x i8]", max(64, b.align)), b, self._annotations[b.name]
+                self._slot(f"[{max(1, constant_bytes(b))} x i8]", max(64, b.align)), b, self._annotations[b.name]
             )
         self.emit_stmt(s.body)
         del self._buffers[b.name]

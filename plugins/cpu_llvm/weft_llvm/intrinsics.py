@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -96,11 +96,18 @@ def dot(d: Dot) -> Intrinsic:
         return to.store(IntrinsicCall(d.name, (zero, left.address, right.address), wide))
 
     operands = (Operand("a"), Operand("b"), Operand("c"))
-    return Intrinsic(d.name, c, operands, whole, reset, update, d.requires, MappingProxyType({d.name: _meaning(d)}))
+    return Intrinsic(d.name, c, operands, whole, reset, update, d.requires, MappingProxyType({d.name: _Meaning(d)}))
 
 
-def _meaning(d: Dot) -> Callable[..., Any]:
-    def run(held: Any, left: Any, right: Any) -> Any:
+@dataclass(frozen=True)
+class _Meaning:
+    """What an instruction computes, for the interpreter."""
+
+    dot: Dot
+    addresses: ClassVar[bool] = True
+
+    def __call__(self, held: Any, left: Any, right: Any) -> Any:
+        d = self.dot
         a = left.array[left.offset : left.offset + d.depth].astype(d.result.numpy)
         b = (
             right.array[right.offset : right.offset + d.lanes * d.depth]
@@ -111,9 +118,6 @@ def _meaning(d: Dot) -> Callable[..., Any]:
         for k in range(d.depth):
             total = total + a[k] * b[:, k]
         return total
-
-    run.addresses = True  # type: ignore[attr-defined]
-    return run
 
 
 def dots_of(machine: Machine) -> tuple[Dot, ...]:

@@ -87,13 +87,15 @@ class Driver:
 
     def grid(self, device: Any) -> Grid:
         """What a GPU allows of launches."""
-        threads, groups = (
-            tuple(self.attribute(device, f"MAX_{of}_DIM_{axis}") for axis in "XYZ") for of in ("BLOCK", "GRID")
-        )
+
+        def per_axis(of: str) -> tuple[int, int, int]:
+            x, y, z = (self.attribute(device, f"MAX_{of}_DIM_{axis}") for axis in "XYZ")
+            return x, y, z
+
         return Grid(
             threads=self.attribute(device, "MAX_THREADS_PER_BLOCK"),
-            threads_per_axis=threads,  # type: ignore[arg-type]
-            groups_per_axis=groups,  # type: ignore[arg-type]
+            threads_per_axis=per_axis("BLOCK"),
+            groups_per_axis=per_axis("GRID"),
             warp=self.attribute(device, "WARP_SIZE"),
             registers=self.attribute(device, "MAX_REGISTERS_PER_BLOCK"),
             resident=self.attribute(device, "MAX_THREADS_PER_MULTIPROCESSOR"),

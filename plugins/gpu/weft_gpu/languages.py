@@ -18,8 +18,8 @@ class InLanguage(Rule):
     """A rule that declines what values or atomic updates of a program its language does not have."""
 
     def __init__(self, rule: Rule, dialect: Dialect) -> None:
-        self.name = rule.name  # type: ignore[misc]  # one class stands for many rules
-        self.priority = rule.priority  # type: ignore[misc]
+        self.name = rule.name
+        self.priority = rule.priority
         self.rule, self.emitter = rule, Emitter(dialect)
         self._asks = "intrinsics" in signature(rule.offer).parameters
 

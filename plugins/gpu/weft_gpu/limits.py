@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from weft.errors import LoopError
 from weft.expr.simplify import simplify
 from weft.loop.grids import BLOCK_AXES, THREAD_AXES, is_shuffle
-from weft.loop.nodes import Allocate, For, Let, Program, Stmt, int_const, walk_stmts
+from weft.loop.nodes import Allocate, For, IntrinsicCall, Let, Program, Stmt, int_const, walk_stmts
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.simplify import simplify as simplify_program
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
@@ -42,7 +42,8 @@ def exceeds_grid(program: Program, machine: Machine) -> str | None:
 def _launch(launch: Stmt, around: tuple[Stmt, ...], machine: Machine) -> Iterator[str]:
     limits = machine.grid
     assert limits is not None
-    bits = [int(s.value.args[1].value) for s in walk_stmts(launch) if isinstance(s, Let) and is_shuffle(s)]  # type: ignore[attr-defined]
+    shuffles = [s.value for s in walk_stmts(launch) if isinstance(s, Let) and is_shuffle(s)]
+    bits = [n for x in shuffles if isinstance(x, IntrinsicCall) and (n := int_const(x.args[1])) is not None]
     if max(bits, default=0) >= limits.warp:
         yield f"wants values of threads {max(bits)} away, a warp has {limits.warp}"
     if bits and "shuffle" not in machine.features:

@@ -45,6 +45,8 @@ class _Piece:
 
     buffer: Any
     offset: int = 0
+    host: Array | None = None
+    """The array whose pages the buffer is: it lives as long."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class MetalDevice(Device):
         super().__init__("metal")
         self.metal = metal if metal is not None else driver.metal()
         self.gpu = gpu if gpu is not None else driver.gpu()
-        self.shares_memory = bool(self.gpu.hasUnifiedMemory())  # type: ignore[misc]  # a GPU's own, not the class's
+        self.shares_memory = bool(self.gpu.hasUnifiedMemory())
         self.queue = self.gpu.newCommandQueue()
         if self.queue is None:
             raise ExecutionError("the GPU gives no queue", why=str(self.gpu.name()))
@@ -129,9 +131,7 @@ class MetalDevice(Device):
             raise ExecutionError(
                 f"device '{self.name}' does not take memory of the host", why=f"{length} bytes from {first:#x} on"
             )
-        memory = Memory(data.nbytes, _Piece(buffer, address - first))
-        memory.host = data  # type: ignore[attr-defined]  # lives as long
-        return memory
+        return Memory(data.nbytes, _Piece(buffer, address - first, data))
 
     def _bytes(self, piece: Slice) -> Array:
         at = piece.memory.handle

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from weft import dtypes as dt
@@ -32,7 +31,7 @@ from weft.plugins import Plugin
 from weft.resolve import ResolvedTarget, resolve_target, target_kinds
 from weft.target import CPU, Target
 from weft_ops import ALL_OPERATORS
-from weft_ops.precision import widen
+from weft_ops.precision import float_info, widen
 from weft_runtime.device import Device, close_devices, open_device
 from weft_runtime.executable import Executable
 from weft_runtime.plan import DeviceCall
@@ -478,7 +477,7 @@ def _differences(got: Array, want: Array, tolerance: float) -> tuple[Array, floa
         return np.asarray(got != want), 0.0
     wide_got, wide_want = widen(got), widen(want)
     finite = np.isfinite(wide_want)
-    eps = float(ml_dtypes.finfo(want.dtype).eps)  # type: ignore[no-untyped-call]
+    eps = float(float_info(want.dtype).eps)
     allowed = tolerance * eps * float(np.max(np.abs(wide_want[finite]), initial=0.0))
     with np.errstate(all="ignore"):
         close = finite & (np.abs(wide_got - wide_want) <= allowed)

@@ -131,7 +131,8 @@ def test_hooks_answer(kit: Kit) -> None:
 
 def test_options_are_frozen(kit: Kit) -> None:
     options = kit.target.kind.options
-    if not dataclasses.is_dataclass(options) or not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    parameters = getattr(options, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
         kit.fail(f"{options.__name__} is no frozen dataclass", "targets are keys of caches")
     without = [
         f.name

@@ -173,7 +173,7 @@ class Report:
         kinds = ("float", "bfloat", "int", "uint", "bool")
 
         def order(name: str) -> tuple[int, int, str]:
-            kind, bits = re.match(r"([a-z]*)(\d*)", name).groups()  # type: ignore[union-attr]
+            kind, bits = re.findall(r"([a-z]*)(\d*)", name)[0]
             return kinds.index(kind) if kind in kinds else len(kinds), -int(bits or 0), name
 
         return sorted(found, key=order)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from weft import dtypes as dt
-from weft_ops.precision import widen
+from weft_ops.precision import float_info, widen
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -151,7 +150,7 @@ def spacing(want: Array) -> Array:
     if not (dtype.is_float or dtype.kind == "complex"):
         return np.ones(wide.shape)
     parts = np.dtype(np.float32 if dtype.bits == 64 else np.float64) if dtype.kind == "complex" else want.dtype
-    info = ml_dtypes.finfo(parts)  # type: ignore[no-untyped-call]
+    info = float_info(parts)
     _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
     units = np.where(wide == 0, 0, np.ldexp(wide.dtype.type(info.eps), exponent - 1))
     return np.asarray(np.maximum(units, wide.dtype.type(info.smallest_subnormal)))
@@ -170,7 +169,7 @@ def eps(array: Any) -> float:
     if not (dtype.is_float or dtype.kind == "complex"):
         return 0.0
     parts = np.dtype(np.float32 if dtype.bits == 64 else np.float64) if dtype.kind == "complex" else array.dtype
-    return float(ml_dtypes.finfo(parts).eps)  # type: ignore[no-untyped-call]
+    return float(float_info(parts).eps)
 
 
 def scale_of(value: Any) -> float:

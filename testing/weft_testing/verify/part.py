@@ -23,7 +23,7 @@ from weft.pipeline import has_steps, mixed
 from weft.resolve import ResolvedTarget
 from weft_testing.alone import Run, buffer_shape, ready_alone
 from weft_testing.verify.measure import Bound, Difference, compare
-from weft_testing.verify.rounding import allowed_errors, tolerated
+from weft_testing.verify.rounding import allowed_errors, drain, tolerated
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -143,15 +143,6 @@ class Parts:
             return tuple(drain(steps(node.op.body, [a for a in arrays if a is not None], env, control)))
 
         return drain(steps(self.graph, inputs, symbols, run))
-
-
-def drain(walk: Any) -> list[Any]:
-    """The outputs of an evaluation, run to its end."""
-    while True:
-        try:
-            next(walk)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
 
 
 # -- one kernel -------------------------------------------------------------------------------------------------------

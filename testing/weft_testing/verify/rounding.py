@@ -7,7 +7,7 @@ integer that comes of floats near a threshold may come out otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,6 +88,16 @@ def tolerated(node: Node, arrays: Sequence[Any], result: Any) -> float:
     return node.op.tolerance(*types) * eps(result) * scale_of(result)
 
 
+def drain(walk: Generator[object, None, list[Any]]) -> list[Any]:
+    """The outputs of an evaluation, run to its end."""
+    while True:
+        try:
+            next(walk)
+        except StopIteration as done:
+            outputs: list[Any] = done.value
+            return outputs
+
+
 class _Shaken:
     """An evaluation with errors. Nodes that give the outputs are exact: `own` is what each of these outputs may be off
     by itself."""
@@ -104,11 +114,7 @@ class _Shaken:
             symbols,
             lambda node, arrays, env: self.run(node, arrays, env, any(id(o) in ends for o in node.outputs)),
         )
-        while True:
-            try:
-                next(walk)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+        return drain(walk)
 
     def run(self, node: Node, arrays: Sequence[Any], env: Mapping[str, int], exact: bool) -> tuple[Any, ...]:
         if isinstance(node.op, Group):

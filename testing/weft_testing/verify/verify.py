@@ -20,10 +20,10 @@ from weft.resolve import ResolvedTarget
 from weft_runtime.executable import Executable
 from weft_testing.verify.departure import Departure, first_departure
 from weft_testing.verify.measure import Bound, Difference, compare, eps, scale_of, type_text, worst
-from weft_testing.verify.part import Part, Parts, Trial, drain, first_node, try_kernel
+from weft_testing.verify.part import Part, Parts, Trial, first_node, try_kernel
 from weft_testing.verify.passes import Passes, first_wrong_pass, off
 from weft_testing.verify.report import Blame, Output, Verification
-from weft_testing.verify.rounding import allowed_errors
+from weft_testing.verify.rounding import allowed_errors, drain
 from weft_testing.verify.stages import first_wrong_stage
 
 Array: TypeAlias = np.ndarray[Any, Any]

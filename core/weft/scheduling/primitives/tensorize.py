@@ -135,7 +135,7 @@ def tensorize(
         top = own_nest(path)
         path = path[: top + 1]
     else:
-        close = nearest(name, {**tree.loop_paths, **tree.block_paths})
+        close = nearest(name, [*tree.loop_paths, *tree.block_paths])
         hint = f"did you mean '{close}'?" if close else f"blocks: {', '.join(tree.block_paths) or 'none'}"
         raise tree.error(STEP, f"there is no loop or block '{name}'", hint=hint)
     return _Tensorize(tree, path, top, name, chosen, alignment).run(), None

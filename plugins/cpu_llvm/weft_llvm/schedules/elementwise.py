@@ -161,7 +161,8 @@ def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
     long = access.calls_formula(s.block(name)) and (n is None or n >= 4 * VECTORS * lanes)
     count = s.choose(f"{name}.vectors", MOST_VECTORS, VECTORS if long else 1, lambda k: too_short(n, k, lanes))
     if count == 1:
-        return s.split(loop, [None, lanes])  # type: ignore[return-value]
+        outer, inner = s.split(loop, [None, lanes])
+        return outer, inner
     outer, vectors, inner = s.split(loop, [None, count, lanes])
     s.unroll(vectors)
     return outer, inner

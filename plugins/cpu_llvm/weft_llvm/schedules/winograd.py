@@ -92,8 +92,9 @@ def shape_of(program: Program) -> Shape | None:
         return None  # one block of channels: what stands there is the batch
 
     def extents(block: Block, first: int) -> list[int] | None:
-        sizes = [int_const(i.extent) for i in block.iters[first:]]
-        return None if None in sizes else sizes  # type: ignore[return-value]
+        iters = block.iters[first:]
+        sizes = [n for i in iters if (n := int_const(i.extent)) is not None]
+        return sizes if len(sizes) == len(iters) else None
 
     a, b, c = extents(rows, batch), extents(columns, batch), extents(product, batch)
     if a is None or b is None or c is None:

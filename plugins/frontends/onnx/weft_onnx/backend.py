@@ -21,7 +21,7 @@ from weft_onnx.tensors import DTYPES
 from weft_runtime.device import open_device
 
 
-class WeftRep(BackendRep):  # type: ignore[misc]
+class WeftRep(BackendRep):  # type: ignore[misc]  # onnx has no types
     """A compiled model."""
 
     def __init__(self, executable: weft.Executable) -> None:
@@ -49,7 +49,7 @@ class WeftRep(BackendRep):  # type: ignore[misc]
         return self._result(*self.executable.run(dict(zip(names, given))).values())
 
 
-class WeftBackend(Backend):  # type: ignore[misc]
+class WeftBackend(Backend):  # type: ignore[misc]  # onnx has no types
     """See the module."""
 
     @classmethod

@@ -155,8 +155,10 @@ class _Group:
             if not has(s.value, (Load, IntrinsicCall)):
                 self.lets[s.var.name] = substitute(s.value, self.lets)
         for c in stmt_children(s):
-            here = isinstance(s, If) and c is s.then and phase is not None
-            self._collect(c, phase, self._where(s.cond, active) if here else active)  # type: ignore[attr-defined]
+            if isinstance(s, If) and c is s.then and phase is not None:
+                self._collect(c, phase, self._where(s.cond, active))
+            else:
+                self._collect(c, phase, active)
 
     def _where(self, cond: Expr, active: Any) -> Any:
         """The threads of `active` for which a condition may hold: of those, an index may say less than of all."""

@@ -80,16 +80,16 @@ def choose(s: Schedule, parts: Parts, rows: str | None, machine: Machine) -> Att
     scores, product = access.LoopView.of(s, parts.scores), access.LoopView.of(s, parts.product)
     *_, size = scores.loops
     column, key = product.loops[-2:]
-    known = [int_const(s.loop(x).extent) for x in (size, column)]
-    if None in known:
+    features, columns = (int_const(s.loop(x).extent) for x in (size, column))
+    if features is None or columns is None:
         raise ScheduleError(
             "attention: the size of heads is known at a run only",
             why=f"heads have {s.loop(size).extent} and {s.loop(column).extent} features",
         )
     queries = 1 if rows is None else int_const(s.loop(rows).extent)
     batch = prod(scores.extent(x) for x in scores.loops[:-2]) // (1 if rows is None else access.extent(s.loop(rows)))
-    staged = tuple(narrow(factors(s.block(b))[1]).dtype.bytes for b in (parts.scores, parts.product))
-    problem = Attention(batch, queries, product.extents[key], *known, *staged)  # type: ignore[arg-type]
+    keys, values = (narrow(factors(s.block(b))[1]).dtype.bytes for b in (parts.scores, parts.product))
+    problem = Attention(batch, queries, product.extents[key], features, columns, keys, values)
     tiles = {str(t): t for t in candidates(problem, machine)}
     if not tiles:
         raise ScheduleError(

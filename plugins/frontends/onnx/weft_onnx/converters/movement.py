@@ -175,7 +175,8 @@ def unsqueeze(c: Context) -> Value:
 
 
 def _unsqueezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    count = len(c.integers("axes") or ()) if c.version <= 12 else int(np.prod(c.shape(1)))  # type: ignore[arg-type]
+    count = len(c.integers("axes") or ()) if c.version <= 12 else product(c.shape(1))
+    assert isinstance(count, int)  # the axes are known at import
     rank = len(dims) + count
     axes = _axes(c, 12, 1, rank)
     if axes is None or len(set(axes)) != count:
