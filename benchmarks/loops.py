@@ -1,11 +1,11 @@
-"""What a trip of a loop costs: a Scan and a Loop whose body is a small recurrence, beside ONNX Runtime.
+"""What an iteration of a loop costs: a Scan and a Loop whose body is a small recurrence, beside ONNX Runtime.
 
     python -m benchmarks.loops [--trips N] [--width N] [--threads N] [--repeat N] [--json FILE]
 
 h = tanh(x W + h U), one row of `--width` floats, `--trips` times: `scan` takes its rows from a tensor; `loop` takes row
-i by Gather and asks after every trip whether h is still small. Each is measured as it runs and with every trip started
-by the runtime, as an archive without native loops does; all in one process, in turns, on the same inputs. Results are
-compared.
+i by Gather and asks after every iteration whether h is still small. Each is measured as it runs and with every
+iteration started by the runtime, as an archive without native loops does; all in one process, in turns, on the same
+inputs. Results are compared.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def callers(path: Path, inputs: dict[str, Any], threads: int) -> dict[str, Calla
     slow = weft.Executable(executable.manifest.with_(loops=None), executable._code, executable._constants)
     found: dict[str, Callable[[], Any]] = {
         WEFT: partial(executable.run, inputs),
-        f"{WEFT}, trip by trip": partial(slow.run, inputs),
+        f"{WEFT}, iteration by iteration": partial(slow.run, inputs),
     }
     for name, kind in peers().items():
         found[name] = partial(kind.open(str(path), threads), inputs)
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     {"model": name, "engine": engine, "median": each, "best": least, "difference": off[engine]}
                 )
     print_table(
-        f"a trip of {options.trips}, {options.width} wide, {options.threads} thread(s)",
+        f"an iteration of {options.trips}, {options.width} wide, {options.threads} thread(s)",
         ("model", "engine", "median", "least", "difference"),
         rows,
     )

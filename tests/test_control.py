@@ -305,7 +305,7 @@ def test_types_that_do_not_fit() -> None:
         (
             ops.Loop(doubling(), 1, True, result_axes=(0,), result_backward=(False,)),
             (x, None, x, x),
-            "a number of trips is an integer",
+            "a number of iterations is an integer",
         ),
         (ops.If(doubling(), doubling()), (x,), "a condition is a bool"),
     ):

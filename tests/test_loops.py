@@ -1,5 +1,5 @@
-"""Loops whose trips native code runs: what they mean = what the runtime does trip by trip = what it does natively, and
-when it does."""
+"""Loops whose iterations native code runs: what they mean = what the runtime does iteration by iteration = what it does
+natively, and when it does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def named(executable: weft.Executable, inputs: list[Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """From which trip to which loops went natively."""
+    """From which iteration to which loops went natively."""
     found: list[tuple[int, int]] = []
     own = NativeTrips.__call__
 
@@ -120,7 +120,7 @@ def courses(draw: st.DrawFn) -> Course:
 
 
 def loop(course: Course) -> Graph:
-    """What is carried goes round, capped and counted up; results are of everything that a trip sees."""
+    """What is carried goes round, capped and counted up; results are of everything that an iteration sees."""
     c = course
 
     def body(b: GraphBuilder, i: Value, until: Value, *values: Value) -> Any:
@@ -246,7 +246,7 @@ def test_results_of_a_loop_without_a_number_of_trips_grow(ran: list[tuple[int, i
 
 
 def test_sizes_that_change_on_the_way(ran: list[tuple[int, int]]) -> None:
-    """The trip that gives other sizes, and those after it, go trip by trip."""
+    """The iteration that gives other sizes, and those after it, go iteration by iteration."""
 
     def body(b: GraphBuilder, i: Value, x: Value) -> Any:
         count = b.add(ops.Maximum(), i, b.constant(np.array(5)))
@@ -296,7 +296,7 @@ def test_a_trip_that_fails_says_which(ran: list[tuple[int, int]]) -> None:
     assert (
         messages[0] == messages[1]
         and "7" in messages[0].splitlines()[0]
-        and "in trip 3 of a loop, counted from 0" in messages[0]
+        and "in iteration 3 of a loop, counted from 0" in messages[0]
     )
     assert ran == [(1, 3)]
     inputs["places"] = np.array([0, 1, 1, 2, 0])
@@ -405,7 +405,7 @@ def test_a_plan_that_carries_what_is_of_another_type_is_not_run_natively(ran: li
     spoilt = weft.Executable(manifest, executable._code, executable._constants)
     with pytest.raises(InputError, match="has dtype float64, expected int8") as caught:
         spoilt(np.array(9), np.ones(4, F), np.ones(4, np.int8))
-    assert "in trip 1 of a loop" in str(caught.value) and ran == []
+    assert "in iteration 1 of a loop" in str(caught.value) and ran == []
 
 
 def test_a_target_without_native_loops(monkeypatch: pytest.MonkeyPatch, ran: list[tuple[int, int]]) -> None:

@@ -51,7 +51,7 @@ from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
 from weft.records import Record
 from weft.scheduling.run_rules import Scheduled, run_recorded, run_rules
-from weft.weights import Weights, let_go
+from weft.weights import Weights, release_pages
 from weft_runtime.executable import Executable, NativeCode
 from weft_runtime.files import obstacle_of_folder
 from weft_runtime.plan import Native, ObjectInfo, TensorInfo
@@ -255,11 +255,11 @@ class Compilation:
 
         grouped = own_outputs(self._passed(graph, on_pass))
         self.graphs["fuse"] = grouped
-        theirs = [v.constant for v in graph.constants()]
-        for data in theirs:
+        constants = [v.constant for v in graph.constants()]
+        for data in constants:
             if data is not None:
-                let_go(data)  # what passes read of it; what they made of it is another constant
-        known = {id(data) for data in theirs}
+                release_pages(data)  # what passes read of it; what they made of it is another constant
+        known = {id(data) for data in constants}
         self.made = frozenset(id(v) for v in grouped.constants() if id(v.constant) not in known)
         # The graphs between: values and nodes refer to each other, and hold weights of every pass. What was there
         # before stays unvisited, however much it is.

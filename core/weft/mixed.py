@@ -559,7 +559,7 @@ class _Plan:
             self.steps.append(HostCall(op.operator_name, inputs, outputs, op.plain()))
 
     def loops(self) -> None:
-        """What runs the trips of loops becomes a section, if the host's target has it."""
+        """What runs the iterations of loops becomes a section, if the host's target has it."""
         host_ = self.compilation.targets[-1]
         if "loops" not in self.code:
             with host_.blame("to make what runs loops"):

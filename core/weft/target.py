@@ -90,10 +90,10 @@ class TargetKind(ABC):
         raise TargetError(f"target '{self.name}' has no native segments", where=str(target))
 
     def loops(self, target: Target) -> NativeCode | None:
-        """A code section with the entry "repeat", which runs the trips of a loop whose body is a native segment;
+        """A code section with the entry "repeat", which runs the iterations of a loop whose body is a native segment;
         `weft_runtime.abi.Trips` says what it gets.
 
-        None: there is none, and every trip is started by the runtime, which is right and some 20 µs slower.
+        None: there is none, and every iteration is started by the runtime, which is right and some 20 µs slower.
         """
         return None
 

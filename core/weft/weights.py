@@ -67,7 +67,7 @@ def packed(value: Value) -> Array:
         stored[...] = data
     else:
         stored = layout.pack(data, aligned_empty)
-    let_go(data)
+    release_pages(data)
     return stored
 
 
@@ -75,9 +75,8 @@ def _address(data: Array) -> int:
     return int(data.__array_interface__["data"][0])
 
 
-def let_go(data: Array) -> None:
-    """Drops the pages of a mapped file that `data` lies in from this process; whoever reads them again gets them from
-    the file."""
+def release_pages(data: Array) -> None:
+    """Releases the pages of a mapped file that contain `data` in this process; a later access reads the file again."""
     base: object = data
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj

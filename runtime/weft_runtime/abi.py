@@ -127,22 +127,22 @@ HOST = Structure("weft_host",
     Field("count", "int64", "outputs"),
 ))  # fmt: skip
 """Structure of the runtime's own data of a call."""
-MOVE = Structure("weft_move", "A tensor of a loop whose data move on after each trip.", (
+MOVE = Structure("weft_move", "A tensor of a loop whose data move on after each iteration.", (
     Field("tensor", "pointer", "the tensor", "weft_tensor *"),
     Field("bytes", "int64", "by how many bytes"),
 ))  # fmt: skip
 """Structure of a tensor that advances in a loop."""
-SWAP = Structure("weft_swap", "Two tensors of a loop that exchange their data after each trip.", (
+SWAP = Structure("weft_swap", "Two tensors of a loop that exchange their data after each iteration.", (
     Field("taken", "pointer", "an input of the segment", "weft_tensor *"),
     Field("given", "pointer", "an output of the segment", "weft_tensor *"),
 ))  # fmt: skip
 """Structure of a pair of tensors that a loop exchanges."""
 TRIPS = Structure("weft_trips", "What the entry `repeat` of the section `loops` gets of a loop.", (
-    Field("trips", "int64", "trips at most"),
-    Field("done", "int64", "afterwards: trips that ended well"),
+    Field("trips", "int64", "iterations at most"),
+    Field("done", "int64", "afterwards: iterations that ended well"),
     Field("going", "int64", "afterwards: 0 if a test ended the loop"),
-    Field("number", "pointer", "the number of the trip, counted on", "int64_t *"),
-    Field("test", "pointer", "where a trip says whether there is another, a byte; NULL: it does not say",
+    Field("number", "pointer", "the number of the iteration, counted on", "int64_t *"),
+    Field("test", "pointer", "where an iteration says whether there is another, a byte; NULL: it does not say",
         "const uint8_t *"),
     Field("moving", "int64", "length of `moves`"),
     Field("moves", "pointer", "tensors whose data move on", "const weft_move *"),

@@ -13,7 +13,7 @@ from weft_runtime.errors import ExecutionError, WeftError
 from weft_runtime.plan import SEQUENCE
 
 FEW = 3
-"""From so many trips on it pays to get ready for many (measured: 15 µs a trip, 50 µs once)."""
+"""From so many iterations on it pays to get ready for many (measured: 15 µs an iteration, 50 µs once)."""
 
 Run = Callable[[Sequence[Any]], "list[Any]"]
 
@@ -29,7 +29,7 @@ def truth(value: Any, what: str) -> bool:
 
 
 def trip_count(trips: Any, items: Sequence[Any], axes: Sequence[int]) -> int | None:
-    """How many trips there are at most: as many as said, as each of the items is; None: as the body wants.
+    """How many iterations there are at most: as many as said, as each of the items is; None: until the body ends the loop.
 
     Raises:
         ExecutionError: they differ.
@@ -40,13 +40,13 @@ def trip_count(trips: Any, items: Sequence[Any], axes: Sequence[int]) -> int | N
     if trips is not None:
         said = np.reshape(trips, -1)
         if said.size != 1:
-            raise ExecutionError(f"a loop takes one number of trips, got {said.size}")
+            raise ExecutionError(f"a loop takes one number of iterations, got {said.size}")
         counts.add(int(said[0]))
     return min(counts) if counts else None
 
 
 def item_of(x: Any, axis: int, k: int, backward: bool) -> Any:
-    """What the k-th trip takes of an item."""
+    """What the k-th iteration takes of an item."""
     if axis == SEQUENCE:
         return x[len(x) - 1 - k if backward else k]
     found = x[(slice(None),) * axis + (x.shape[axis] - 1 - k if backward else k,)]
@@ -55,8 +55,8 @@ def item_of(x: Any, axis: int, k: int, backward: bool) -> Any:
 
 @dataclass
 class Collected:
-    """What trips gave as one of a loop's results, in their order: rows of a tensor that is nobody else's, then what
-    later trips gave, one by one."""
+    """What iterations gave as one of a loop's results, in their order: rows of a tensor that is nobody else's, then
+    what later iterations gave, one by one."""
 
     rows: Array | None = None
     parts: list[Any] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Collected:
         """All of it, along a new axis; `empty` is the dtype and shape of an element where there was none.
 
         Raises:
-            ExecutionError: the trips gave results of different sizes.
+            ExecutionError: the iterations gave results of different sizes.
         """
         if axis == SEQUENCE:
             return self.parts[::-1] if backward else self.parts
@@ -84,7 +84,8 @@ class Collected:
                 return np.empty((*shape[:axis], 0, *shape[axis:]), dtype)
             except ValueError as error:  # sizes that numpy cannot multiply
                 raise ExecutionError(
-                    "a loop of no trips collects results of sizes that no memory holds", why=f"{list(shape)}: {error}"
+                    "a loop of no iterations collects results of sizes that no memory holds",
+                    why=f"{list(shape)}: {error}",
                 ) from None
         rows = rows[::-1] if backward else rows
         return np.ascontiguousarray(np.moveaxis(rows, 0, axis) if axis else rows)
@@ -115,18 +116,19 @@ class Course(Protocol):
 
 
 class Trips(Protocol):
-    """Many trips of a loop at once, after one that left the sizes of what is carried as they were.
+    """Many iterations of a loop at once, after one that left the sizes of what is carried as they were.
 
     Args:
         k: the number of the next trip.
-        trips: how many there are at most; None: as the body wants.
-        last: what the trip before gave: whether to go on, if the body tests, what is carried, what is collected. Nobody
-            else has it.
+        trips: how many there are at most; None: until the body ends the loop.
+        last: what the iteration before gave: whether to go on, if the body tests, what is carried, what is collected.
+            Nobody else has it.
         items, captured: what the body takes besides.
-        collected: what trips gave so far; what these give is added.
+        collected: what iterations gave so far; what these give is added.
 
     Returns:
-        The number of the next trip, what is carried then, whether the last wanted another. If it did and there could be
+        The number of the next iteration, what is carried then, whether the last wanted another. If it did and there
+        could be
             one, that is none of the many:
         it fails, or changes sizes.
     """
@@ -152,9 +154,9 @@ def repeat(
     """The carried values at last, then what was collected.
 
     Args:
-        body: runs a trip.
+        body: runs an iteration.
         empty: of each collected, the dtype and shape of an element where there was none.
-        many: runs what it can of the trips that follow the first.
+        many: runs what it can of the iterations that follow the first.
     """
     count = len(step.item_axes)
     carried, rest = list(values[2 : 2 + step.carried]), values[2 + step.carried :]
@@ -169,7 +171,9 @@ def repeat(
         try:
             given = body([number, *carried, *at, *captured])
         except WeftError as error:
-            error.where = "\n".join([*([error.where] if error.where else []), f"in trip {k} of a loop, counted from 0"])
+            error.where = "\n".join(
+                [*([error.where] if error.where else []), f"in iteration {k} of a loop, counted from 0"]
+            )
             raise
         if step.tests:
             going = truth(given[0], "a loop")

@@ -1,9 +1,9 @@
-"""Loops whose body is one native segment: native code runs the trips, with no Python between them.
+"""Loops whose body is one native segment: native code runs the iterations, with no Python between them.
 
-The first trip is started here, as any; it tells the sizes of what the body gives. For those that follow, items are
+The first iteration is started here, as any; it tells the sizes of what the body gives. For those that follow, items are
 pointers into the tensor that they are taken from, results are written where they belong in the tensor that collects
 them, and what is carried goes to and fro between two buffers. Storage is given for all outputs, so the segment checks
-their sizes: a trip that would give others fails, as one does that has an error, and is left to the caller.
+their sizes: an iteration that would give others fails, as one does that has an error, and is left to the caller.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from weft_runtime.control import Collected, Course
 from weft_runtime.native import NativeSegment
 
 _EXACT_BYTES = 1 << 20
-"""Up to so many there is room at once for the results of all trips that there may be, though a test may end them
+"""Up to so many there is room at once for the results of all iterations that there may be, though a test may end them
 sooner."""
 _FIRST_ROWS = 64
-"""Trips that there is room for at first where nothing says how many there will be; it doubles."""
+"""Iterations that there is room for at first where nothing says how many there will be; it doubles."""
 _SLICE_TRIPS, _SLICE_SECONDS = 16, 0.02
-"""Trips without a look at signals, at first; twice as many as long as they take less than this."""
+"""Iterations without a look at signals, at first; twice as many as long as they take less than this."""
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 5)
 
 
 class _Rows:
-    """Where results of trips go: places along the first axis of a tensor, in their order; `downward`: the first trip's
-    is the last place.
+    """Where results of iterations go: places along the first axis of a tensor, in their order; `downward`: the first
+    iteration's is the last place.
 
     Raises:
         MemoryError, ValueError: there is no room.
@@ -46,7 +46,7 @@ class _Rows:
         self.k = k
 
     def reserve(self, count: int) -> None:
-        """Room for so many trips in all; keeps those there are."""
+        """Room for so many iterations in all; keeps those there are."""
         rows = aligned_empty((count, *self.shape), self.of)
         if self.downward:
             rows = rows[::-1]
@@ -62,7 +62,7 @@ class _Rows:
         return -self.bytes if self.downward else self.bytes
 
     def address(self) -> int:
-        """Of the place of the next trip's result."""
+        """Of the place of the next iteration's result."""
         return array_address(self.rows) + self.k * self.step
 
     def add(self, count: int) -> None:
@@ -76,7 +76,7 @@ class _Rows:
 
 
 class NativeTrips:
-    """The many trips of a loop, for `weft_runtime.control.repeat`; calls may come from any number of threads.
+    """The many iterations of a loop, for `weft_runtime.control.repeat`; calls may come from any number of threads.
 
     Args:
         course: how the loop goes; no items and results of sequences.
@@ -101,7 +101,7 @@ class NativeTrips:
         samples = last[tests + len(carried) :]
         if any(p.shape != sample.shape for c, sample in zip(collected, samples) for p in c.parts):
             return k, carried, True
-        # Where the number of trips is certain, so are the places of their results.
+        # Where the number of iterations is certain, so are the places of their results.
         certain = trips is not None and not tests
         try:
             taken = [_rows_of(x, axis, back) for x, axis, back in zip(items, course.item_axes, course.item_backward)]
@@ -114,7 +114,11 @@ class NativeTrips:
             room = _room(k, trips, certain, sum(r.bytes for r in rows)) if rows else None
             for r in rows:
                 r.reserve(room or 0)
-        except (MemoryError, ValueError, OverflowError):  # trip by trip it may go, or fail where it did before
+        except (
+            MemoryError,
+            ValueError,
+            OverflowError,
+        ):  # iteration by iteration it may go, or fail where it did before
             return k, carried, True
         number = np.array(k, np.int64)
         with self._body.lend() as call:
@@ -175,7 +179,7 @@ class NativeTrips:
 
 
 def _room(k: int, trips: int | None, certain: bool, row: int) -> int:
-    """For how many trips there is to be room, of which there have been `k` and each gives `row` bytes."""
+    """For how many iterations there is to be room, of which there have been `k` and each gives `row` bytes."""
     if trips is not None and (certain or trips * row <= _EXACT_BYTES):
         return trips
     more = max(_FIRST_ROWS, 2 * k)
@@ -183,7 +187,7 @@ def _room(k: int, trips: int | None, certain: bool, row: int) -> int:
 
 
 def _rows_of(x: Array, axis: int, backward: bool) -> Array:
-    """An item with what trips take along the first axis, in their order, each contiguous."""
+    """An item with what iterations take along the first axis, in their order, each contiguous."""
     rows = np.moveaxis(x, axis, 0) if axis else x
     if not (rows[0].flags.c_contiguous and rows.flags.aligned):
         rows = np.array(rows, order="C")

@@ -275,7 +275,7 @@ class Manifest:
         symbols: sizes of the plan that data say.
         plans: what branches and loops run.
         parallel: whether the native code has parallel loops, which the process's worker pool runs.
-        loops: the code section that runs trips of loops, if any; without it the runtime starts each trip.
+        loops: the code section that runs iterations of loops, if any; without it the runtime starts each iteration.
         arena: the size of the native arenas as text, for people.
         threads: threads that the target string asked for; None: as many as the process may use.
         weights: sha256 and size of the weights section, if there are constants; set when it is written.
@@ -327,14 +327,14 @@ class Manifest:
         return step.inputs == tuple(i.name for i in self.inputs) and step.outputs == tuple(o.name for o in self.outputs)
 
     def runs_natively(self, step: Repeat) -> bool:
-        """Whether native code runs the trips of a loop, from the second on, as long as sizes stay what they are: its
-        body is one native step."""
+        """Whether native code runs the iterations of a loop, from the second on, as long as sizes stay what they are:
+        its body is one native step."""
         if self.loops is None or SEQUENCE in (*step.item_axes, *step.result_axes):
             return False
         if step.body >= len(self.plans) or not self.of_plan(step.body).single:
             return False
         body = self.plans[step.body]
-        # Native code reads what a trip gave as what the next one takes, without a look at its type.
+        # Native code reads what an iteration gave as what the next one takes, without a look at its type.
         pairs = zip(body.inputs[1 : 1 + step.carried], body.outputs[step.tests :])
         told = not step.tests or body.outputs[0].dtype == "bool"
         return told and all(

@@ -129,7 +129,7 @@ class Steps:
         segments: step number → what calls it, for native steps.
         code, constants: sections and constants by name.
         plans: what runs each of the manifest's plans.
-        trips: step number → what runs many trips at once, for loops that have it.
+        trips: step number → what runs many iterations at once, for loops that have it.
         owns: no result may lie in memory of the caller's, or of a constant.
 
     Raises:

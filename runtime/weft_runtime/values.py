@@ -60,13 +60,13 @@ def as_object(info: ObjectInfo, value: Any) -> Any:
 
 def owned(value: Any, passed: Sequence[Any]) -> Any:
     """A result whose memory is nobody else's: of arrays that lie in what the caller passed, copies."""
-    theirs = [a for p in passed for a in _arrays(p)]
+    arrays = [a for p in passed for a in _arrays(p)]
 
     def own(found: Any) -> Any:
         if isinstance(found, (list, tuple)):
             return [own(f) for f in found]
         if isinstance(found, np.ndarray):
-            return found.copy() if any(np.may_share_memory(found, a) for a in theirs) else found
+            return found.copy() if any(np.may_share_memory(found, a) for a in arrays) else found
         return found
 
     return own(value)

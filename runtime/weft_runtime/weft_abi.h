@@ -115,13 +115,13 @@ struct weft_host {
   int64_t count; /* outputs */
 };
 
-/* A tensor of a loop whose data move on after each trip. */
+/* A tensor of a loop whose data move on after each iteration. */
 struct weft_move {
   weft_tensor *tensor; /* the tensor */
   int64_t bytes; /* by how many bytes */
 };
 
-/* Two tensors of a loop that exchange their data after each trip. */
+/* Two tensors of a loop that exchange their data after each iteration. */
 struct weft_swap {
   weft_tensor *taken; /* an input of the segment */
   weft_tensor *given; /* an output of the segment */
@@ -129,11 +129,11 @@ struct weft_swap {
 
 /* What the entry `repeat` of the section `loops` gets of a loop. */
 struct weft_trips {
-  int64_t trips; /* trips at most */
-  int64_t done; /* afterwards: trips that ended well */
+  int64_t trips; /* iterations at most */
+  int64_t done; /* afterwards: iterations that ended well */
   int64_t going; /* afterwards: 0 if a test ended the loop */
-  int64_t *number; /* the number of the trip, counted on */
-  const uint8_t *test; /* where a trip says whether there is another, a byte; NULL: it does not say */
+  int64_t *number; /* the number of the iteration, counted on */
+  const uint8_t *test; /* where an iteration says whether there is another, a byte; NULL: it does not say */
   int64_t moving; /* length of `moves` */
   const weft_move *moves; /* tensors whose data move on */
   int64_t carried; /* length of `swaps` */

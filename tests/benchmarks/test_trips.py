@@ -1,4 +1,4 @@
-"""The benchmark of loops measures a Scan and a Loop natively and trip by trip, and all give one result."""
+"""The benchmark of loops measures a Scan and a Loop natively and iteration by iteration, and all give one result."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks import loops
 
 def test_trips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert loops.main(["--trips", "70", "--width", "8", "--repeat", "1", "--json", str(tmp_path / "out.json")]) == 0
-    assert "trip by trip" in capsys.readouterr().out
+    assert "iteration by iteration" in capsys.readouterr().out
     results = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert {r["model"] for r in results} == {"scan", "loop"} and {"weft", "weft, trip by trip"} <= {
+    assert {r["model"] for r in results} == {"scan", "loop"} and {"weft", "weft, iteration by iteration"} <= {
         r["engine"] for r in results
     }
     assert all(r["difference"] < 1e-5 for r in results)

@@ -9,8 +9,8 @@ compiled once; then operands that ONNX's schema has for integers alone, and thos
 run is in a child of its own (tests/fuzz/isolated.py) with 1 GiB of memory to spare: what asks for more has to be
 refused.
 
-A finding is what it is there (but of a loop, which takes as many trips as it is told, no time), and a result that is
-not that of ONNX's reference evaluator, where that has one. CASE:NUMBER names a run, whatever the seed.
+A finding is what it is there (but of a loop, which takes as many iterations as it is told, no time), and a result that
+is not that of ONNX's reference evaluator, where that has one. CASE:NUMBER names a run, whatever the seed.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _change_plan(tree: dict[str, Any], chance: random.Random) -> None:
 
 
 def random_input(info: TensorInfo) -> Any:
-    """An input of this type, always the same; numbers that may be sizes, trips or indices are SIZE."""
+    """An input of this type, always the same; numbers that may be sizes, iterations or indices are SIZE."""
     if isinstance(info, ObjectInfo):
         return [np.zeros(SIZE, np.float32)]
     shape = tuple(d if isinstance(d, int) and d <= 100 else SIZE for d in info.shape)

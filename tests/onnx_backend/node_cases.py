@@ -30,7 +30,7 @@ NOT_PASSING = Path(__file__).parent / "not_passing.txt"
 # and optionals.
 STEPS = {
     "If": "a branch that may fail, or whose results are not of the other's type, is taken or not",
-    "Loop": "the trips are more than are unrolled, or only the run knows how many",
+    "Loop": "the iterations are more than are unrolled, or only the run knows how many",
     "Scan": "the same",
     "SequenceMap": "the number of elements is the run's",
     "SequenceConstruct": "its result leaves the graph, or goes through a loop",

@@ -203,7 +203,7 @@ def test_numbers_that_nodes_ask_for_come_to_so_many_in_all() -> None:
 
 
 def test_what_is_computed_at_import_has_a_bound_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop of constants that is written out, each trip a scatter, whose reference takes its steps in Python."""
+    """A loop of constants that is written out, each iteration a scatter, whose reference takes its steps in Python."""
     trips = [
         helper.make_node("ScatterElements", ["s", "at", "by"], ["t"], reduction="add"),
         helper.make_node("Identity", ["c"], ["d"]),
@@ -375,7 +375,7 @@ def test_a_formula_of_a_large_constant_takes_memory_for_a_part_of_it() -> None:
 
 
 def test_loops_are_left_for_the_run() -> None:
-    """Of any number of trips, and constant inputs."""
+    """Of any number of iterations, and constant inputs."""
     inner = GraphBuilder()
     inner.input("i", tensor_type("int64", ()))
     s = inner.input("s", tensor_type("float32", (4,)))

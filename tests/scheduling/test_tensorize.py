@@ -168,7 +168,7 @@ def test_unit_loops_on_either_side() -> None:
 
 
 def test_a_result_of_one_element() -> None:
-    """The loop of one trip that walks it may stand outside of the tile."""
+    """The loop of one iteration that walks it may stand outside of the tile."""
     k, a = tl.reduce_axis(8, "k"), tl.placeholder((8,), name="A")
     total = Intrinsic(
         "total",

@@ -100,19 +100,20 @@ class If(Operator):
 
 @dataclass(frozen=True)
 class Loop(Operator):
-    """`body` again and again: its values of one trip go into the next, and what it gives at every trip is collected.
+    """Repeats `body`. The carried values of one iteration are inputs of the next; other results are collected.
 
-    Inputs: the number of trips (an integer; none: as many as the items are, or the body wants), whether to begin (a
-    bool; none: yes), the carried values, the items, what the body captures. The body's: the number of the trip (int64,
-    from 0), the carried values, one of each item, what it captures. Its outputs: whether to go on (if `tests`), the
-    carried values, results to collect. Outputs: the carried values at last, then the collected.
+    Inputs: the number of iterations (an integer; None: given by the items or by the body's condition), whether to
+    begin (a bool; None: yes), the carried values, the items, the captured values. Inputs of the body: the number of the
+    iteration (int64, from 0), the carried values, one element of each item, the captured values. Outputs of the body:
+    whether to continue (if `tests`), the carried values, the values to collect. Outputs: the last carried values, then
+    the collected values.
 
     Args:
         carried: how many values are carried.
-        tests: the body's first output decides whether there is another trip.
-        count: the number of trips, where that is certain; the collected are tensors of that many then.
-        item_axes, item_backward: per item the axis along which a trip takes one (`SEQUENCE`: an item is a sequence),
-            and whether from the end.
+        tests: the body's first output decides whether there is another iteration.
+        count: the number of iterations, where that is certain; the collected are tensors of that many then.
+        item_axes, item_backward: per item the axis along which an iteration takes one (`SEQUENCE`: an item is a
+            sequence), and whether from the end.
         result_axes, result_backward: the same of the collected.
     """
 
@@ -128,10 +129,10 @@ class Loop(Operator):
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         if len(types) < 2:
-            raise GraphError("takes a number of trips and a condition, or none of them")
+            raise GraphError("takes a number of iterations and a condition, or none of them")
         trips, going, given = types[0], types[1], types[2:]
         if trips is not None and not (isinstance(trips, (TensorType, OpenType)) and trips.dtype.is_integer):
-            raise GraphError(f"a number of trips is an integer, got {trips}")
+            raise GraphError(f"a number of iterations is an integer, got {trips}")
         if going is not None:
             _condition(going)
         items = len(self.item_axes)

@@ -398,7 +398,7 @@ class _Lowering:
                 )
                 for v, c in reversed(list(zip(lets, combined))):
                     stmt = Let(v, c, stmt)
-            if not any(i.kind == "reduce" for i in iters):  # every axis had one trip: a plain assignment
+            if not any(i.kind == "reduce" for i in iters):  # every axis had one iteration: a plain assignment
                 v = Var(self.names.fresh(f"{name}_r"), dt.int64)
                 iters.append(BlockIter(v, const(1), "reduce"))
                 loops.append((Var(self.names.fresh(f"{name}_one"), dt.int64), const(1)))

@@ -109,16 +109,16 @@ def plan_memory(
     if in_place:
         for k, node in enumerate(graph.nodes):
             for o, candidates in _overwritable(node):
-                mine = find(id(o))
-                if mine in owned or starts.get(mine) != k:
+                result = find(id(o))
+                if result in owned or starts.get(result) != k:
                     continue
                 for v in candidates:
-                    theirs = find(id(v))
-                    if theirs in owned or theirs == mine or ends.get(theirs) != k or theirs not in starts:
+                    operand = find(id(v))
+                    if operand in owned or operand == result or ends.get(operand) != k or operand not in starts:
                         continue
-                    root[mine] = theirs
+                    root[result] = operand
                     overwriting.add(o.name)
-                    ends[theirs] = max(ends[theirs], ends[mine])
+                    ends[operand] = max(ends[operand], ends[result])
                     break
 
     slots: list[_Slot] = []

@@ -143,7 +143,7 @@ class LoopView:
         return cls(loops, extents, dict(kinds), seen(target(block)), [seen(x) for x in loads(block)], conditions)
 
     def extent(self, loop: str) -> int:
-        """Trips, guessed where symbolic."""
+        """Iterations, guessed where symbolic."""
         n = self.extents[loop]
         return UNKNOWN_EXTENT if n is None else n
 
@@ -162,7 +162,7 @@ def known_of(block: Block) -> tuple[Expr, ...]:
 
 
 def extent(loop: For) -> int:
-    """The loop's trip count, guessed where symbolic."""
+    """The loop's iteration count, guessed where symbolic."""
     n = int_const(loop.extent)
     return UNKNOWN_EXTENT if n is None else n
 

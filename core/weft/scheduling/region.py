@@ -426,7 +426,7 @@ def within(inside: list[Interval | None], outside: list[Interval | None]) -> boo
 
 def loops_under(stmt: Stmt, outer: Mapping[str, Expr] = MappingProxyType({})) -> dict[str, Expr]:
     """The loops of `stmt` outside blocks, outer before inner, with their extents; and those of `outer` that have one
-    trip, as they are no variables."""
+    iteration, as they are no variables."""
     found = {v: x for v, x in outer.items() if int_const(x) == 1}
     stack = [stmt]
     while stack:

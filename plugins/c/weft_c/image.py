@@ -32,7 +32,7 @@ def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], compiler:
 
 @cache
 def loops_code(compiler: Compiler) -> NativeCode:
-    """What runs the trips of loops: the entry "repeat"."""
+    """What runs the iterations of loops: the entry "repeat"."""
     text = f"#include <stdint.h>\n{declarations()}\n" + resources.files("weft_c").joinpath("repeat.c").read_text()
     image, entries, machine = flatten(compiler.shared(text, {"library.o": _library(compiler)}, "loops"))
     return NativeCode(image, {"repeat": entries["repeat"]}, "weft-c", _version(), _features(compiler, machine), machine)

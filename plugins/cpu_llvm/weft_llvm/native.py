@@ -39,7 +39,7 @@ def link_segment(
 
 @cache
 def loops_code(cpu: Cpu) -> NativeCode:
-    """What runs the trips of loops, for a CPU."""
+    """What runs the iterations of loops, for a CPU."""
     from weft_llvm.repeat import emit_repeat
 
     image = link({"loops": _compiled(emit_repeat(), cpu, "loops")})

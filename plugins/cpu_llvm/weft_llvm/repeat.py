@@ -1,10 +1,10 @@
-"""What runs the trips of a loop, as LLVM IR: `int32 repeat(ctx*, run*, const DLTensor* const* in, DLTensor* const* out,
-Trips*)`.
+"""What runs the iterations of a loop, as LLVM IR: `int32 repeat(ctx*, run*, const DLTensor* const* in, DLTensor* const*
+out, Trips*)`.
 
 It calls a segment again and again. Between two calls it moves the data of items and results on by their steps,
-exchanges the data of what is carried with that of what the trip gave in its place, and counts; nothing is copied. It
-ends after so many trips, after one whose test says so, or with the code of one that failed, before anything has moved.
-`weft_runtime.abi.TRIPS` has the fields.
+exchanges the data of what is carried with that of what the iteration gave in its place, and counts; nothing is copied.
+It ends after so many iterations, after one whose test says so, or with the code of one that failed, before anything has
+moved. `weft_runtime.abi.TRIPS` has the fields.
 """
 
 from __future__ import annotations

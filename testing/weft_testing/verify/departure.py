@@ -51,18 +51,18 @@ def first_departure(
             if value.name not in known:
                 carried[id(value)] = error
                 continue
-            theirs = other(value.name)
-            if theirs is None:
+            expected = other(value.name)
+            if expected is None:
                 carried[id(value)] = error
                 continue
-            allowed = bound.of(theirs) if bound.given else SLACK * error * scale_of(theirs)
-            difference = compare(results[k], theirs, allowed)
+            allowed = bound.of(expected) if bound.given else SLACK * error * scale_of(expected)
+            difference = compare(results[k], expected, allowed)
             if difference.wrong and not found:
                 found.append(Departure(node, value.name, difference))
             if (
                 difference.at is not None or not difference.wrong
             ):  # the same type: what follows is judged on the same ground
-                results[k] = theirs
+                results[k] = expected
         return tuple(results)
 
     walk = steps(graph, inputs, symbols, run)

@@ -143,8 +143,8 @@ def program_scope(program: Program) -> Scope:
 
 
 def simplify(program: Program) -> Program:
-    """Simplifies every formula by loop extents, conditions and let values; drops loops of no or one trip, decided Ifs,
-    unused names, empty statements."""
+    """Simplifies every formula by loop extents, conditions and let values; drops loops of no or one iteration, decided
+    Ifs, unused names, empty statements."""
     return program.with_body(simplify_stmt(program.body, program_scope(program)))
 
 

@@ -107,7 +107,7 @@ def tensorize(
     `reset` (where it starts) and `update`; one whose start was decomposed becomes `update`, and its start, tensorized
     by itself, `reset`.
 
-    The block's formula and the meaning agree up to names, the order of loops, loops of one trip and the order of
+    The block's formula and the meaning agree up to names, the order of loops, loops of one iteration and the order of
     operands of commutative operations; indices may hold symbols. Every assignment of the tile's loops to the axes of
     the meaning is tried: an axis is one loop, or several that walk all operands as one would (digits of it, wherever
     they stand), or none where its extent may be 1. Of those that match, one with the innermost loops for the last axes
@@ -143,8 +143,8 @@ def tensorize(
 
 @dataclass(frozen=True)
 class _Tile:
-    """What the block's iterators are, over the loops outside and those of the tile, and these but loops of one trip:
-    extent and kind. Outermost first."""
+    """What the block's iterators are, over the loops outside and those of the tile, and these but loops of one
+    iteration: extent and kind. Outermost first."""
 
     values: dict[str, Expr]
     variables: dict[str, tuple[int, str]]
@@ -457,7 +457,7 @@ class _Tensorize:
         def inside(e: Expr) -> Expr:
             return simplify(
                 substitute(e, tile.values), ranges(known)
-            )  # bare variables too: those of one trip are 0 wherever they stand
+            )  # bare variables too: those of one iteration are 0 wherever they stand
 
         value, place = inside(self.store.value), tuple(inside(i) for i in self.store.indices)
         numbers = [k for k, o in enumerate(self.intrinsic.operands) if o.number]

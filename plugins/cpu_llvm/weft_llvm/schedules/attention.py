@@ -75,7 +75,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         tiles, inside = s.split(rows, [None, size])
         s.reorder(*others[:-1], tiles, inside, others[-1])
     else:
-        # One query per head: a head is a tile; without heads, one trip around all gives the rest a place.
+        # One query per head: a head is a tile; without heads, one iteration around all gives the rest a place.
         s.reorder(*others)
         tiles = others[-2] if len(others) > 1 else s.split(others[-1], [1, None])[0]
     moved = [*reversed(late), parts.product, parts.exps, parts.greatest, *reversed(logits), parts.scores]

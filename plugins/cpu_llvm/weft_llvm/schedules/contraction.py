@@ -366,7 +366,7 @@ def schedule_tile(
     view = access.LoopView.of(s, name)
     reduce = [
         x for x in _reduction_order(view) if x not in products
-    ] or steps  # of a sum of one step the loop of one trip
+    ] or steps  # of a sum of one step the loop of one iteration
     if (
         instruction is not None
         and not instruction.adds
@@ -461,7 +461,7 @@ def schedule_tile(
         tile_order.append(tile_order.pop(0))
     tile_order.append(vector_loop)
     if not outer:
-        # A single tile: an outer loop of one trip gives the epilogue a place.
+        # A single tile: an outer loop of one iteration gives the epilogue a place.
         whole, tile_order[0] = s.split(tile_order[0], [1, None])
         vector_loop = tile_order[-1]
         outer = [whole]
@@ -703,8 +703,8 @@ def _settle_conditions(s: Schedule, name: str, reduce: list[str], tile: list[str
 
 
 def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
-    """Inner reduction loops with few trips are unrolled while the body stays small; a loop that is long enough costs
-    nothing."""
+    """Inner reduction loops with few iterations are unrolled while the body stays small; a loop that is long enough
+    costs nothing."""
     budget = UNROLLED_STEPS // max(1, accumulators)
     for loop in reversed(reduce):
         n = int_const(s.loop(loop).extent)

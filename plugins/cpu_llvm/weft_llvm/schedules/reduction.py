@@ -132,7 +132,7 @@ def schedule_reduction(
         else:
             tile.append(lane)
     if not outer:
-        # A single tile: an outer loop of one trip gives the copy a place.
+        # A single tile: an outer loop of one iteration gives the copy a place.
         first, inner = s.split(tile.pop(0) if tile else reduce[0], [1, None])
         outer = [first]
         if inner != reduce[0] and lane is not None:

@@ -59,7 +59,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         group, inside = s.split(rows, [None, tile.queries_inside])
         s.reorder(*others[:-1], group, inside, others[-1])
     else:
-        # One query at a time: a group's loop is the innermost there is, one trip around all where there is none.
+        # One query at a time: a group's loop is the innermost there is, one iteration around all where there is none.
         *around, column = [*others[:-1], *([rows] if rows is not None else []), others[-1]]
         s.reorder(*around, column)
         group = around[-1] if around else s.split(column, [1, None])[0]

@@ -25,11 +25,11 @@ from weft_onnx.registry import onnx_op
 from weft_onnx.tensors import dtype_of
 from weft_ops.shapes import axis_of, same
 
-# Beyond this many trips the unrolled graph would be larger than is useful.
+# Beyond this many iterations the unrolled graph would be larger than is useful.
 TRIPS = 64
 # Parts of the formula of a size from which on bodies are no longer written one after another.
 LONGEST_SIZE = 64
-# How often a body is read anew because what it carries changes its type from trip to trip.
+# How often a body is read anew because what it carries changes its type from iteration to iteration.
 ROUNDS = 8
 
 
@@ -82,7 +82,7 @@ def loop(c: Context) -> Any:
 
 
 def _unrolled(c: Context, body: GraphProto) -> list[Any] | None:
-    """The results of a loop whose few trips are known at import; None of another."""
+    """The results of a loop whose few iterations are known at import; None of another."""
     carried = list(c.operands[2:])
     trips = c.constant(0) if c.given(0) else np.array(TRIPS + 1)
     start = c.constant(1) if c.given(1) else np.array(True)
@@ -120,7 +120,9 @@ def _repeated(c: Context, graph: GraphProto) -> list[Any]:
     body = _fitting(c, graph, initial, [TensorType(dt.int64, ()), ct.content(dt.bool_, [True], ())], (), True)
     last = body.graph.outputs[0].constant
     if trips is None and last is not None and bool(last.reshape(-1)[0]):
-        raise FrontendError("Loop: it never ends", why="there is no number of trips, and its body always wants another")
+        raise FrontendError(
+            "Loop: it never ends", why="there is no number of iterations, and its body always wants another"
+        )
     collected = len(body.graph.outputs) - 1 - len(initial)
     op = ops.Loop(body.graph, len(initial), True, None, (), (), (0,) * collected, (False,) * collected)
     return _added(c, op, trips, going, *initial, *body.captured)
@@ -133,14 +135,14 @@ def _added(c: Context, op: Operator, *inputs: Value | None) -> list[Any]:
 
 def _carried(c: Context, k: int) -> Value:
     if not c.given(k):
-        raise c.unsupported("a value that is carried from trip to trip and is absent at first")
+        raise c.unsupported("a value that is carried from iteration to iteration and is absent at first")
     return c.importer.as_value(c.operands[k], c.node.input[k])
 
 
 def _fitting(
     c: Context, graph: GraphProto, initial: Sequence[Value], before: Sequence[Any], after: Sequence[Type], tests: bool
 ) -> Body:
-    """The body over types of the carried values that hold at every trip; what it takes `before` and `after` them.
+    """The body over types of the carried values that hold at every iteration; what it takes `before` and `after` them.
 
     Raises:
         FrontendError: there are no such types.
@@ -154,12 +156,12 @@ def _fitting(
             return body
         types = wider
     raise FrontendError(
-        f"{c.op_type}: no types of the carried values hold at every trip", why=", ".join(map(str, types))
+        f"{c.op_type}: no types of the carried values hold at every iteration", why=", ".join(map(str, types))
     )
 
 
 def _widened(c: Context, taken: Type, result: Type, initial: Type) -> Type:
-    """A type for what a trip takes and what it gives; sizes that change are symbols of its own."""
+    """A type for what an iteration takes and what it gives; sizes that change are symbols of its own."""
     if (
         isinstance(taken, TensorType)
         and isinstance(result, TensorType)
@@ -301,8 +303,8 @@ def sequence_map(c: Context) -> Any:
         return [Elements((), dtype_of(o.type.tensor_type.elem_type, o.name)) for o in body.output]
     values = [c.importer.as_value(o) for o in given]
     items = [v for v, each in zip(values, sequences) if each]
-    # What is no sequence is the same at every trip: as the body's own inputs they stand between the items, so all are
-    # taken in the loop's order.
+    # What is no sequence is the same at every iteration: as the body's own inputs they stand between the items, so all
+    # are taken in the loop's order.
     types = [
         _element(c, v.type.element, info) if isinstance(v.type, SequenceType) else v.type
         for v, info in zip(values, body.input)

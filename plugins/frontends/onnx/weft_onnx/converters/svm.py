@@ -19,7 +19,7 @@ from weft_ops.composing import Composer
 DOMAIN = "ai.onnx.ml"
 
 MOST_CLASSES = 128
-"""With coupled probabilities, of which a trip goes through the classes one after the other."""
+"""With coupled probabilities, of which an iteration goes through the classes one after the other."""
 TRIPS = 100
 """Of the search for coupled probabilities at least, as libsvm and ONNX Runtime have it."""
 
@@ -149,7 +149,7 @@ def _coupled(c: Context, scores: Value, classes: int) -> Value:
 
 
 def _search(q: Value, classes: int) -> Graph:
-    """A trip of the search for p that makes pᵀqp the least."""
+    """An iteration of the search for p that makes pᵀqp the least."""
     k = Composer(GraphBuilder("coupling"))
     k.builder.input("trip", TensorType(dt.int64, ()))
     p = k.builder.input("p", TensorType(dt.float32, (q.shape[0], classes)))
