@@ -358,7 +358,7 @@ def install_frontends(site: Site, monkeypatch: pytest.MonkeyPatch, names: str, *
 
 @pytest.mark.parametrize(
     ("sniffs", "claims"),
-    [(("True", "True"), "content of this kind"), (("False", "False"), "files '.xyz', and none knows its content")],
+    [(("True", "True"), "content of this kind"), (("False", "False"), "files '.xyz', and none recognises its content")],
 )
 def test_frontends_that_claim_a_suffix_are_both_named(
     site: Site, monkeypatch: pytest.MonkeyPatch, sniffs: tuple[str, str], claims: str
@@ -1114,7 +1114,7 @@ def test_what_a_program_needs_of_a_memory_at_once() -> None:
         return overflow(program, Machine("m", 128, 8, scopes={n: Scope(n, size, 32) for n, size in scopes.items()}))
 
     # 256 for a; beside it 128 for b, or 192 for d and an unknown c, which only a run could count.
-    assert said(chip=447) == "wants 448 bytes of scope 'chip', there are 447"
+    assert said(chip=447) == "needs 448 bytes of scope 'chip', there are 447"
     assert said(chip=448) is said(chip=None) is said(other=1) is said(register=1) is None
 
 
@@ -1128,9 +1128,9 @@ def test_room_between_buffers_is_counted_by_what_memory_and_buffers_are_aligned_
         text = f"program p(x: float32[4]) -> (y: float32[4]) {{ {both} }}"
         return overflow(parse_program(text), Machine("m", 128, 8, scopes={"chip": Scope("chip", 1, align)}))
 
-    assert said("align 16", 16) == "wants 32 bytes of scope 'chip', there are 1"
-    assert said("align 16", 128) == "wants 256 bytes of scope 'chip', there are 1"
-    assert said("", 16) == "wants 128 bytes of scope 'chip', there are 1"  # buffers that say nothing ask for 64
+    assert said("align 16", 16) == "needs 32 bytes of scope 'chip', there are 1"
+    assert said("align 16", 128) == "needs 256 bytes of scope 'chip', there are 1"
+    assert said("", 16) == "needs 128 bytes of scope 'chip', there are 1"  # buffers that say nothing ask for 64
 
 
 class Greedy(Rule):
@@ -1168,20 +1168,20 @@ def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.Mo
         compilation = Compilation(resolve_target("board"), cache=False)
         with pytest.warns(
             ScheduleWarning,
-            match=r"^kernel '\w+' was left to rule 'anything', which may be slow: greedy: failed: it wants 768 bytes",
+            match=r"^kernel '\w+' was left to rule 'anything', which may be slow: greedy: failed: it needs 768 bytes",
         ):
             kernel = next(iter(compilation.compile_kernels(compilation.optimize(mlp(batch=2)))), None)
         assert kernel is not None
         assert {k.rule for k in compilation.kernels.values()} == {"anything"}
         said = [text for k in compilation.kernels.values() for name, text in k.declines if name == "greedy"]
-        assert said[0] == "failed: it wants 768 bytes of scope 'board.chip', there are 100"
+        assert said[0] == "failed: it needs 768 bytes of scope 'board.chip', there are 100"
         return
     with pytest.raises(WeftError) as caught:
         weft.compile(mlp(batch=2), "board", cache=False)
     text = str(caught.value)
     assert "no schedule rule takes program" in text
     assert (
-        "  why: greedy: failed: it wants 768 bytes of scope 'board.chip', there are 100\n  hint: the rules are those of"
+        "  why: greedy: failed: it needs 768 bytes of scope 'board.chip', there are 100\n  hint: the rules are those of"
         " plugin 'board'" in text
     )
     assert weft.compile(mlp(batch=2), "llvm", cache=False).manifest.steps
@@ -1196,7 +1196,7 @@ def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatc
     from weft_testing.models import mlp
 
     def exceeds(self: object, program: Program, machine: Machine) -> str | None:
-        return f"wants a {machine.kind} for two" if "board.chip" in str(program) else None
+        return f"needs a {machine.kind} for two" if "board.chip" in str(program) else None
 
     monkeypatch.setattr(
         board.Board,
@@ -1210,10 +1210,10 @@ def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatc
     )
     with_board(monkeypatch)
     compilation = Compilation(resolve_target("board"), cache=False)
-    with pytest.warns(ScheduleWarning, match="which may be slow: greedy: failed: it wants 768 bytes"):
+    with pytest.warns(ScheduleWarning, match="which may be slow: greedy: failed: it needs 768 bytes"):
         compilation.compile_kernels(compilation.optimize(mlp(batch=2)))
     said = [text for k in compilation.kernels.values() for name, text in k.declines if name == "greedy"]
-    assert said[0] == "failed: it wants 768 bytes of scope 'board.chip', there are 100; wants a board for two"
+    assert said[0] == "failed: it needs 768 bytes of scope 'board.chip', there are 100; needs a board for two"
 
 
 def test_registering_by_hand_and_taking_it_back() -> None:

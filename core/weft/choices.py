@@ -57,7 +57,7 @@ def decide(
         ChoiceError: the value is no option, or the predicate refuses it.
     """
     if name in made:
-        why = "names of choices are unique within a kernel, and within a graph: a record could not tell two apart"
+        why = "names of choices are unique within a kernel, and within a graph: a record could not distinguish two"
         raise PluginError(
             f"the choice '{name}' is made twice",
             where=where,

@@ -183,7 +183,7 @@ def _frontend(model: Any, name: str | None) -> Contribution:
             found, how = (
                 (taking, "content of this kind")
                 if taking or not found
-                else (found, f"{how}, and none knows its content")
+                else (found, f"{how}, and none recognises its content")
             )
         what = f"'{path}'"
         package, foreign = KNOWN_FRONTENDS.get(suffix), FOREIGN_FORMATS.get(suffix)

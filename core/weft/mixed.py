@@ -454,7 +454,7 @@ def _own_results(graph: Graph) -> Graph:
     if clash:
         raise GraphError(
             f"an input and an output are both called '{min(clash)}'",
-            hint="rename one: a plan of several steps knows values by name",
+            hint="rename one: a plan of several steps identifies values by name",
         )
     names = set(graph.output_names)
     for k, value in enumerate(graph.outputs):

@@ -107,7 +107,7 @@ class ResolvedTarget:
         """What a scheduled Program wants and the target lacks, as the end of a sentence; None if there is nothing."""
         from weft.scheduling.scopes import exceeds
 
-        with self.blame("to say what a schedule wants beyond it"):
+        with self.blame("to list where a schedule exceeds it"):
             wrong = self.kind.exceeds(program, self.machine)
         return "; ".join(filter(None, (exceeds(program, self.machine), wrong))) or None
 
@@ -221,7 +221,7 @@ class ResolvedTarget:
         from weft.scheduling.intrinsic import queued
 
         queues = queued(self.intrinsics.values())
-        holds = "instructions of queues have ended where somebody needs what they do"
+        holds = "instructions of queues have ended before an access that depends on them"
         own = (
             [LoopPass("await_queues", lambda program: await_queues(program, queues), "partition_loops", holds)]
             if queues

@@ -72,7 +72,7 @@ class TargetKind(ABC):
         """The name of the device kind that runs the code; `CPU` is the host's own processor."""
 
     def exceeds(self, program: Program, machine: Machine) -> str | None:
-        """What a scheduled Program wants beyond the target's limits, as the end of a sentence such as "wants 2048
+        """What a scheduled Program wants beyond the target's limits, as the end of a sentence such as "needs 2048
         threads in a group, there are 1024 at most"; None if there is nothing.
 
         Scopes, alignments and levels of `machine` are checked for every target, before this. A rule whose program

@@ -29,7 +29,7 @@ def truth(value: Any, what: str) -> bool:
 
 
 def trip_count(trips: Any, items: Sequence[Any], axes: Sequence[int]) -> int | None:
-    """How many iterations there are at most: as many as said, as each of the items is; None: until the body ends the loop.
+    """The greatest number of iterations: as given, or the length of an item; None: until the body ends the loop.
 
     Raises:
         ExecutionError: they differ.

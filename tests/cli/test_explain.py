@@ -119,7 +119,7 @@ def test_rules_stand_by_priority() -> None:
 
 def test_intrinsics_that_the_machine_lacks_are_left_out() -> None:
     assert [(c.chosen, c.why) for c in rows("board")["intrinsics"]] == [
-        (GEMM.name, "the machine has all that it asks for"),
+        (GEMM.name, "the machine has all that it requires"),
         ("(wide)", "left out: the machine has no matrix unit"),
     ]
 
@@ -203,11 +203,11 @@ def test_health_stands_below(weft: Callable[..., Any], monkeypatch: pytest.Monke
 
 
 def test_many_intrinsics_of_one_kind_are_one_row() -> None:
-    many = [Choice("intrinsics", f"axpy{k}", "weft-wave", "all that it asks for") for k in range(60)]
+    many = [Choice("intrinsics", f"axpy{k}", "weft-wave", "all that it requires") for k in range(60)]
     few = [Choice("intrinsics", f"(gemm{k})", "weft-wave", "left out") for k in range(2)]
     assert _together([*many, *few]) == [
         Choice(
-            "intrinsics", "axpy0, axpy1, axpy2, axpy3, axpy4, … axpy59: 60 in all", "weft-wave", "all that it asks for"
+            "intrinsics", "axpy0, axpy1, axpy2, axpy3, axpy4, … axpy59: 60 in all", "weft-wave", "all that it requires"
         ),
         *few,
     ]

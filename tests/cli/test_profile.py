@@ -42,12 +42,12 @@ def test_every_device_has_a_clock_of_its_own() -> None:
 
 
 def test_a_device_that_does_not_tell_is_an_error() -> None:
-    with pytest.raises(InputError, match="device 'a' does not tell when kernel 'x' ran") as caught:
+    with pytest.raises(InputError, match="device 'a' does not report when kernel 'x' ran") as caught:
         _of_run({"a": []}, steps(("a", "x")))
     assert "its plugin has no `record`" in str(caught.value)
-    with pytest.raises(InputError, match="does not tell when kernel 'x' ran") as caught:
+    with pytest.raises(InputError, match="does not report when kernel 'x' ran") as caught:
         _of_run({"a": [("y", 0.0, 1.0)]}, steps(("a", "x")))
-    assert "it tells of 'y'" in str(caught.value)
+    assert "it reports 'y'" in str(caught.value)
 
 
 @pytest.mark.parametrize("target", ["llvm", pytest.param("opencl", marks=pytest.mark.needs("opencl"))])

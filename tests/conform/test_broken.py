@@ -23,9 +23,9 @@ DEFECTS = {
     "restless_fingerprint": (1, "fingerprint", "the fingerprint is another when it is asked for again"),
     "odd_machine": (1, "machine", "vectors of 100 bits"),
     # level 2
-    "leaks": (2, "memory_is_counted_and_given_back", "524288 bytes are not given back when nobody holds them"),
+    "leaks": (2, "memory_is_counted_and_given_back", "524288 bytes are not released when nothing refers to them"),
     "never_full": (2, "memory_is_counted_and_given_back", "only 0 bytes fewer are free"),
-    "promises_memory": (2, "out_of_memory", "nobody says that this is too much"),
+    "promises_memory": (2, "out_of_memory", "and there is no error"),
     "smaller_than_it_says": (2, "capacity_is_there", "there is less than the device says"),
     # level 3
     "wrong_result": (3, "sample[Relu float32", "elements of result 0 are wrong"),
@@ -54,7 +54,7 @@ DEFECTS = {
         "another value of option '-unroll' gives other code of the same program, and the same fingerprint"),
     "noisy": (7, "results_twice", "are not the same every time"),
     # level 8
-    "fails_silently": (8, "launch_of_nothing", "nobody says a word"),
+    "fails_silently": (8, "launch_of_nothing", "is launched without an error"),
     "dies_of_errors": (8, "launch_of_nothing", "the call after a launch that failed fails"),
     # level 9
     "slow": (9, "sample[Relu float32", " s are allowed"),

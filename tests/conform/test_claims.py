@@ -109,7 +109,7 @@ def test_fewer_nodes_of_a_model_are_a_loss() -> None:
 def test_a_target_that_takes_nothing_is_told_so_and_conforms(
     install: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    idle = "'board' takes part in none of the models: it may conform, and yet nobody's model runs on it"
+    idle = "'board' computes no part of any model: it may conform, but models do not run on it"
     report = _report(0)
     assert report.idle == idle and report.passed and escape(idle) in page(report)
     assert _report(1).idle is None and Report("board").idle is None

@@ -317,7 +317,7 @@ def test_a_report_names_products_without_an_instruction() -> None:
     ledger.add(Kernel("both", b, "loops", scheduled=b), 5, {})
     report = Report("board", usage=usage)
     lines = [line.strip() for line in report.work()]
-    assert "and 5 launches that multiply as often as only data tell, which are not counted" in lines
+    assert "and 5 launches whose multiply-adds depend on data, which are not counted" in lines
     assert lines[-3:] == [
         "launches with products, level 10 tiles: 0 of 7 by intrinsics (0.0%)",
         "none in 5 × both(A: float32[n, 4], B: float32[4, 4]) -> (C: float32[n, 4], D: float32[n, 4]), rule 'loops'",

@@ -39,7 +39,7 @@ def test_options() -> None:
         ("-arch=sm_90 -device=-1", "-device=-1 is no number of a GPU"),
         ("-arch=sm_90 -maxrregcount=3", "-maxrregcount=3 is not between 16 and 255"),
         ("-arch=sm_90 -processors=0", "-processors=0 is no number of multiprocessors"),
-        ("-arch=sm_50", r"(?s)'sm_50' is an architecture that NVRTC \d+\.\d+ does not know.*sm_80.*sm_90"),
+        ("-arch=sm_50", r"(?s)'sm_50' is an architecture that NVRTC \d+\.\d+ does not support.*sm_80.*sm_90"),
         ("-arc=sm_90", "did you mean '-arch'"),
     ],
 )
@@ -216,7 +216,7 @@ def test_more_shared_memory_than_code_may_have_is_asked_for_at_the_launch() -> N
     small = LARGE.replace("20000", "2000").replace("300", "30")
     assert with_dynamic_memory(small) == (small, 0)
     assert build(small, "sm_90", "k")[:4] == ELF
-    with pytest.raises(weft.WeftError, match=r"(?s)code of kernel 'k' is damaged.*it wants 4294967295 bytes"):
+    with pytest.raises(weft.WeftError, match=r"(?s)code of kernel 'k' is damaged.*it needs 4294967295 bytes"):
         unpack_code(b"WSHM" + b"\xff" * 8, "k")
     with pytest.raises(weft.WeftError, match="is damaged"):
         unpack_code(b"WSHM", "k")

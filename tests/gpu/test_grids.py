@@ -299,7 +299,7 @@ def test_programs_without_threads_are_left_alone() -> None:
         ("allocate r: float32[1] in register for t in 8 threadIdx.x { r[0] = x[t] } for u in 8 threadIdx.x { y[u] = r[0] }",  # noqa: E501
          "threads share buffer 'r' of scope register", "no thread is among its indices"),
         ("allocate r: float32[8] in register for t in 8 threadIdx.x { r[t//2] = x[t] } for u in 8 threadIdx.x { y[u] = r[u//2] }",  # noqa: E501
-         "threads share buffer 'r' of scope register", "its indices tell 4 of 8 threads apart"),
+         "threads share buffer 'r' of scope register", "its indices distinguish 4 of 8 threads"),
         ("allocate r: float32[8] in register for i in 8 { r[i] = x[i] } for u in 8 threadIdx.x { y[u] = r[u] }",
          "threads share buffer 'r' of scope register", "code outside the loops over threads uses it"),
         ("for t in 8 threadIdx.x { y[t] = x[t] } if y[0] < 1.0f32 { for u in 8 threadIdx.x { y[u] = x[u] } }",

@@ -32,23 +32,23 @@ FITS = """for b in n blockIdx.x {
         ("for i in 4 { y[i] = x[i] }", None),
         (
             FITS.replace("s: float32[64]", "s: float32[257]"),
-            "wants 1040 bytes of scope 'shared' in a group, there are 1024",
+            "needs 1040 bytes of scope 'shared' in a group, there are 1024",
         ),
         (
             FITS.replace("s: float32[64]", "s: float32[n]"),
-            "wants buffer 's' in scope 'shared', of a size that is no constant",
+            "needs buffer 's' in scope 'shared', of a size that is no constant",
         ),
-        ("for t in 65 threadIdx.x { y[t] = x[t] }", "wants 65 threads along x, there are 64 at most"),
+        ("for t in 65 threadIdx.x { y[t] = x[t] }", "needs 65 threads along x, there are 64 at most"),
         (
             "for t in 8 threadIdx.x { for u in 9 threadIdx.y { y[t*9 + u] = x[t] } }",
-            "wants 9 threads along y, there are 8 at most",
+            "needs 9 threads along y, there are 8 at most",
         ),
         (
             "for t in 16 threadIdx.x { for u in 8 threadIdx.y { y[t*9 + u] = x[t] } }",
-            "wants 128 threads in a group, there are 64 at most",
+            "needs 128 threads in a group, there are 64 at most",
         ),
         ("for t in 16 threadIdx.x { y[t] = x[t] } for u in 8 threadIdx.y { y[u] = x[u] }", None),
-        ("for b in 101 blockIdx.y { y[b] = x[b] }", "wants 101 groups along y, there are 100 at most"),
+        ("for b in 101 blockIdx.y { y[b] = x[b] }", "needs 101 groups along y, there are 100 at most"),
         (
             "for i in 2 { for b in 9 blockIdx.y { y[b] = x[b] } }",
             "cannot be launched as grids: grids: program 'p' has loops over groups in another",
@@ -80,8 +80,8 @@ for u in 64 threadIdx.x { block B(j: 64 = u) { y[j] = a[j ^ 16] } }"""
     ("warp", "features", "wants"),
     [
         (32, {"shuffle"}, None),
-        (16, {"shuffle"}, "wants values of threads 16 away, a warp has 16"),
-        (32, set(), "wants values of other threads, which they do not hand over"),
+        (16, {"shuffle"}, "needs values of threads 16 away, a warp has 16"),
+        (32, set(), "needs values of other threads, which they do not hand over"),
     ],
 )
 def test_what_threads_hand_each_other(warp: int, features: set[str], wants: str | None) -> None:

@@ -270,7 +270,7 @@ def test_descriptions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_process_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = Cpu(host_triple(), host_cpu())
     monkeypatch.setattr(module, "command", lambda name: ["/nonexistent/python"])
-    with pytest.raises(TargetError, match="no process could be started to ask it: No such file"):
+    with pytest.raises(TargetError, match="no process could be started to query it: No such file"):
         module._asked(cpu)
     monkeypatch.setattr(module, "command", lambda name: ["sleep", "60"])
     monkeypatch.setattr(module, "_SECONDS", 0.1)

@@ -163,9 +163,9 @@ def test_what_fails_on_the_gpu_is_said_and_the_next_call_works(gpu: Gpu) -> None
 def test_a_launch_that_wants_what_is_not_there(gpu: Gpu) -> None:
     device = MetalDevice()
     module = device.load(*section(buffers=(0, 7)))
-    with pytest.raises(ExecutionError, match="a launch of kernel 'k' wants buffer 7 of 2"):
+    with pytest.raises(ExecutionError, match="a launch of kernel 'k' needs buffer 7 of 2"):
         doubled(device, module, np.zeros(4, np.float32))
-    with pytest.raises(ExecutionError, match="wants dim 0 of 0"):
+    with pytest.raises(ExecutionError, match="needs dim 0 of 0"):
         device.launch(device.load(*section()), "k", [Slice(device.reserve(16), 0, 16)] * 2, [])
 
 
@@ -219,7 +219,7 @@ def test_a_mac_without_pyobjc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "found, says",
-    [(None, "there is no GPU that Metal knows"), (Gpu(families=(2002,)), "Apple M0 does not know Metal 3")],
+    [(None, "Metal finds no GPU"), (Gpu(families=(2002,)), "Apple M0 does not support Metal 3")],
 )
 def test_a_mac_without_a_gpu_of_today(monkeypatch: pytest.MonkeyPatch, found: Gpu | None, says: str) -> None:
     module = FakeMetal(found)

@@ -49,7 +49,7 @@ def test_every_family_compiles(family: str) -> None:
 
 @pytest.mark.parametrize(
     "text, says",
-    [("metal -family=apple3", "'apple3' is no family of GPUs that Weft knows"), ("metal -cores=0", "1 to 256, got 0")],
+    [("metal -family=apple3", "'apple3' is no GPU family that Weft supports"), ("metal -cores=0", "1 to 256, got 0")],
 )
 def test_options_that_are_none(text: str, says: str) -> None:
     with pytest.raises(TargetError, match=says):

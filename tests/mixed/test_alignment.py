@@ -224,7 +224,7 @@ def test_a_machine_that_declares_nothing_aligns_to_64() -> None:
     wanted = exceeds(s.program, plain)
     assert (
         wanted is not None
-        and "wants 'in0' aligned to 4096 bytes, scope 'global' is aligned to 64 and 'in1' aligned to 4096" in wanted
+        and "needs 'in0' aligned to 4096 bytes, scope 'global' is aligned to 64 and 'in1' aligned to 4096" in wanted
     )
     assert str(replay(naive, s.trace, {"product": UNIT})) == str(s)
 

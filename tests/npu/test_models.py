@@ -265,7 +265,7 @@ def test_a_scope_that_a_schedule_overflows() -> None:
     }
     """
     with pytest.raises(
-        WeftError, match=r"weft-npu: the schedule wants 400128 bytes of scope 'npu.weights', there are 262144"
+        WeftError, match=r"weft-npu: the schedule needs 400128 bytes of scope 'npu.weights', there are 262144"
     ):
         require(NpuCodegen((1 << 18, 1 << 18, 1 << 17, 1 << 15)), parse_program(text), "npu")
 

@@ -181,7 +181,7 @@ def test_limits_are_checked_before_a_launch(device: OpenclDevice) -> None:
 def test_a_launch_that_lacks_a_buffer_or_a_dim_is_damaged(device: OpenclDevice) -> None:
     for fields, wanted in (({"buffers": (0, 7)}, "buffer 7 of 2"), ({"dims": (3,)}, "dim 3 of 1")):
         module = device.load(*twice(device, **fields))
-        with pytest.raises(ExecutionError, match=f"a launch of kernel 'twice' wants {wanted}"):
+        with pytest.raises(ExecutionError, match=f"a launch of kernel 'twice' needs {wanted}"):
             run(device, module, np.ones(3, np.float32))
     with pytest.raises(ExecutionError, match="'twice' of kernel 'twice' takes 5 arguments, its launch has 3"):
         device.load(*twice(device, buffers=(0,)))

@@ -51,8 +51,8 @@ def test_a_convolution_becomes_winograd(m: int, skip: bool) -> None:
 
 def test_tiles_that_do_not_exist_are_refused() -> None:
     said = (
-        r"the target wants tiles of Winograd's algorithm of \(7, False\)(.|\n)*hint: `Capabilities.winograd` gives one"
-        r" of 2, 4"
+        r"the target requests tiles of Winograd's algorithm of \(7, False\)(.|\n)*hint: `Capabilities.winograd` gives"
+        r" one of 2, 4"
     )
     with pytest.raises(GraphError, match=said):
         choose_algorithms(net(Conv(pads=(1, 0, 2, 1))), Capabilities(channel_block=4, winograd=lambda node: (7, False)))

@@ -229,7 +229,7 @@ def test_a_result_that_others_look_at_is_not_written_beyond_its_end() -> None:
     naive = parse_program(text)
     s = Schedule(naive, checked=True, intrinsics={"vector": vector(8)})
     s.split("j", [None, 16])
-    with pytest.raises(ScheduleError, match="what it stores beyond must be nobody's, and 'F' stores there, too"):
+    with pytest.raises(ScheduleError, match="nothing else may use what it stores beyond, and 'F' stores there, too"):
         s.tensorize("j_1", "vector")
     s = Schedule(naive, checked=True, intrinsics={"vector": vector(1)})  # exact lengths store nothing beyond
     s.split("j", [None, 16])

@@ -700,7 +700,7 @@ PRIVATE_USE = (
 MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     (text(A + B + OVER_A), [("cache_read", "B", "a", "local")], "'O' writes 'a' after 'B' read it"),
     (text(OVER_A), [("cache_write", "O", "local")], "'O' updates 'a' in place: the new buffer would start empty"),
-    (text(A + B), [("compact_buffer", "b")], "nobody uses 'b'"),
+    (text(A + B), [("compact_buffer", "b")], "nothing uses 'b'"),
     (text(HALF + B), [("compute_at", "A", "j")], "'A' runs only where i < 4, which cannot move along"),
     (text(STEP + B), [("compute_at", "S", "j")], "'S' is a step of a scan"),
     (
@@ -764,7 +764,7 @@ MORE: list[tuple[Callable[[], Program], list[tuple[Any, ...]], str]] = [
     ),
     (text(HALF + B), [("compute_inline", "A")], "'A' runs only where i < 4"),
     (text(A + OVER_A + B), [("compute_inline", "A")], "'a' has other writers, or 'A' updates it in place"),
-    (text(A), [("compute_inline", "A")], "nobody reads 'a'"),
+    (text(A), [("compute_inline", "A")], "nothing reads 'a'"),
     (
         text("for i in 8 { block A(v: 8 = i, r: reduce 8 = i) { init { a[v] = 0.0f32 } a[v] = a[v] + x[r] } }"),
         [("decompose_reduction", "A", "i")],

@@ -74,12 +74,12 @@ def test_each_unit_has_a_memory_of_its_own_and_all_share_the_others() -> None:
     assert exceeds(shared_out(4).program, ARRAYS) is None
     assert exceeds(shared_out(4, "chip.common").program, ARRAYS) is None
     assert exceeds(shared_out(2).program, ARRAYS) is None
-    assert overflow(shared_out(1).program, ARRAYS) == "wants 2048 bytes of scope 'chip.tiles', there are 1024"
+    assert overflow(shared_out(1).program, ARRAYS) == "needs 2048 bytes of scope 'chip.tiles', there are 1024"
     small = {**ARRAYS.scopes, "chip.common": Scope("chip.common", 2047, 64, "all")}
     machine = Machine("chip", 128, 8, scopes=small, levels=ARRAYS.levels)
     assert (
         overflow(shared_out(4, "chip.common").program, machine)
-        == "wants 2048 bytes of scope 'chip.common', there are 2047"
+        == "needs 2048 bytes of scope 'chip.common', there are 2047"
     )
 
 
@@ -93,8 +93,8 @@ def test_what_levels_do_not_have_is_said_all_at_once() -> None:
     """)
     assert (
         exceeds(program, ARRAYS)
-        == "wants 8 units of 'array' for loop 'i', there are 4; wants buffer 't' on every unit of 'array', each of"
-        " which has its own scope 'chip.tiles': allocate it in the loop; wants level 'aray' for loop 'i', the"
+        == "needs 8 units of 'array' for loop 'i', there are 4; needs buffer 't' on every unit of 'array', each of"
+        " which has its own scope 'chip.tiles': allocate it in the loop; needs level 'aray' for loop 'i', the"
         " machine has array"
     )
 
@@ -164,7 +164,7 @@ def test_every_memory_that_is_too_small_is_named() -> None:
     """)
     assert (
         exceeds(program, ARRAYS)
-        == "wants 4096 bytes of scope 'chip.common', there are 2048 and 2048 bytes of scope 'chip.tiles', there are"
+        == "needs 4096 bytes of scope 'chip.common', there are 2048 and 2048 bytes of scope 'chip.tiles', there are"
         " 1024"
     )
 
@@ -179,9 +179,9 @@ def test_a_memory_that_the_machine_has_not_is_refused_with_all_that_it_has() -> 
     ):
         with pytest.raises(ScheduleError) as caught:
             act()
-        assert f"it wants scope 'chip.tile', which the machine has not; {known}" in str(caught.value)
+        assert f"it needs scope 'chip.tile', which the machine does not have; {known}" in str(caught.value)
     program = parse_program(
         "program p(x: float32[1]) -> (y: float32[1]) { allocate t: float32[1] in `chip.tile` t[0] = x[0] y[0] = t[0] }"
     )
-    assert exceeds(program, ARRAYS) == f"wants scope 'chip.tile', which the machine has not; {known}"
+    assert exceeds(program, ARRAYS) == f"needs scope 'chip.tile', which the machine does not have; {known}"
     assert exceeds(program, Machine("any", 128, 8)) is None

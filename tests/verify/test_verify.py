@@ -142,7 +142,8 @@ def test_what_nobody_can_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (blame.kind, blame.stage, blame.names, blame.title) == ("kernel", "", ("layer1/bias",), "a kernel departs")
     assert (
         blame.why
-        == "to interpret its program once would take about 0 s: smaller inputs, or more --patience, tell the stage"
+        == "to interpret its program once would take about 0 s: smaller inputs, or more --patience, are needed to find"
+        " the stage"
     )
 
 

@@ -196,7 +196,7 @@ def _intrinsics(t: ResolvedTarget) -> list[Choice]:
         why = (
             f"left out: the machine has no {', '.join(lacks)}"
             if lacks
-            else "the machine has " + (", ".join(c.value.requires) or "all that it asks for")
+            else "the machine has " + (", ".join(c.value.requires) or "all that it requires")
         )
         rows.append(
             Choice(

@@ -154,8 +154,8 @@ def _of_run(recorded: Mapping[str, Sequence[tuple[str, float, float]]], steps: S
             if kernel != name:
                 hint = None if kernel else "its plugin has no `record`"
                 raise InputError(
-                    f"device '{step.device}' does not tell when kernel '{name}' ran",
-                    why=f"it tells of '{kernel}'" if kernel else None,
+                    f"device '{step.device}' does not report when kernel '{name}' ran",
+                    why=f"it reports '{kernel}'" if kernel else None,
                     hint=hint,
                 )
             times.append((start - first[step.device], end - first[step.device]))

@@ -45,7 +45,7 @@ def unknown_scope(scope: str, machine: Machine) -> str | None:
         return None
     known = [n for n in EVERYWHERE if n not in machine.scopes] + list(machine.scopes)
     close = nearest(scope, known)
-    return f"wants scope '{scope}', which the machine has not; its scopes are {', '.join(sorted(known))}" + (
+    return f"needs scope '{scope}', which the machine does not have; its scopes are {', '.join(sorted(known))}" + (
         f" (did you mean '{close}'?)" if close else ""
     )
 
@@ -67,7 +67,7 @@ def misaligned(program: Program, machine: Machine) -> str | None:
         f"'{b.name}' aligned to {b.align} bytes, scope '{b.scope}' is aligned to {machine.alignment(b.scope)}"
         for b in wrong
     ]
-    return "wants " + " and ".join(texts) if texts else None
+    return "needs " + " and ".join(texts) if texts else None
 
 
 def overflow(program: Program, machine: Machine) -> str | None:
@@ -90,7 +90,7 @@ def overflow(program: Program, machine: Machine) -> str | None:
         for name, size in peak
         if (most := limits[name].size) is not None and size > most
     ]
-    return "wants " + " and ".join(found) if found else None
+    return "needs " + " and ".join(found) if found else None
 
 
 def exceeds_levels(program: Program, machine: Machine) -> str | None:
@@ -107,11 +107,11 @@ def exceeds_levels(program: Program, machine: Machine) -> str | None:
             units, extent = machine.levels.get(name), int_const(simplify(s.extent))
             if units is None:
                 found.append(
-                    f"wants level '{name}' for loop '{s.var.name}', the machine has"
+                    f"needs level '{name}' for loop '{s.var.name}', the machine has"
                     f" {', '.join(machine.levels) or 'none'}"
                 )
             elif extent is None or extent > units.units:
-                found.append(f"wants {s.extent} units of '{name}' for loop '{s.var.name}', there are {units.units}")
+                found.append(f"needs {s.extent} units of '{name}' for loop '{s.var.name}', there are {units.units}")
             level |= {name}
         if isinstance(s, Allocate):
             scope = machine.scopes.get(s.buffer.scope)
@@ -120,7 +120,7 @@ def exceeds_levels(program: Program, machine: Machine) -> str | None:
         for name, scope in outside.items():
             if scope.shared_by in level and name in _touched(s):
                 text = (
-                    f"wants buffer '{name}' on every unit of '{scope.shared_by}', each of which has its own scope"
+                    f"needs buffer '{name}' on every unit of '{scope.shared_by}', each of which has its own scope"
                     f" '{scope.name}': allocate it in the loop"
                 )
                 if text not in found:

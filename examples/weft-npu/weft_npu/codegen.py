@@ -217,7 +217,7 @@ class _Emitter:
             if not fit:
                 for m in sorted(over):
                     self.problems.append(
-                        f"{DISTRIBUTION}: the schedule wants {wanted[m]} bytes of scope 'npu.{MEMORIES[m]}', there are"
+                        f"{DISTRIBUTION}: the schedule needs {wanted[m]} bytes of scope 'npu.{MEMORIES[m]}', there are"
                         f" {self.memories[m]}"
                     )
                 return

@@ -145,7 +145,7 @@ class Program:
 
     def __init__(self, kernel: Kernel) -> None:
         if any(m > LARGEST_MEMORY for m in kernel.memories):
-            raise fault(f"it wants memories of {kernel.memories} bytes, this device has none above {LARGEST_MEMORY}")
+            raise fault(f"it needs memories of {kernel.memories} bytes, this device has none above {LARGEST_MEMORY}")
         self.kernel = kernel
         position = 0
 

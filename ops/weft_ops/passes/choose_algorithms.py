@@ -53,7 +53,7 @@ def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tupl
         options |= {f"winograd_{m}": (m, False), f"winograd_{m}_skip": (m, True)}
     if best not in options.values():
         sizes = ", ".join(map(str, POINTS))
-        what = f"the target wants tiles of Winograd's algorithm of {best}"
+        what = f"the target requests tiles of Winograd's algorithm of {best}"
         hint = f"`Capabilities.winograd` gives one of {sizes} and whether to skip products, or None"
         raise GraphError(what, where=repr(node), hint=hint)
     default = next(name for name, option in options.items() if option == best)

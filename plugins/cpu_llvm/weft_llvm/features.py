@@ -143,7 +143,7 @@ def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
         except subprocess.TimeoutExpired:
             raise TargetError(what, why=f"the process that was asked did not answer within {_SECONDS:.0f} s") from None
         except OSError as error:
-            raise TargetError(what, why=f"no process could be started to ask it: {error.strerror or error}") from None
+            raise TargetError(what, why=f"no process could be started to query it: {error.strerror or error}") from None
         if done.returncode != 0 and not by_extensions and "incomplete machine model" in tail(log):
             return _asked(cpu, by_extensions=True)
         if done.returncode != 0:

@@ -22,10 +22,10 @@ def command(module: str) -> list[str]:
     """What runs `module` as a program.
 
     Raises:
-        CodegenError: this Python does not know its own executable, as one that another program embeds.
+        CodegenError: this Python has no path of its own executable, as one that another program embeds.
     """
     if not sys.executable:
-        raise CodegenError("compile workers cannot start", why="this Python does not know its own executable")
+        raise CodegenError("compile workers cannot start", why="this Python has no path of its own executable")
     # -P: nothing in the current directory may shadow a module.
     return [sys.executable, "-P", "-m", module, str(os.getpid())]
 

@@ -93,5 +93,5 @@ def architecture(number: int) -> Architecture:
     """
     found = [a for a in ARCHITECTURES if a.number <= number]
     if not found:
-        raise ValueError(f"sm_{number} is older than {ARCHITECTURES[0].name}, the least that Weft knows")
+        raise ValueError(f"sm_{number} is older than {ARCHITECTURES[0].name}, the oldest that Weft supports")
     return found[-1]

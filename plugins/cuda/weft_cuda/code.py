@@ -29,7 +29,7 @@ def unpack_code(code: bytes, kernel: str) -> tuple[bytes, int]:
     if not 0 < shared < MOST:
         raise ExecutionError(
             f"the code of kernel '{kernel}' is damaged",
-            why=f"it wants {shared} bytes of shared memory",
+            why=f"it needs {shared} bytes of shared memory",
             hint="compile the model again",
         )
     return code[_HEAD.size :], shared

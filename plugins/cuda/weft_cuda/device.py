@@ -231,7 +231,7 @@ class CudaDevice(Device):
         if shared > self.most_shared:
             raise ExecutionError(
                 f"kernel '{kernel}' does not fit {self.title}",
-                why=f"its groups want {shared} bytes of shared memory, {self.most_shared} are allowed",
+                why=f"its groups need {shared} bytes of shared memory, {self.most_shared} are allowed",
                 hint=f"compile the model for it: cuda -arch={native(self.capability)}",
             )  # fmt: skip
         attribute = self._driver.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -95,7 +95,7 @@ class CudaTarget(TargetKind):
         assert arch is not None
         if number(arch) not in known:
             raise TargetError(
-                f"'{arch}' is an architecture that NVRTC {version()} does not know", where=str(target), hint=listed
+                f"'{arch}' is an architecture that NVRTC {version()} does not support", where=str(target), hint=listed
             )
         return replace(
             target, options=replace(o, arch=arch, processors=processors or architecture(number(arch)).processors)

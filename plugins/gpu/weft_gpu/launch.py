@@ -31,7 +31,7 @@ def grid_of(launch: Launch, dims: Sequence[int], limits: Grid, kernel: str) -> t
     except (KeyError, ZeroDivisionError, OverflowError) as error:
         why = "a formula divides by 0" if isinstance(error, ZeroDivisionError) else f"of a formula {error}"
         if isinstance(error, KeyError):
-            why = f"it asks for {error}, the kernel has {len(dims)} dim(s)"
+            why = f"it uses {error}, the kernel has {len(dims)} dim(s)"
         raise ExecutionError(
             f"the grid of kernel '{kernel}' is damaged",
             where=", ".join(launch.grid),

@@ -45,31 +45,31 @@ def _launch(launch: Stmt, around: tuple[Stmt, ...], machine: Machine) -> Iterato
     shuffles = [s.value for s in walk_stmts(launch) if isinstance(s, Let) and is_shuffle(s)]
     bits = [n for x in shuffles if isinstance(x, IntrinsicCall) and (n := int_const(x.args[1])) is not None]
     if max(bits, default=0) >= limits.warp:
-        yield f"wants values of threads {max(bits)} away, a warp has {limits.warp}"
+        yield f"needs values of threads {max(bits)} away, a warp has {limits.warp}"
     if bits and "shuffle" not in machine.features:
-        yield "wants values of other threads, which they do not hand over"
+        yield "needs values of other threads, which they do not hand over"
     threads = 1
     for loop in [s for s in walk_stmts(launch) if isinstance(s, For) and s.kind in (*BLOCK_AXES, *THREAD_AXES)]:
         n, axis = int_const(simplify(loop.extent)), loop.kind[-1]
         if loop.kind in THREAD_AXES:
             if n is None:
-                yield f"wants {loop.extent} threads along {axis}, which is no constant"
+                yield f"needs {loop.extent} threads along {axis}, which is no constant"
             threads *= n or 1
             most, what = limits.threads_per_axis["xyz".index(axis)], "threads"
         else:
             most, what = limits.groups_per_axis["xyz".index(axis)], "groups"
         if n is not None and n > most:
-            yield f"wants {n} {what} along {axis}, there are {most} at most"
+            yield f"needs {n} {what} along {axis}, there are {most} at most"
     if threads > limits.threads:
-        yield f"wants {threads} threads in a group, there are {limits.threads} at most"
+        yield f"needs {threads} threads in a group, there are {limits.threads} at most"
     scope = machine.scopes.get("shared")
     size = 0
     for s in (*around, *walk_stmts(launch)):
         if isinstance(s, Allocate) and s.buffer.scope == "shared":
             counts = [int_const(simplify(d)) for d in s.buffer.shape]
             if None in counts:
-                yield f"wants buffer '{s.buffer.name}' in scope 'shared', of a size that is no constant"
+                yield f"needs buffer '{s.buffer.name}' in scope 'shared', of a size that is no constant"
             align = scope.align if scope is not None else 1
             size += -(-math.prod(n or 0 for n in counts) * s.buffer.dtype.bytes // align) * align
     if scope is not None and scope.size is not None and size > scope.size:
-        yield f"wants {size} bytes of scope 'shared' in a group, there are {scope.size}"
+        yield f"needs {size} bytes of scope 'shared' in a group, there are {scope.size}"

@@ -216,7 +216,7 @@ class MetalDevice(Device):
             f"dim {d} of {len(dims)}" for d in launch.dims if d >= len(dims)
         ]
         if lacks:
-            raise ExecutionError(f"a launch of kernel '{kernel}' wants {lacks[0]}", hint="compile the model again")
+            raise ExecutionError(f"a launch of kernel '{kernel}' needs {lacks[0]}", hint="compile the model again")
         groups = grid_of(launch, dims, self.limits, kernel)
         if groups is None:
             return False

@@ -48,13 +48,11 @@ def gpu() -> Any:
     """
     found = _gpu(metal())
     if found is None:
-        raise ExecutionError(
-            "there is no GPU that Metal knows", hint="a virtual machine or a remote session may have none"
-        )
+        raise ExecutionError("Metal finds no GPU", hint="a virtual machine or a remote session may have none")
     if not found.supportsFamily_(METAL3):
         raise ExecutionError(
             "the GPU is too old",
-            why=f"{found.name()} does not know Metal 3",
+            why=f"{found.name()} does not support Metal 3",
             hint="Macs of 2017 and later do; texts are for macOS 14 and later",
         )
     return found

@@ -85,4 +85,4 @@ def family(name: str, where: str | None = None) -> Family:
         if f.name == name:
             return f
     listed = ", ".join(f"{f.name} ({f.chips})" for f in FAMILIES)
-    raise TargetError(f"'{name}' is no family of GPUs that Weft knows", where=where, hint=f"-family is one of {listed}")
+    raise TargetError(f"'{name}' is no GPU family that Weft supports", where=where, hint=f"-family is one of {listed}")

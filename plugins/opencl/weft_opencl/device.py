@@ -246,7 +246,7 @@ class OpenclDevice(Device):
             f"dim {d} of {len(dims)}" for d in launch.dims if d >= len(dims)
         ]
         if missing:
-            raise ExecutionError(f"a launch of kernel '{kernel}' wants {missing[0]}", hint="compile the model again")
+            raise ExecutionError(f"a launch of kernel '{kernel}' needs {missing[0]}", hint="compile the model again")
         groups = grid_of(launch, dims, self.limits, kernel)
         if groups is None:
             return None

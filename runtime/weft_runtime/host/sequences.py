@@ -91,7 +91,7 @@ def optional_has_element(value: Any) -> Array:
 @host_function("OptionalGetElement")
 def optional_get_element(value: Any) -> Any:
     if value is None:
-        raise ExecutionError("OptionalGetElement: the optional holds nothing", hint="OptionalHasElement tells")
+        raise ExecutionError("OptionalGetElement: the optional holds nothing", hint="test it with OptionalHasElement")
     return value
 
 

@@ -86,13 +86,13 @@ def test_memory_is_counted_and_given_back(kit: Kit) -> None:
         if taken < len(held) * PIECE:
             kit.fail(
                 f"{len(held)} pieces of {PIECE} bytes are held, and only {taken} bytes fewer are free",
-                "whoever asks what is free would ask too much",
+                "a request for all free memory would be too large",
             )
         held.clear()
         collect()
         if device.free < before:
             kit.fail(
-                f"{before - device.free} bytes are not given back when nobody holds them",
+                f"{before - device.free} bytes are not released when nothing refers to them",
                 "after some calls the device is full",
             )
         for _ in range(64):
@@ -150,7 +150,7 @@ def test_out_of_memory(kit: Kit) -> None:
                 f"{wanted} bytes of {free} are wanted: {type(error).__name__} instead of an ExecutionError", str(error)
             )
         else:
-            kit.fail(f"{wanted} bytes are wanted, {free} are free, and nobody says that this is too much")
+            kit.fail(f"{wanted} bytes are wanted, {free} are free, and there is no error")
         memory = device.reserve(64)
         data = _data(64)
         device.write(Slice(memory, 0, 64), data)

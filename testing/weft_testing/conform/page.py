@@ -167,9 +167,7 @@ def _models(report: Report) -> Iterable[Sequence[str]]:
 def _usage(report: Report) -> Iterable[str]:
     """Rules, intrinsics, and launches with products by level."""
     usage = report.usage
-    unknown = (
-        f"; {usage.unknown} launches multiply as often as only data tell, and are not counted" if usage.unknown else ""
-    )
+    unknown = f"; {usage.unknown} launches whose multiply-adds depend on data are not counted" if usage.unknown else ""
     yield "<h2>Schedule rules and intrinsics</h2>"
     yield (
         f"<p>{usage.multiply_adds:,.0f} multiply-adds were executed, {percent(usage.share)} of them in intrinsics, the"

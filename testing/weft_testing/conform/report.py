@@ -195,7 +195,7 @@ class Report:
         """A sentence, if the target took no part in any model; no failure."""
         if not self.shares or any(s.taken for s in self.shares):
             return None
-        return f"'{self.target}' takes part in none of the models: it may conform, and yet nobody's model runs on it"
+        return f"'{self.target}' computes no part of any model: it may conform, but models do not run on it"
 
     def compare(self, before: Mapping[str, Any]) -> None:
         """Adds a failure for everything that passed in an earlier report (`as_data`) and is not claimed any more:
@@ -253,7 +253,7 @@ class Report:
         ]
         if self.usage.unknown:
             lines.append(
-                f"    and {self.usage.unknown} launches that multiply as often as only data tell, which are not counted"
+                f"    and {self.usage.unknown} launches whose multiply-adds depend on data, which are not counted"
             )
         lines += _columns([RULES, *(rule_row(name, r, self.usage) for name, r in self.usage.rules.items())])
         if self.usage.intrinsics:

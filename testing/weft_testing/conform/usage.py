@@ -35,7 +35,7 @@ class RuleUse:
         launches: how often they were.
         multiply_adds: that they executed.
         by_intrinsics: those of them that are in intrinsics.
-        unknown: launches that multiply and add as often as only data tell: `multiply_adds` has none of theirs.
+        unknown: launches that have a number of multiply-adds that depends on data: `multiply_adds` has none of theirs.
     """
 
     kernels: int = 0

@@ -175,11 +175,11 @@ def _wrong_compiled(trial: Trial, seconds: float, show: Callable[[str], None]) -
             return replace(found, why=f"{found.why} ({slow}: compiled for '{kind}')")
         if scheduled is not None:
             why = (
-                f"compiled for '{kind}', the scheduled program is right ({slow}, which would tell the target's loop"
+                f"compiled for '{kind}', the scheduled program is right ({slow}, which would separate the target's loop"
                 " passes from its machine code)"
             )
             return WrongStage(CODE, "", worst(trial.differences), why)
-    return WrongStage("", "", None, f"{slow}: smaller inputs, or more --patience, tell the stage")
+    return WrongStage("", "", None, f"{slow}: smaller inputs, or more --patience, are needed to find the stage")
 
 
 def _wrong_step(

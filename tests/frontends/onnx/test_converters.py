@@ -122,7 +122,7 @@ def test_operator_sets_that_onnx_does_not_have_yet() -> None:
         weft.load(data)
     assert (
         str(caught.value) == f"the model uses operator set {new}, the newest known is {NEWEST}\n"
-        "  hint: a newer `onnx` package may know it, or a plugin with converters for it (hook `converters`)"
+        "  hint: a newer `onnx` package may support it, or a plugin with converters for it (hook `converters`)"
     )
     with vendors(acme=Vendor(double, acme(swish))):
         assert operators(data)[-1] is Add

@@ -151,7 +151,7 @@ def lockstep(numbers: Sequence[int], thread: Callable[[int], Generator[Any, Any,
             for n, (site, bit, _) in shown.items():
                 if shown.get(n ^ bit, (None,))[0] != site:
                     raise Fault(
-                        f"thread {n} wants a value of thread {n ^ bit}, which does not come to the same shuffle",
+                        f"thread {n} reads a value of thread {n ^ bit}, which does not reach the same shuffle",
                         "let all threads of a warp shuffle",
                     )
             at |= {n: _given(threads[n], shown[n ^ bit][2]) for n, (_, bit, _) in shown.items()}

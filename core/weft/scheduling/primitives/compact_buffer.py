@@ -62,7 +62,7 @@ def compact_buffer(program: Program, buffer: str, align: int = 1) -> tuple[Progr
     inner = loops_under(home, outer)
     uses = accesses(home, buffer)
     if not uses:
-        raise tree.error(step, f"nobody uses '{buffer}'", (buffer,))
+        raise tree.error(step, f"nothing uses '{buffer}'", (buffer,))
     keep: list[tuple[Expr, Expr]] = []  # (first index, extent) per dimension
     for k, ends in enumerate(union_box([u.box(inner) for u in uses])):
         keep.append(live(ends, old.buffer.shape[k], outer))

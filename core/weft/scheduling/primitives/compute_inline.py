@@ -60,7 +60,7 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
     if dims is None:
         raise tree.error(
             step,
-            f"'{block}' does not store at its own iterators, so a load does not tell which iteration it wants",
+            f"'{block}' does not store at its own iterators, so the index of a load does not determine the iteration",
             (block,),
             "compute_at",
         )
@@ -74,7 +74,7 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
         raise tree.error(step, f"'{name}' has other writers, or '{block}' updates it in place", writers(tree, [name]))
     users = readers(tree, [name], but=block)
     if not users:
-        raise tree.error(step, f"nobody reads '{name}'", (block,))
+        raise tree.error(step, f"nothing reads '{name}'", (block,))
     order = [x.name for x in tree.blocks]
     last = max(order.index(u) for u in users)
     late = [w for w in writers(tree, reads(b), but=block) if order.index(block) < order.index(w) <= last]

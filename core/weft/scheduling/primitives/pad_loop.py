@@ -146,7 +146,10 @@ def _longer_result(
         raise tree.error(STEP, why, (b.name,), "cache_read it and pad the copy")
     if value is not None and reduces:
         raise tree.error(
-            STEP, f"'{b.name}' is a reduction: what it computes beyond is nobody's", (b.name,), "leave out value"
+            STEP,
+            f"'{b.name}' is a reduction: `value` applies to copies and other results only",
+            (b.name,),
+            "leave out value",
         )
     if short is None and value is None:
         return b.body, grown

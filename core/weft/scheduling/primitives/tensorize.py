@@ -533,7 +533,9 @@ class _Tensorize:
         name = result.buffer.name
         if name not in self.tree.allocate_paths:
             raise _No(
-                5, f"{whole}: what it stores beyond must be nobody's, and '{name}' is a parameter", "cache_write first"
+                5,
+                f"{whole}: nothing else may use what it stores beyond, and '{name}' is a parameter",
+                "cache_write first",
             )
         home = self.tree.allocate_paths[name]
         for axis, wanted in fitted.padded.items():
@@ -554,7 +556,7 @@ class _Tensorize:
             if other is not None:
                 raise _No(
                     5,
-                    f"{whole}: what it stores beyond must be nobody's, and '{other}' stores there, too",
+                    f"{whole}: nothing else may use what it stores beyond, and '{other}' stores there, too",
                     "cache_write first",
                 )
             self.ends[name, at[0]] = end

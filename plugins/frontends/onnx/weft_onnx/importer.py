@@ -192,7 +192,7 @@ class Importer:
         version = versions.get("")
         newest = max(NEWEST, self.others.newest(""))
         if version is not None and version > newest:
-            hint = "a newer `onnx` package may know it, or a plugin with converters for it (hook `converters`)"
+            hint = "a newer `onnx` package may support it, or a plugin with converters for it (hook `converters`)"
             raise UnsupportedError(f"{where} uses operator set {version}, the newest known is {newest}", hint=hint)
         return versions
 

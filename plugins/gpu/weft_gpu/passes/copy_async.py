@@ -144,7 +144,7 @@ class _Group:
             why = (
                 found
                 if isinstance(found, str)
-                else "somebody may touch it before the next barrier, or writes where it comes from"
+                else "another thread may access it before the next barrier, or writes its source"
             )
             what = (
                 f"a box in program '{self.program.name}' is copied element by element, by one thread, which takes long:"

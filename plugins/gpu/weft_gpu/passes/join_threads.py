@@ -217,7 +217,7 @@ class _Group:
                     if not bit:
                         raise self._refused(
                             s,
-                            f"which thread has {e} is not told by one bit of the number",
+                            f"the thread that has {e} does not differ in one bit of its number",
                             "t ^ bit is another thread of the warp",
                         )
                     if self.base.shape[0] % (2 * bit):

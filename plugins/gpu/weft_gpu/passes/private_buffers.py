@@ -213,16 +213,14 @@ class _Group:
                     b,
                     u,
                     (
-                        f"its indices tell {told} of {u.active.sum()} threads apart"
+                        f"its indices distinguish {told} of {u.active.sum()} threads"
                         if columns
                         else "no thread is among its indices"
                     ),
                 )
         met = next(self._meeting(uses, splits), None)
         if met is not None:
-            raise self._shared(
-                b, met, "its indices tell its threads apart from one another, not from those of other accesses"
-            )
+            raise self._shared(b, met, "its indices distinguish its own threads, but not those of other accesses")
         pieces = [self._pieces(b, k, digits) for k, digits in enumerate(dims)]
         threads = [int64(d.count) for digits in dims for d in reversed(digits)]
         result = replace(b, shape=(*threads, *(n for dim in pieces for n in dim if n is not None)))

@@ -121,7 +121,7 @@ def _repeated(c: Context, graph: GraphProto) -> list[Any]:
     last = body.graph.outputs[0].constant
     if trips is None and last is not None and bool(last.reshape(-1)[0]):
         raise FrontendError(
-            "Loop: it never ends", why="there is no number of iterations, and its body always wants another"
+            "Loop: it never ends", why="there is no number of iterations, and the condition of its body is always true"
         )
     collected = len(body.graph.outputs) - 1 - len(initial)
     op = ops.Loop(body.graph, len(initial), True, None, (), (), (0,) * collected, (False,) * collected)
