@@ -1,9 +1,8 @@
-"""What a graph takes for granted about sizes that only a run knows. Type rules say it as they infer; a compiled segment
-checks it before it computes.
+"""Assumptions of a graph about sizes that only a run knows. Type rules return them; a compiled segment checks them
+before it computes.
 
-Add of `a` and `b` elements infers `a` and assumes `a == b`: without the check a kernel would read beyond the shorter
-operand.
-"""
+Add of `a` and `b` elements infers `a` and assumes `a == b`. Without the check a kernel would read beyond the shorter
+operand."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ BRIEF = 60
 
 @dataclass(frozen=True)
 class Assumption:
-    """`holds` is a condition over symbols; `what` and `hint` are the error's texts where it does not, with the values
-    of `args` for {0}, {1}; names in them, which may hold braces, as `literal`."""
+    """A condition `holds` over symbols. `what` and `hint` are the texts of the error if it is false, with the values of
+    `args` for {0}, {1}; names in them are written by `literal`, since they may contain braces."""
 
     holds: Expr
     args: tuple[Expr, ...]

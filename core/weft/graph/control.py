@@ -1,7 +1,6 @@
-"""Control flow whose course only the run knows: operators that hold sub-graphs, which become plans of their own.
+"""Control flow that depends on data: operators with sub-graphs, which become plans of their own.
 
-A sub-graph captures nothing: what it needs of the graph around it are inputs, behind those that the operator gives it.
-"""
+A sub-graph captures nothing: values of the graph around it are inputs, after those of the operator."""
 
 from __future__ import annotations
 
@@ -64,10 +63,9 @@ def _condition(type: Type | None) -> None:
 
 @dataclass(frozen=True)
 class If(Operator):
-    """The results of `then` if the condition (a bool of one element) holds, else those of `orelse`.
+    """The results of `then` if the condition (a bool of one element) is true, else those of `orelse`.
 
-    Inputs: the condition, those of `then`, those of `orelse`.
-    """
+    Inputs: the condition, those of `then`, those of `orelse`."""
 
     then: Graph
     orelse: Graph

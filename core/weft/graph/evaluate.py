@@ -1,4 +1,5 @@
-"""Runs a graph slowly and exactly with numpy: the meaning of a graph after any pass, groups and layouts included."""
+"""Evaluation of a graph with numpy, slow and exact: the meaning of a graph after any pass, groups and layouts
+included."""
 
 from __future__ import annotations
 

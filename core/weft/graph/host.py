@@ -1,7 +1,6 @@
-"""Operators that are a step on the host, a function of `weft_runtime.host`, and what their type rules ask.
+"""Operators that are a step on the host, a function of `weft_runtime.host`, and checks of their type rules.
 
-A sequence's elements, and what a function gives whose sizes only its result tells, are `OpenType`s.
-"""
+Elements of a sequence, and results whose sizes only the run knows, have an `OpenType`."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from weft_runtime import host
 
 @dataclass(frozen=True)
 class HostOperator(Operator):
-    """Base of operators that are a function of the runtime's table, called by `operator_name`, with the class's
+    """Base of operators that call a function of the runtime's table, by `operator_name`, with the class's
     attributes."""
 
     kind = "host"
@@ -44,7 +43,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class HostIdentity(HostOperator):
-    """The value itself, whatever it is."""
+    """The operand, of any type."""
 
     def infer(self, *types: Type | None) -> Type:
         return same_type(*types)

@@ -1,4 +1,4 @@
-"""Operators whose result is their operand: as it is, or provided that a condition holds."""
+"""Operators whose result is their operand, unconditionally or under a condition."""
 
 from __future__ import annotations
 

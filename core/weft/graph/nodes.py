@@ -60,8 +60,8 @@ class TensorType:
 
 @dataclass(frozen=True)
 class OpenType:
-    """A tensor of any sizes, which no symbols name: an element of a sequence, or what only a run tells. `rank` None: of
-    any number of dimensions, too."""
+    """A tensor whose sizes have no symbols: an element of a sequence, or a result whose sizes only a run knows. `rank`
+    None: the number of dimensions is not known either."""
 
     dtype: DType
     rank: int | None = None
@@ -352,7 +352,7 @@ class GraphBuilder:
 
 
 class _Taken:
-    """Names, each given once: a stem as it is, then stem_1, stem_2, …, always the first that is free."""
+    """Unique names: a stem as it is, then stem_1, stem_2, …, always the first that is free."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()

@@ -1,7 +1,6 @@
-"""Reads the text of `printer` back.
+"""Parser of the text of `printer`.
 
-The scanner finds where a piece ends by brackets and quotes; formulas are left to `weft.expr.parser`.
-"""
+The scanner finds the end of a part by brackets and quotes. `weft.expr.parser` parses formulas."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def parse_graph(
 
 @dataclass(frozen=True)
 class _Operators:
-    """The operators of a text by name; names that are claimed more than once, each with the error about it; why
+    """The operators of a text by name, the error of each name that is claimed more than once, and the reason why
     operators may be missing."""
 
     known: Mapping[str, type[Operator]]

@@ -1,4 +1,4 @@
-"""The operator that holds what one target computes, between copies."""
+"""The operator of a region: a sub-graph that one target computes between copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator that changes how a value is stored and nothing else."""
+"""The operator that changes the layout of a value."""
 
 from __future__ import annotations
 

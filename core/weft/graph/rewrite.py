@@ -1,13 +1,13 @@
-"""The one mechanism of graph → graph: walk the nodes in order, copy or replace each, drop what died.
+"""The rewriting of graphs: visit the nodes in order, copy or replace each, and drop dead nodes.
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Value | tuple[Value, ...] | None:
         return inputs[0] if isinstance(node.op, Identity) else None
 
     graph = rewrite(graph, rule)
 
-A rule sees the old node and its inputs as already rewritten, so it can look backwards through `r.producer`. It returns
-None (the node is copied), or what stands for the node's outputs. Framework names of everything replaced go to what
-replaces it.
+A rule receives the old node and its rewritten inputs; `r.producer` gives the node that computes a value. It returns
+None (the node is copied), or the new outputs of the node. The framework names of replaced nodes are added to their
+replacement.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ O = TypeVar("O", bound=Operator)
 
 
 class Rewriter:
-    """The state of one walk; see the module."""
+    """The state of one rewriting; see the module."""
 
     def __init__(self, graph: Graph) -> None:
         self.old = graph
@@ -203,7 +203,7 @@ class Rewriter:
 
 
 class _RuleBuilder(GraphBuilder):
-    """Adds through a Rewriter, so that what is built gets the names of what it replaces."""
+    """Adds nodes through a Rewriter, with the framework names of the replaced nodes."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter = rewriter

@@ -1,8 +1,7 @@
-"""What programs for groups of threads are written with: kinds of loops, scopes, and intrinsics. Their shape, and its
-lowering, are a target's.
+"""Loop kinds, scopes and intrinsics of programs for groups of threads. Targets define the form of these programs and
+lower them.
 
-Threads of a warp run in step; an asynchronous copy goes on beside the thread that has begun it.
-"""
+Threads of a warp run in step. An asynchronous copy runs concurrently with the thread that began it."""
 
 from __future__ import annotations
 

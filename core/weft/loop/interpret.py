@@ -1,8 +1,8 @@
 """The meaning of loop programs: any Program, at any stage, run one statement at a time on numpy, every access checked.
 
-A Program is first written out as Python source, for speed: integers and booleans become Python numbers, wrapped to
+A Program is first translated to Python source, for speed: integers and booleans become Python numbers, wrapped to
 their dtype where they may leave its range; floats are numpy scalars; vectors are numpy arrays of lanes. A node without
-a direct Python form is handed to `weft.expr.evaluate`, one node at a time, so formulas have one meaning.
+a direct Python form is evaluated by `weft.expr.evaluate`, one node at a time, so formulas have one meaning.
 `interpretation.source` keeps the lines, `formulas` and `statements` write them, `calls` is what they call.
 """
 

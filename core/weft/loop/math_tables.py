@@ -167,7 +167,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Format:
-    """What a formula needs to know of a float type."""
+    """Properties of a float type that formulas use."""
 
     dtype: DType
     bits: DType

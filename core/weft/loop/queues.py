@@ -1,10 +1,9 @@
-"""Instructions that a chip begins and does not wait for: queues, how they are awaited, and what the interpreter makes
-of them.
+"""Queues of asynchronous instructions: waits, and their interpretation.
 
-    @dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
-    @begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; what it writes is nothing, and what it
-                                          reads must stay, until
-    @await_dma(2)                         so much of the queue "dma" has ended that 2 at most have not
+@dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
+@begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; its result is undefined, and its operands
+                                      must not change, until
+@await_dma(2)                         so much of the queue "dma" has ended that 2 at most have not
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ BEGIN, AWAIT = "begin_", "await_"
 
 @dataclass(frozen=True)
 class Queue:
-    """Instructions that run beside the program, in order: each has ended before the next one of the queue ends. Every
+    """Asynchronous instructions, executed in order: each has ended before the next one of the queue ends. Every
     unit of a level and every task of a parallel loop has a queue of its own.
 
     Args:
         name: an identifier; the instruction `await_NAME` waits.
-        by: what the wait is told. "all": nothing, everything begun has ended after it, a fence. "count": how many may
+        by: the argument of a wait. "all": nothing, everything begun has ended after it, a fence. "count": how many may
             not have ended yet, the youngest. "token": the place where the begin, as its last argument, has stored a
             number of its own, its token: that instruction, and so those before it, have ended. A place where 0 stands
             and one whose instruction has ended already are not waited for.
@@ -69,7 +68,7 @@ class Await:
 
 
 class Pending:
-    """What has been begun and not been awaited: where it goes reads as nothing until then."""
+    """Instructions that have been begun and not awaited; their results read as undefined until then."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[tuple[int, ...], str], list[tuple[int, Any, Any]]] = {}

@@ -1,5 +1,5 @@
-"""What holds for every well-formed Program, at every stage: `verify(program)`; the first thing that does not is a
-LoopError."""
+"""Checks of every well-formed Program, at every stage: `verify(program)` raises a LoopError about the first
+violation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def verify(program: Program) -> None:
 
 @dataclass
 class _Race:
-    """A loop whose iterations run at once, seen from inside."""
+    """A loop with concurrent iterations, and the accesses in it."""
 
     loop: For
     varying: set[str]  # variables that may differ between its iterations

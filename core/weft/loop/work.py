@@ -1,6 +1,5 @@
-"""What a kernel has to do at least: floating-point operations and bytes, counted on its naive program, whatever the
-schedule made of it; and how often the blocks of a program, scheduled or not, are executed.
-"""
+"""The least work of a kernel: floating-point operations and bytes, counted on its naive program, independent of the
+schedule; and the number of executions of each block of a program, scheduled or not."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ def statements(program: Program, dims: Mapping[str, int]) -> list[tuple[Store | 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Of a place in a program: the greatest extents of the loops around it, the conditions, and what names stand
-    for."""
+    """A position in a program: the greatest extents of the loops around it, the conditions, and the values of names."""
 
     extents: Mapping[str, int]
     conditions: tuple[Expr, ...]

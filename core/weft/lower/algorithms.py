@@ -1,4 +1,4 @@
-"""Which algorithm computes the operators of a group: a choice of each class of operator that has several."""
+"""The choice of an algorithm for each class of operator in a group that has several."""
 
 from __future__ import annotations
 

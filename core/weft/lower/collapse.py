@@ -1,9 +1,9 @@
-"""Fewer dimensions: unit dimensions go, and neighbours that every access walks together become one.
+"""Reduces the number of dimensions: removes those of size 1, and merges neighbouring dimensions that every access
+traverses together.
 
 Row-major memory does not change by this, so buffers of a Program may take other shapes as long as all accesses agree. A
-pointwise group of any rank becomes one loop, a convolution without taps has one loop over its pixels, and kernels that
-differ only in how a shape is written become the same kernel.
-"""
+pointwise group of any rank becomes one loop, a 1×1 convolution has one loop over its pixels, and kernels that differ
+only in how a shape is written become the same kernel."""
 
 from __future__ import annotations
 

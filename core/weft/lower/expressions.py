@@ -1,9 +1,8 @@
 """A group's operators as tensor expressions, in logical indices.
 
-Every value of the group's body becomes a Tensor: inputs and constants placeholders, single-element constants plain
-numbers, the rest what the chosen algorithm of their operator says. A claimed composite is decomposed here, its parts
-tagged with its name.
-"""
+Every value of the group's body becomes a Tensor: inputs and constants are placeholders, constants of one element are
+numbers, and other values are computed by the chosen algorithm of their operator. A claimed composite is decomposed
+here; its parts are annotated with its name."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from weft.tensor.language import Dim, Tensor
 
 @dataclass
 class Stage:
-    """Where a tensor comes from: annotations of its block, and the graph value it is, if it is one."""
+    """The origin of a tensor: annotations of its block, and its graph value, if it is one."""
 
     op: str
     node: int

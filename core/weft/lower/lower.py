@@ -1,10 +1,9 @@
 """`lower_group`: one group → one naive, correct Program.
 
-Every Compute becomes a Block under its own perfect nest; a Scan a sequential loop around the blocks of its step. This
-is the only place that knows both layouts and loops: a buffer is stored as its value's layout says, its block iterates
-over stored indices and binds the logical ones, and reads go through the map. Nothing is optimised here beyond index
-formulas.
-"""
+Every Compute becomes a Block under a perfect nest of its own; a Scan becomes a sequential loop around the blocks of its
+step. Only this module depends on both layouts and loops: a buffer has the layout of its value, its block iterates over
+stored indices and binds the logical ones, and reads are composed with the layout. Only index formulas are simplified
+here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What schedule rules say of one node of a graph: what a target without a hook `offload` offers, and what such a hook
-can ask."""
+"""The answer of schedule rules about one node of a graph: the offer of a target without a hook `offload`, also
+available to such a hook."""
 
 from __future__ import annotations
 

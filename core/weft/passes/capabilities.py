@@ -1,4 +1,4 @@
-"""What graph passes may assume of a target. compile.py builds it from the hooks; passes call no hook."""
+"""Assumptions of graph passes about a target. `weft.compilation` makes them from the hooks; passes call no hook."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ ANY = Layout((Split(0, 1),))
 
 @dataclass(frozen=True)
 class LayoutOffer:
-    """One way in which a target computes a node: how it wants the inputs stored and how it stores the outputs.
+    """One way in which a target computes a node: the layouts of its inputs and outputs.
 
     Args:
-        inputs: one layout per operand (None: row-major, and absent operands; ANY: as it comes).
+        inputs: one layout per operand (None: row-major, and absent operands; ANY: any layout).
         outputs: one layout per output.
-        cost: seconds that the node takes longer this way than row-major, which is possible at 0 unless one of the
-            offers says `only`; below 0 where it is faster. Conversions are weighed against it.
-        only: the target cannot compute the node row-major everywhere: it gets one of its offers, whatever conversions
-            cost.
+        cost: seconds that the node takes longer in these layouts than row-major; negative if it is faster. Row-major
+            costs 0 and is possible unless one of the offers states `only`. Conversions are added to it.
+        only: the target cannot compute the node with all operands row-major: it gets one of its offers, whatever the
+            cost of conversions.
     """
 
     inputs: tuple[Layout | None, ...]
@@ -50,7 +50,7 @@ LayoutRule: TypeAlias = "Callable[[Node], list[LayoutOffer]]"
 
 @dataclass(frozen=True)
 class DotProduct:
-    """A sum of `depth` products of neighbouring elements, which a target computes in every lane: c[j] + Σ_k a[k]·b[j,
+    """A sum of `depth` products of neighbouring elements in every lane: c[j] + Σ_k a[k]·b[j,
     k].
 
     Args:

@@ -1,11 +1,10 @@
-"""Decides how values are stored, over the whole graph.
+"""Chooses the layouts of all values of a graph.
 
-Operators never see layouts: any node is right under any. Some have layouts under which they are fast
-(`Capabilities.layouts`), some follow (elementwise operators, pooling, concatenation: they cost the same under each),
-the rest read and write row-major. Every node is labelled with one offer so that the sum of the offers' costs and of the
-conversions is small: all start with their best offer, then each node in turn takes what is cheapest given its
-neighbours, until nothing changes.
-"""
+Any node is correct under any layouts. Some operators are fast under certain layouts (`Capabilities.layouts`); some take
+the layout of their operand at the same cost (elementwise operators, pooling, concatenation); the others read and write
+row-major. The pass assigns one offer to each node and minimises the sum of the costs of offers and conversions: all
+nodes start with their best offer, then each node in turn takes the cheapest one given its neighbours, until nothing
+changes."""
 
 from __future__ import annotations
 
@@ -238,7 +237,7 @@ def _fits(value: Value, layout: Layout, padding: bool = False) -> bool:
 
 
 class _Choice:
-    """Labels nodes with offers. `pinned`: node → the one that it has in any case."""
+    """Assigns offers to nodes. `pinned`: node → the offer that it has in any case."""
 
     def __init__(
         self,

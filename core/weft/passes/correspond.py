@@ -1,4 +1,4 @@
-"""Which nodes of a graph became which nodes after passes: found by the values that both graphs have."""
+"""Maps nodes of a graph to nodes after passes, by the values that both graphs contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 
 @dataclass
 class Part:
-    """Nodes of a graph, and what computes the same after passes."""
+    """Nodes of a graph, and the nodes after passes that compute the same values."""
 
     before: list[Node] = field(default_factory=list)
     after: list[Node] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Composites that no schedule library claims become simpler operators, recursively."""
+"""Replaces composites that the target does not claim by simpler operators, recursively."""
 
 from __future__ import annotations
 

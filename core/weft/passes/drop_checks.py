@@ -1,5 +1,4 @@
-"""Leaves out checks of data that would have to be made between a device's kernels, where no host's processor takes
-part."""
+"""Removes checks of data between a device's kernels, for compilations without a host target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes the same thing once."""
+"""Merges nodes that compute the same values."""
 
 from __future__ import annotations
 

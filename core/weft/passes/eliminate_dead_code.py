@@ -1,4 +1,4 @@
-"""Drops what no output needs."""
+"""Removes nodes that do not contribute to an output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes at compile time what depends on constants only."""
+"""Computes nodes with constant inputs at compile time."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def fold_constants(graph: Graph, limit: int = LIMIT, early: bool = False, budget
 
 @dataclass
 class Budget:
-    """What folding may still make, in bytes, and do: see `MADE` and `WORK`."""
+    """Limits of constant folding that are left: bytes of results and time; see `MADE` and `WORK`."""
 
     made: int
     work: int

@@ -1,10 +1,9 @@
-"""Puts nodes into groups; every group becomes one kernel.
+"""Fuses nodes into groups; every group becomes one kernel.
 
-An anchor (contraction, window, reduction, composite, opaque) takes the elementwise nodes that follow it at the same
-shape; reductions over trailing axes take the row-wise nodes around them too; what is left of elementwise and injective
-nodes forms groups of its own. A set of nodes may be a group if nothing outside lies on a path between two of its nodes,
-and if one value leaves it.
-"""
+An anchor (contraction, window, reduction, composite, opaque) is fused with the elementwise nodes that follow it at the
+same shape. Reductions over trailing axes are also fused with the row-wise nodes around them. Remaining elementwise and
+injective nodes form groups of their own. A set of nodes may be a group if no path between two of its nodes leaves the
+set, and if only one of its values is used outside."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def fuse(graph: Graph, capabilities: Capabilities | None = None, choices: Choice
 
 
 class _Fusion:
-    """`alone`: numbers of nodes that share no group."""
+    """`alone`: numbers of nodes that are not fused."""
 
     def __init__(self, graph: Graph, capabilities: Capabilities, alone: Collection[int] = ()) -> None:
         self.graph, self.capabilities, self.alone = graph, capabilities, frozenset(alone)

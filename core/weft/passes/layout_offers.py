@@ -1,4 +1,4 @@
-"""The layouts that vector machines like, as offers per operator: channels in blocks of vector lanes, packed weights."""
+"""Default layout offers per operator for vector machines: channels in blocks of vector lanes, packed weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Gives every output a kernel that writes it.
 
-A graph may return an input, a constant, one value twice, or a view of any of these. Memory of a caller's output belongs
-to that output alone, so such values are copied by a group of their own. Runs after `fuse`.
-"""
+A graph may return an input, a constant, one value twice, or a view of any of these. The memory of an output belongs to
+the caller and to that output alone, so such values are copied by a group of their own. Runs after `fuse`."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ class GraphPass:
         after: the pass that it follows directly; "", without `before`, puts it first.
         before: the pass that it precedes directly, in place of `after`. Where several passes name the same one, the
             given order is kept.
-        shared: it needs no target but what targets claim (`Capabilities.claims`). A model for several targets goes
-            through such passes as a whole, before nodes are placed.
+        shared: it depends only on the composites that targets claim (`Capabilities.claims`). A model for several
+            targets goes through such passes as a whole, before nodes are placed.
         when: whether it may change anything for a target of these capabilities.
         invariant: what holds afterwards, for people.
 

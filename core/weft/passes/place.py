@@ -1,11 +1,10 @@
-"""place: which target computes each node, and the regions that come of it.
+"""place: assigns nodes to targets, and forms regions of them.
 
-Targets make offers: to take nodes at a cost, or why not. All nodes begin on the host. Target by target, in order of
-preference, those move for which costs and copies between memories, one of a value to each memory, sum up to the least:
-a minimum cut (Stone, "Multiprocessor scheduling with the aid of network flow algorithms", 1977), so for one target
-beside the host nothing is better. Nodes of one target that can run without waiting for another's in between form a
-region.
-"""
+Targets make offers: to compute nodes at a cost, or why not. All nodes begin on the host. For each target in order of
+preference, a minimum cut moves the nodes for which the sum of costs and copies between memories (one of each value to
+each memory) is least (Stone, "Multiprocessor scheduling with the aid of network flow algorithms", 1977). For one target
+beside the host this is optimal. Nodes of one target that can run without waiting for another target in between form a
+region."""
 
 from __future__ import annotations
 
@@ -57,11 +56,10 @@ def is_numeric(value: Value) -> bool:
 
 @dataclass(frozen=True)
 class Take:
-    """A target offers to compute these nodes together, in `cost` seconds; those that it offers to take alone as well
-    need not go together.
+    """A target offers to compute these nodes together, in `cost` seconds. Nodes that it also offers to compute alone
+    may be separated.
 
-    Of several offers for a node the first says what it costs.
-    """
+    Of several offers for a node, the first determines the cost."""
 
     nodes: tuple[Node, ...]
     cost: float = 0.0
@@ -69,7 +67,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Refuse:
-    """A target does not compute a node; `code` is for machines, `reason` for people."""
+    """A target does not compute a node; `code` is for programs, `reason` for people."""
 
     node: Node
     code: str
@@ -82,7 +80,7 @@ Offers: TypeAlias = "Sequence[Take | Refuse]"
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a node went, and why not to a target that is preferred: target → (code, reason)."""
+    """The target of a node, and why it is not on a preferred one: target → (code, reason)."""
 
     node: Node
     target: str
@@ -241,8 +239,8 @@ def _label(
 
 
 class _Reasons:
-    """Why a node stays where it is in place of a target that would take it: in seconds, of it and what goes there with
-    it only, all else as it is placed."""
+    """Why a node stays on its target although another target offers to compute it: the difference in seconds, for the
+    node and the nodes that must move with it, with all other nodes as they are placed."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Gives every intermediate value of a grouped graph, and the scratch of its kernels, a place in one arena.
+"""Assigns an offset in one arena to every intermediate value of a grouped graph and to the scratch of its kernels.
 
 Sizes are bytes of the stored shape: a number times a product of symbols. Slots whose sizes have the same symbols are
-packed among themselves, exactly as numbers; the packs stand one after another. Two slots share bytes only if their
-lifetimes are disjoint; that of scratch is the step of its kernel, so that it lies where values of other steps lie.
-"""
+packed together, with exact arithmetic on the numbers; the packs follow each other. Two slots share bytes only if their
+lifetimes are disjoint. The lifetime of scratch is the step of its kernel, so it may share bytes with values of other
+steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _THREADS: Class = ((THREADS, 1),)
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where values live. Inputs, constants and outputs have memory of their own.
+    """Offsets of values in the arena. Inputs, constants and outputs have memory of their own.
 
     Args:
         offsets: value name → byte offset in the arena.

@@ -2,7 +2,7 @@
 
 s = Schedule(program)
 s.split("i", [None, 16])
-s.trace                     what was done, as data; `replay(program, trace)` does it again
+s.trace                     the steps as data; `replay(program, trace)` repeats them
 """
 
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, OperandView, meanings

@@ -1,5 +1,5 @@
-"""What schedule rules ask of blocks: which iterators an access moves along, what is contiguous, how much work there
-is."""
+"""Analysis of blocks for schedule rules: the iterators along which an access moves, contiguous axes, the amount of
+work."""
 
 from __future__ import annotations
 
@@ -113,10 +113,9 @@ def _coefficient(e: Expr, var: str) -> int | None:
 
 @dataclass(frozen=True)
 class LoopView:
-    """A block seen from its loops: accesses as formulas of the loop variables.
+    """A block in terms of its loops: accesses as formulas of the loop variables.
 
-    `kinds`: per loop, the kind of the iterator that it drives.
-    """
+    `kinds`: for each loop, the kind of the iterator that it binds."""
 
     loops: list[str]
     extents: dict[str, int | None]

@@ -1,5 +1,5 @@
-"""Attention as rules of any target find it in a group: its blocks by role, and what is put together before they are
-tiled."""
+"""Recognition of attention in a group, for rules of any target: its blocks by role, and the steps that join them before
+tiling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKED = "relayout"
 
 @dataclass(frozen=True)
 class Parts:
-    """Blocks of an attention by role: two products, softmax's two reductions, and the exponentials that the second
+    """Blocks of an attention by role: two products, the two reductions of softmax, and the exponentials that the second
     product reads."""
 
     scores: str
@@ -34,11 +34,10 @@ class Parts:
 
 
 class TiledAttention(Rule):
-    """A rule for groups that hold one attention, which a target schedules in tiles of its own.
+    """A rule for groups that contain one attention, which a target schedules in tiles of its own.
 
-    What the primitives make of operands stored by formulas shows when they are tried: `offer` tries, and `apply` takes
-    over what was done.
-    """
+    Whether the primitives apply to operands stored by formulas is known only after a trial: `offer` makes one, and
+    `apply` continues its candidate."""
 
     name = "attention"
     priority = 12

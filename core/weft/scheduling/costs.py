@@ -1,11 +1,10 @@
-"""What offers cost, in seconds: the operations of a Program by a simple model of the machine, or what it reads and
-writes, if that takes longer.
+"""Cost estimates of offers, in seconds: the greater of the time of a Program's operations, by a simple model of the
+machine, and of its memory traffic.
 
-Rules differ in how many of an operand's uses are loads. An operation takes the machine's arithmetic alone where
-operands stay in registers (`in_registers`), one load beside it where each step reads a vector (`streamed`), and where
-elements come one after another its whole latency (`one_by_one`). All give the same time to a Program that memory
-bounds: then the priorities of rules decide.
-"""
+Rules differ in how many uses of an operand are loads. An operation takes the machine's arithmetic alone if operands
+stay in registers (`in_registers`), one load in addition if each step reads a vector (`streamed`), and its whole latency
+if elements are computed one after another (`one_by_one`). All three give the same time to a Program that is limited by
+memory; then the priorities of rules decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who depends on whom: blocks by the buffers they share, iterations of a loop by the boxes they touch."""
+"""Dependences: between blocks by the buffers that they share, between iterations of a loop by the regions that they
+access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor intrinsics: an instruction as its meaning, what it asks of its operands, and the code that does it.
+"""Tensor intrinsics: an instruction as its meaning, the requirements of its operands, and its code.
 
     A, B, k = placeholder((8, 8), name="A"), placeholder((8, 8), name="B"), reduce_axis(8, "k")
     C = compute((8, 8), lambda i, j: sum(A[i, k] * B[k, j], axis=k), name="C")
@@ -7,7 +7,7 @@
         compute=Call("gemm8x8"), reset=Call("fill_zero"), update=Call("fuse_gemm8x8_add"),
     )
 
-The primitive `tensorize` finds blocks of this meaning and puts the code in their place. The form follows Chen et al.,
+The primitive `tensorize` finds blocks with this meaning and replaces them by the code. The form follows Chen et al.,
 "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 4.3. Since the meaning can be
 evaluated, a tensorized Program can be interpreted (`meanings`), and code can be checked against its meaning
 (`weft_testing.intrinsics`).
@@ -56,16 +56,16 @@ _TRIED = (1, 2, 3, 5, 8, 16, 37, 64, 100, 256)
 
 @dataclass(frozen=True)
 class Operand:
-    """What an instruction asks of one operand.
+    """The requirements of an instruction for one operand.
 
     Args:
         name: a placeholder's of the meaning; of the last operand, the result, any.
         scope: the memory it lies in, or several of which it lies in one; None: any.
-        align: what the address of its first element is a multiple of, in bytes, and what strides that are left open are
-            multiples of: a power of two. The buffer asks for it from then on (`Buffer.align`), as far as its memory
-            gives it (`Machine.alignment`).
+        align: bytes, a power of two, of which the address of its first element and open strides are multiples.
+            `tensorize` sets the alignment of the buffer (`Buffer.align`), up to that of its memory
+            (`Machine.alignment`).
         strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a
-            formula. By default row-major without gaps. Of dimensions of extent 1 nothing is asked.
+            formula. By default row-major without gaps. Dimensions of extent 1 have no requirement.
         number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in
             the place of a view.
         bits: significant bits that the instruction takes of floats, the leading one among them, where that is fewer
@@ -87,8 +87,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class OperandView:
-    """An operand where a program has it: the element [i, j, …] of the operand is `buffer[indices + i*steps[0] +
-    j*steps[1] + …]`."""
+    """An operand in a program: the element [i, j, …] of the operand is `buffer[indices + i*steps[0] + j*steps[1] +
+    …]`."""
 
     operand: Operand
     buffer: Buffer
@@ -164,12 +164,11 @@ be any formula. A reset gets the result's view alone, and the lengths."""
 
 @dataclass(frozen=True)
 class Call:
-    """Code that is one instruction: name(the address of each operand, each followed by its free strides; at last the
+    """Code that is one instruction: name(the address of each operand, each followed by its free strides; then the
     lengths).
 
-    An operand that is a number stands there itself, without strides. Interpreted, the name means what the intrinsic
-    means whose code this is.
-    """
+    A scalar operand is passed itself, without strides. When interpreted, the name has the meaning of the intrinsic to
+    which this code belongs."""
 
     name: str
 

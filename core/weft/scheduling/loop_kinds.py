@@ -1,4 +1,4 @@
-"""What kinds of loop have in common: the loop found, its iterations checked, its kind set."""
+"""Common parts of the primitives that set the kind of a loop: find the loop, check its iterations, set the kind."""
 
 from __future__ import annotations
 

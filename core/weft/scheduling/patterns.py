@@ -1,5 +1,5 @@
-"""What rules of any target look for and do first: producers inlined, loops of stored blocks apart, transpositions, rows
-that blocks share."""
+"""Common analyses and first steps of rules of any target: inlining of producers, loops over stored blocks,
+transpositions, rows that blocks share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a statement touches: boxes of buffers as formulas of the loops that stay fixed.
+"""Regions that a statement accesses: boxes of buffers as formulas of the fixed loops.
 
-A box is found by interval arithmetic on forms: index formulas become forms (`weft.expr.linear`),
-so `wo*14 + wi - wo*14` cancels and extents come out as the numbers they are, symbolic sizes included.
-"""
+A box is found by interval arithmetic on linear forms of the indices (`weft.expr.linear`), so that `wo*14 + wi - wo*14`
+cancels and extents are exact, symbolic sizes included."""
 
 from __future__ import annotations
 
@@ -232,8 +231,8 @@ def certain(condition: Expr, loops: Mapping[str, Expr], facts: Iterable[Expr] = 
 
 @dataclass(frozen=True)
 class Access:
-    """One place of a statement that reads or writes a buffer: indices over loops (bindings substituted), and the loops
-    inside the block."""
+    """One read or write of a buffer in a statement: indices over loops (bindings substituted), and the loops inside the
+    block."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]

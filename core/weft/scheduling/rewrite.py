@@ -1,4 +1,4 @@
-"""Pieces that several primitives share: formulas made tidy, nests over boxes, blocks moved to other loops."""
+"""Common parts of several primitives: simplification of formulas, nests over boxes, blocks moved to other loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule rules: who schedules a Program, chosen by offers in seconds."""
+"""Schedule rules and their selection by offers in seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Offer:
     Args:
         cost: its estimate in seconds (`weft.scheduling.costs` helps to make one).
         note: for people.
-        candidate: a schedule of the Program that the rule has begun, or finished, to find that out; `apply` continues
-            it (`Schedule.resume`).
+        candidate: a schedule of the Program that `offer` has begun or finished; `apply` continues it
+            (`Schedule.resume`).
     """
 
     cost: float
@@ -36,7 +36,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Decline:
-    """A rule cannot; `code` is for machines, `reason` for people."""
+    """A rule does not schedule the Program; `code` is for programs, `reason` for people."""
 
     code: str
     reason: str

@@ -1,4 +1,4 @@
-"""Schedules a Program by a target's rules: by the best one that succeeds, or as a record says."""
+"""Schedules a Program by the rules of a target: by the cheapest that succeeds, or by the one that a record names."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Scheduled:
 
     Args:
         choices: the rule, then those that it made.
-        declines: (rule, code and reason), of those that declined or failed.
-        failed: what rules that offered failed with, as sentences.
+        declines: (rule, code and reason), of rules that declined or failed.
+        failed: the errors of rules that made an offer and then failed, as sentences.
     """
 
     rule: Rule

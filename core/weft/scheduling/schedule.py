@@ -1,4 +1,4 @@
-"""Schedule: primitives applied to one Program by name, recorded as they go."""
+"""Schedule: primitives applied to one Program by name, with a trace."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _SCOPED: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a Schedule stood: its Program, and the steps that led there. `Schedule.checkpoint` gives one,
-    `Schedule.rollback` takes it."""
+    """A state of a Schedule: its Program and the steps so far. `Schedule.checkpoint` returns one, `Schedule.rollback`
+    restores it."""
 
     schedule: Schedule
     program: Program
@@ -42,8 +42,8 @@ class Checkpoint:
 
 @dataclass
 class Attempt:
-    """What became of the steps under `Schedule.attempt`: `error` is the refusal that ended them, None while there is
-    none. True as long as there is none."""
+    """The outcome of the steps under `Schedule.attempt`: `error` is the refusal that ended them, or None. True if there
+    is none."""
 
     error: ScheduleError | None = None
 
@@ -60,7 +60,7 @@ class Schedule:
     """A Program being scheduled.
 
     Args:
-        machine: the target's description, for rules that ask.
+        machine: the target's description, for rules.
         overrides: choice name → value, from a record or a tuner.
         checked: verify the Program after every step (slow; tests do).
         intrinsics: name → tensor intrinsic, for `tensorize`.

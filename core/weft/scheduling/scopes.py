@@ -1,5 +1,4 @@
-"""Whether a Program fits the machine: what it allocates the machine's memories, its loops the machine's units. Grids
-are checked by their targets."""
+"""Checks that a Program fits the machine: allocations the memories, bound loops the units. Targets check grids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule did, as data: steps that replay on the naive Program and give the same result."""
+"""Traces of schedules as data: steps that can be replayed on the naive Program, with the same result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CHOOSE = "choose"
 
 @dataclass(frozen=True)
 class Step:
-    """One primitive applied, or one choice made (`do` is "choose", args are name and candidates, `default` without a
-    record, result the value)."""
+    """One primitive, or one choice (`do` is "choose", the arguments are its name and candidates, `default` is the value
+    without a record, the result is the value)."""
 
     do: str
     args: tuple[Any, ...]

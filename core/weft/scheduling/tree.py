@@ -1,5 +1,5 @@
-"""Programs as trees with names: find a loop, block or allocation, replace it, name something new, say what went wrong
-where."""
+"""Programs as trees with names: find and replace a loop, block or allocation, make a new name, report an error with its
+place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=Stmt)
 
 
 class Tree:
-    """A Program with the path (root first, the statement itself last) of everything that has a name."""
+    """A Program with the path (root first, the statement itself last) of every named statement."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -1,7 +1,6 @@
-"""What a Winograd convolution consists of as a Program, for the schedules of any target.
+"""The parts of a Winograd convolution in a Program, for the schedules of any target.
 
-An algorithm (`weft_ops.winograd`) gives its computes these roles, which their blocks have as the annotation `role`.
-"""
+An algorithm (`weft_ops.winograd`) gives its computes these roles; their blocks have them as the annotation `role`."""
 
 from __future__ import annotations
 

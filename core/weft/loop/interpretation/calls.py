@@ -1,4 +1,4 @@
-"""What the source of an interpreted program calls: accesses that are checked, integer arithmetic, threads and
+"""Functions that the source of an interpreted program calls: checked accesses, integer arithmetic, threads and
 copies."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.loop.queues import Pending
 
 @dataclass(frozen=True)
 class Address:
-    """Where an intrinsic with `addresses = True` receives a Load: `array` is the whole buffer, flat; `offset` the
+    """The argument of an intrinsic with `addresses = True` for a Load: `array` is the whole buffer, flat; `offset` the
     element."""
 
     buffer: Buffer
@@ -167,7 +167,7 @@ def lockstep(numbers: Sequence[int], thread: Callable[[int], Generator[Any, Any,
 
 
 class Copies(Pending):
-    """Copies that threads of a group have begun are one queue of each thread."""
+    """Copies that threads of a group have begun: one queue per thread."""
 
     def copy(self, thread: tuple[int, ...], to: Address, source: Address, size: int) -> None:
         count = size // to.buffer.dtype.bytes

@@ -1,4 +1,4 @@
-"""Formulas as Python source: integers with bounds, so that what cannot leave its dtype is not wrapped."""
+"""Formulas as Python source, with bounds of integers: a value that cannot leave its dtype is not wrapped."""
 
 from __future__ import annotations
 

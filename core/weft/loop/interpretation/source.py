@@ -1,4 +1,4 @@
-"""Python source in the making: its lines, the statements that they came from, and what its names stand for."""
+"""The Python source of an interpreted program: its lines, their statements, and the meaning of its names."""
 
 from __future__ import annotations
 

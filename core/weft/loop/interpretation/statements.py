@@ -1,4 +1,4 @@
-"""Statements as Python source: loops, accesses that are checked, threads that meet at barriers."""
+"""Statements as Python source: loops, checked accesses, threads that meet at barriers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Instructions of queues are begun where they stand, and awaited where somebody needs what they write, or changes what
-they read."""
+"""Begins instructions of queues at their position, and waits before an access that depends on their result or changes
+their operands."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ Path: TypeAlias = tuple[tuple[tuple[_Node, ...], int], ...]
 
 @dataclass(eq=False)
 class _Wait:
-    """In front of a statement: by count, `left` may go on; by token, those of `items` have ended."""
+    """A wait before a statement: by count, `left` instructions may still run; by token, those of `items` have ended."""
 
     left: int
     items: set[Item]
@@ -193,8 +193,8 @@ class _Boxes:
 
 
 class _State:
-    """What may go on at a place, by what it touches. A clock for each queue counts begins; what goes on has the time at
-    which it began."""
+    """The instructions that may run at a position, by the buffers that they access. A clock for each queue counts
+    begins; each running instruction has the time of its begin."""
 
     def __init__(self, sites: Sequence[_Site], since: Since) -> None:
         self.sites = sites

@@ -1,4 +1,4 @@
-"""Long sums of floats are sums of blocks, so that what rounding loses does not grow with their length."""
+"""Divides long sums of floats into sums of blocks, so that the rounding error does not grow with their length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of statements whose binders get names of their own, because names are unique in a Program."""
+"""Copies of statements with new names of loops, lets, blocks and buffers, since names are unique in a Program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from weft.loop.nodes import (
 
 
 class Names:
-    """The names a Program uses; `fresh` gives one more."""
+    """The names that a Program uses; `fresh` returns an unused one."""
 
     def __init__(self, used: Iterable[str]) -> None:
         self.used = set(used)

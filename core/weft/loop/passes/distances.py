@@ -1,4 +1,4 @@
-"""How far two indices are apart: the values that their difference may have."""
+"""The possible values of the difference of two indices."""
 
 from __future__ import annotations
 

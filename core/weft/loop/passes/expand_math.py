@@ -1,4 +1,4 @@
-"""Every Call names a function that the target has; the others become formulas over its arithmetic."""
+"""Expands calls of functions that the target lacks into formulas over its arithmetic."""
 
 from __future__ import annotations
 

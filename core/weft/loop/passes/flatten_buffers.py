@@ -1,4 +1,4 @@
-"""Every buffer becomes one row of elements in row-major order."""
+"""Gives every buffer one dimension, in row-major order."""
 
 from __future__ import annotations
 

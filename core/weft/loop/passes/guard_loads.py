@@ -1,4 +1,4 @@
-"""No Load relies on a Select around it to stay in bounds: it carries the condition as its predicate."""
+"""Gives a Load that a Select keeps in bounds the condition as its predicate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costly formulas that do not vary in a loop are computed once, in front of it."""
+"""Computes costly formulas that do not vary in a loop once, before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No Block is left: iterators become their bindings, predicates become If."""
+"""Lowers Blocks: iterators become their bindings, predicates become If."""
 
 from __future__ import annotations
 

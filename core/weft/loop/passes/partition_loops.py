@@ -1,4 +1,4 @@
-"""A loop over a range that a condition splits is cut there, so that the hot part carries no condition."""
+"""Divides a loop where a condition on its range changes, so that the main part has no condition."""
 
 from __future__ import annotations
 

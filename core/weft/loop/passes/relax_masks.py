@@ -1,4 +1,4 @@
-"""What nobody reads of a register need not be kept: its stores lose the mask that all who read it have."""
+"""Removes the masks of stores to registers whose masked-out lanes are not read: every read has the same mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formulas simplified by what is known where they stand; statements that do nothing are gone."""
+"""Simplifies formulas by the ranges and conditions at their position; removes statements without effect."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LEAVES = (Const, Var)
 
 
 class Scope:
-    """What holds at a statement: ranges of variables and formulas known to be true."""
+    """Facts at a statement: ranges of variables and formulas that are true."""
 
     def __init__(
         self, ranges: dict[str, Range], facts: tuple[Expr, ...] = (), values: dict[str, Expr] | None = None
@@ -83,7 +83,7 @@ class Scope:
 
 
 class ConditionScope(Scope):
-    """Simplifies conditions only, wherever they stand in a formula."""
+    """Simplifies conditions only, at any position in a formula."""
 
     def simplify(self, expr: Expr) -> Expr:
         if expr.dtype.is_bool:

@@ -1,4 +1,4 @@
-"""A reduction without steps leaves its start value, too."""
+"""Stores the start value of reductions without iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No unrolled loop is left: its body stands once per iteration."""
+"""Writes out unrolled loops: the body once per iteration."""
 
 from __future__ import annotations
 

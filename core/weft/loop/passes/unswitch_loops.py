@@ -1,5 +1,4 @@
-"""A loop whose body asks again and again what does not vary in it is written twice, the question asked once around
-both."""
+"""Duplicates a loop with an invariant condition, so that the condition is evaluated once, around both copies."""
 
 from __future__ import annotations
 

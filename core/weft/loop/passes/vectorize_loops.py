@@ -1,4 +1,4 @@
-"""No vectorized loop is left: its iterations become the lanes of vectors."""
+"""Turns the iterations of vectorized loops into lanes of vectors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from weft.loop.passes.simplify import holds
 
 
 class _Declined(Exception):
-    """The loop cannot be made of vectors; the text says why."""
+    """The loop cannot be vectorized; the text says why."""
 
 
 def _note_range(stmt: Stmt, ranges: dict[str, Range]) -> None:

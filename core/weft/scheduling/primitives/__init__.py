@@ -1,5 +1,5 @@
-"""THE table of schedule primitives. One function `name(program, …) → (Program, result)` per file; adding one is a file
-and a line here."""
+"""The table of schedule primitives. Each is a function `name(program, …) → (Program, result)` in a file of its own; a
+new one is a file and an entry here."""
 
 from __future__ import annotations
 

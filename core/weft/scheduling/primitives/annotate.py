@@ -1,4 +1,4 @@
-"""annotate: a fact for later stages on a block or loop."""
+"""annotate: adds a fact for later stages to a block or loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bind: iterations on the blocks and threads of a grid, or on the units of a level of the machine."""
+"""bind: runs iterations on the groups and threads of a grid, or on the units of a level of the machine."""
 
 from __future__ import annotations
 

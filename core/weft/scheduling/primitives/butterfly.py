@@ -1,4 +1,4 @@
-"""butterfly: a reduction in levels of pairs."""
+"""butterfly: computes a reduction in levels that combine pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cache_read: a copy of an operand in another memory."""
+"""cache_read: copies an operand to another memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cache_write: a result computed in another memory, copied out."""
+"""cache_write: computes a result in another memory and copies it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""compact_buffer: an intermediate buffer as small and as near as its uses allow."""
+"""compact_buffer: reduces an intermediate buffer to what its uses need, and allocates it as close to them as
+possible."""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ def covers(read: list[Interval | None], write: list[Interval | None], buffer: Bu
 
 
 class Shrunk:
-    """A buffer cut to a box: `keep` has first index and extent per dimension, `dims` are the dimensions that stay."""
+    """A buffer reduced to a box: `keep` has first index and extent per dimension, `dims` are the dimensions that
+    remain."""
 
     def __init__(self, old: Buffer, dims: list[int], keep: list[tuple[Expr, Expr]]) -> None:
         self.old, self.dims, self.keep = old, dims, keep

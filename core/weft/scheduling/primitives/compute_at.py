@@ -1,4 +1,4 @@
-"""compute_at: a producer under a loop of its consumers."""
+"""compute_at: moves a producer under a loop of its consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compute_inline: a producer's formula in place of loads of its result."""
+"""compute_inline: replaces loads of a producer's result by its formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""decompose_reduction: the start of a reduction as a block of its own."""
+"""decompose_reduction: stores the start value of a reduction in a block of its own."""
 
 from __future__ import annotations
 

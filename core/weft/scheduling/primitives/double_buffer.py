@@ -1,4 +1,4 @@
-"""double_buffer: what an iteration of a loop reads is brought while the one before works."""
+"""double_buffer: loads what an iteration of a loop reads during the iteration before."""
 
 from __future__ import annotations
 

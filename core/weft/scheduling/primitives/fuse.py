@@ -1,4 +1,4 @@
-"""fuse: a perfect nest into one loop."""
+"""fuse: makes one loop of a perfect nest."""
 
 from __future__ import annotations
 

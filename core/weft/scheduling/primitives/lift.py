@@ -1,4 +1,4 @@
-"""lift: a loop that every nest inside another has, around that one."""
+"""lift: moves a loop that is the outermost of every nest inside another loop around that loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""make_online: sums of exponentials beside the maximum that they are taken from, in one pass."""
+"""make_online: computes a maximum and sums of exponentials relative to it in one pass."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
 
 @dataclass(frozen=True)
 class Exponential:
-    """A block that stores exp(x - maximum): its store, and where it reads the maximum, by iterators that are indices of
-    the store."""
+    """A block that stores exp(x - maximum): its store, and the indices at which it reads the maximum, as iterators that
+    are indices of the store."""
 
     block: Block
     store: Store

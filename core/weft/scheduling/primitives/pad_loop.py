@@ -1,4 +1,4 @@
-"""pad_loop: whole tiles in place of a tail."""
+"""pad_loop: extends a loop to whole tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pad_tile: a block that computes a whole tile, with zeros where its condition does not hold."""
+"""pad_tile: computes a whole tile, with zeros where the block's condition is false."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""parallel: iterations on threads."""
+"""parallel: runs iterations on threads."""
 
 from __future__ import annotations
 

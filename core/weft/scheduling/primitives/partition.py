@@ -1,4 +1,4 @@
-"""partition: the iterations of a loop in consecutive parts."""
+"""partition: divides the iterations of a loop into consecutive parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""prefetch: what a later iteration reads is brought near while this one computes."""
+"""prefetch: prefetches what a later iteration reads."""
 
 from __future__ import annotations
 

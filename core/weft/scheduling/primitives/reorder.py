@@ -1,4 +1,4 @@
-"""reorder: the loops of a nest in another order."""
+"""reorder: changes the order of the loops of a nest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reverse_compute_at: a consumer under a loop of its producer."""
+"""reverse_compute_at: moves a consumer under a loop of its producer."""
 
 from __future__ import annotations
 

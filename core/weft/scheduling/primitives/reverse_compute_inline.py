@@ -1,4 +1,4 @@
-"""reverse_compute_inline: an elementwise consumer in its producer's store."""
+"""reverse_compute_inline: moves the formula of an elementwise consumer into its producer's store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rfactor: a reduction in two levels."""
+"""rfactor: computes a reduction in two levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""serial: a parallel loop's iterations one after another."""
+"""serial: makes a parallel loop serial again."""
 
 from __future__ import annotations
 

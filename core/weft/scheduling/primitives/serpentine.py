@@ -1,4 +1,4 @@
-"""serpentine: a loop runs forwards and backwards in turns."""
+"""serpentine: traverses a loop forwards and backwards in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""set_scope: where a block's result lives."""
+"""set_scope: changes the memory of a block's result."""
 
 from __future__ import annotations
 

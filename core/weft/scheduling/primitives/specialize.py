@@ -1,4 +1,4 @@
-"""specialize: a block as it is under its loops."""
+"""specialize: replaces the iterators of a block by the loops around it."""
 
 from __future__ import annotations
 

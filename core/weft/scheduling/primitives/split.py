@@ -1,4 +1,4 @@
-"""split: one loop into a nest."""
+"""split: divides one loop into a nest."""
 
 from __future__ import annotations
 

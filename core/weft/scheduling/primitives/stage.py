@@ -1,4 +1,4 @@
-"""stage: a part of a block's formula becomes a block of its own."""
+"""stage: makes a part of a block's formula a block of its own."""
 
 from __future__ import annotations
 

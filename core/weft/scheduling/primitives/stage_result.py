@@ -1,4 +1,5 @@
-"""stage_result: what a block computes under a loop goes into a buffer of those loops, and from there to its place."""
+"""stage_result: stores the result that a block computes under a loop in a buffer of that loop, and copies it to its
+place."""
 
 from __future__ import annotations
 

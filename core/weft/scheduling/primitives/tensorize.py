@@ -1,4 +1,4 @@
-"""tensorize: a tile of a block becomes an instruction."""
+"""tensorize: replaces a tile of a block by an instruction."""
 
 from __future__ import annotations
 
@@ -195,8 +195,7 @@ class _Match:
 
 
 class _No(Exception):
-    """Why a way to see the tile does not do. The later the check (`depth`), the better it tells the user what is
-    wrong."""
+    """Why an assignment of loops to axes fails. The error of the latest check (`depth`) is shown to the user."""
 
     def __init__(self, depth: int, why: str, hint: str | None = None) -> None:
         super().__init__(why)

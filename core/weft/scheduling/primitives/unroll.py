@@ -1,4 +1,4 @@
-"""unroll: a loop written out."""
+"""unroll: writes out the iterations of a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vectorize: iterations as lanes."""
+"""vectorize: makes iterations the lanes of vectors."""
 
 from __future__ import annotations
 
