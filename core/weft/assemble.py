@@ -23,8 +23,7 @@ from weft_runtime.abi import ErrorCode
 
 @dataclass(frozen=True)
 class KernelUse:
-    """The kernel of one group node: its name, the order of its dims, the scratch it wants (bytes over dims and
-    THREADS)."""
+    """The kernel of one group node: its name, the order of its dims, its scratch (bytes over dims and THREADS)."""
 
     kernel: str
     dims: tuple[Var, ...]

@@ -27,7 +27,7 @@ from weft_runtime.plan import Native, TensorInfo
 
 
 class KernelSchedule(Schedule):
-    """The schedule of a user's kernel; knows its target."""
+    """The schedule of a user's kernel, with its target."""
 
     def __init__(self, program: Any, target: ResolvedTarget) -> None:
         super().__init__(program, target.machine, intrinsics=target.intrinsics)

@@ -11,17 +11,17 @@ from weft.dtypes import DType
 from weft.rates import GENERIC, Rates
 
 GLOBAL_ALIGN = 64
-"""Bytes of which values begin at multiples where a machine says nothing else."""
+"""Default alignment of values in bytes."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` what sees one copy ("all",
+    """A memory scope: `size` in bytes (None unbounded), `align` in bytes, `shared_by` the units that share it ("all",
     "block", "thread", or the name of a level, each unit of which has a memory of that size).
 
-    `align`, a power of two, is what the code generator lets buffers of the scope begin at multiples of, as far as they
-    ask for it (`Buffer.align`). Of scope "global" it is what Weft lets all values in the device's memory begin at
-    multiples of: inputs, outputs, constants, what is between, and scratch.
+    `align`, a power of two, is the alignment that the code generator provides for buffers of the scope that require it
+    (`Buffer.align`). For scope "global" it is the alignment of all values in the device's memory: inputs, outputs,
+    constants, intermediate values, and scratch.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a copy between a device's memory and the host's takes: seconds before the first byte, bytes a second after
-    it."""
+    """The time of a copy between a device's memory and the host's: `latency`, seconds before the first byte;
+    `bandwidth`, bytes a second after it."""
 
     latency: float = 0.0
     bandwidth: float = math.inf
@@ -65,16 +65,15 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a machine that runs grids of groups of threads allows, axes in the order x, y, z.
+    """Limits of a machine that runs grids of groups of threads; axes in the order x, y, z.
 
     Args:
         threads: of one group at most.
         threads_per_axis: extents of a group at most.
         groups_per_axis: extents of a grid at most.
-        warp: threads that run in step, and can hand each other values where `Machine.features` has "shuffle"; 1 where
-            none do.
-        registers: of 32 bits, that the threads of one group have together.
-        resident: threads that one core keeps at once, in one group or several.
+        warp: threads that run in step, and can exchange values if `Machine.features` contains "shuffle"; 1 if none do.
+        registers: registers of 32 bits of one group, of all its threads together.
+        resident: threads that one core runs at the same time, in one group or several.
         shared: bytes of shared memory of one core, for all its groups; None: for two as large as there may be.
     """
 
@@ -89,16 +88,26 @@ class Grid:
 
 @dataclass(frozen=True)
 class Machine:
-    """One processor as a schedule sees it.
+    """The description of a processor for schedules.
 
-    `flops_per_cycle` maps a dtype's name, or a tensor intrinsic's, to multiplications plus additions one core starts
-    per cycle; `masked` says that masked vector loads and stores cost about as much as plain ones;
-    `ways` is the number of lines that share a set of the first cache;
-    `features` are the target's own words for what it can do.
-    `grid`: its kernels are grids of groups of threads; a core is what runs a group, `vector_bits` what one thread moves
-    at once. `levels`: name → the units of one core that work at the same time; `flops_per_cycle` is of one unit of each
-    level. `rates`: clock, memories, and what instructions, threads and launches cost.
-    `transfer`: what copies between its memory and the host's take.
+    Args:
+        kind: the kind of target.
+        vector_bits: width of a vector register; on a machine with a grid, what one thread moves at a time.
+        vector_registers: number of vector registers.
+        fma: whether a multiply-add is one instruction.
+        masked: whether masked vector loads and stores cost about as much as plain ones.
+        caches: bytes of the caches L1, L2 and L3.
+        cores: number of cores; on a machine with a grid, a core runs groups of threads.
+        flops_per_cycle: name of a dtype or tensor intrinsic → multiplications and additions that one core starts per
+            cycle, of one unit of each level.
+        features: words of the target for its capabilities, which intrinsics require.
+        scopes: name → memory scope.
+        cache_line: bytes of a cache line.
+        ways: number of lines in a set of L1.
+        grid: limits of grids; None: kernels are no grids.
+        levels: name → units of one core that work at the same time.
+        rates: clock, and costs of memories, instructions, threads and launches.
+        transfer: time of copies between its memory and the host's.
     """
 
     kind: str
@@ -140,7 +149,7 @@ class Machine:
         )  # fmt: skip
 
     def alignment(self, scope: str = "global") -> int:
-        """Bytes of which buffers of a scope may ask to begin at multiples: as the scope declares, and 64 at least."""
+        """The greatest alignment in bytes that buffers of a scope may require: that of the scope, and at least 64."""
         return max(GLOBAL_ALIGN, self.scopes[scope].align) if scope in self.scopes else GLOBAL_ALIGN
 
     def lanes(self, dtype: DType) -> int:

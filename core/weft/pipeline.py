@@ -65,16 +65,17 @@ def compile(
     Args:
         model: a path, bytes, a framework's object, or a Graph.
         target: kind and options, e.g. "llvm -mcpu=znver4 -threads=2"; "llvm" alone is this machine. Several in order of
-            preference, e.g. "npu, llvm": each node goes where it and the copies around it take the least time.
-        input_shapes: sizes for inputs with symbolic dimensions; only makes the result faster.
+            preference, e.g. "npu, llvm": each node is placed where it and the copies around it take the least time.
+        input_shapes: sizes for inputs with symbolic dimensions, which may make the result faster.
         passes: graph passes of your own, run after the core's simplifications (a plain function is one too).
-        frontend: name of the frontend, where the model does not tell, and its options, e.g. "onnx -dims=batch=4" or
-            "-dims=batch=4".
+        frontend: name of the frontend, if the model does not determine it, and its options, e.g. "onnx -dims=batch=4"
+            or "-dims=batch=4".
         cache: use the on-disk caches.
-        strict: whatever the first target does not take is an error.
+        strict: a node that the first target does not take is an error.
         on_stage: called after every stage.
-        records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they stand over those of
-            installed packages. One that cannot be followed is a ScheduleWarning that says why, and the default stands.
+        records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they have precedence over
+            those of installed packages. One that cannot be followed gives a ScheduleWarning with the reason, and the
+            defaults are used.
 
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.

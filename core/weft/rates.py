@@ -85,35 +85,37 @@ CPU_HZ = 3 * GHZ
 
 
 PLAUSIBLE_SECONDS = 600.0
-"""Of one kernel, or one node: who estimates more counts bytes, operations or cycles."""
+"""Greatest plausible estimate for one kernel or node in seconds: a greater one is probably in bytes, operations or
+cycles."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a machine is; of one core where nothing else is said.
+    """Speed of a machine; rates are those of one core unless stated otherwise.
 
     Args:
-        clock_hz: cycles a second of a core that computes.
-        first_cache, second_cache, third_cache, memory: levels of memory: those of `Machine.caches` and what is behind.
-        multiply_add_latency_cycles: from a multiply-add to one that needs its result.
-        multiply_adds_per_cycle: vectors of multiply-adds that start; None: as a target's table says.
+        clock_hz: cycles a second of a busy core.
+        first_cache, second_cache, third_cache, memory: levels of memory: those of `Machine.caches`, and main memory.
+        multiply_add_latency_cycles: from a multiply-add to one that uses its result.
+        multiply_adds_per_cycle: vectors of multiply-adds that start; None: from the target's table.
             `Machine.flops_per_cycle` follows from it.
         loads_per_cycle, stores_per_cycle: vectors that are read from the first cache, and written to it.
-        broadcast_cycles: of a scalar read into all lanes: those of neighbouring rows mostly want one bank of the cache.
-        loop_step_cycles: of a step of a sum beside its arithmetic: counting, addresses, what caches do not hide.
+        broadcast_cycles: of a scalar read into all lanes; scalars of neighbouring rows are mostly in one bank of the
+            cache.
+        loop_step_cycles: overhead of one iteration of a sum: counter, addresses, cache latency that is not hidden.
         lane_sum_cycles: of one lane that is added to the others of its vector.
         transpose_cycles: of one element that is moved from a row to a column.
-        new_vector_cycles: of a vector that a tile is the first to use, beyond what each of its uses takes.
+        new_vector_cycles: of the first use of a vector by a tile, in addition to each use.
         transform_store_cycles: of a vector that a transform of a Winograd convolution stores, its loads and arithmetic
             included.
-        cache_unhidden, memory_unhidden: share of the shorter of arithmetic and reading ahead by which it delays the
-            longer: of what is read again and again, and of weights that nobody has read since the last call.
-        uneven: share of a task's time by which cores that have as many tasks end apart.
-        relayout_bytes_per_second: that are read and written where values are stored in another order.
-        fork_seconds: until a parallel loop runs on all cores, whose threads wait for work.
-        join_seconds: from the end of the last thread's part of it to what follows.
-        wake_seconds: of a thread that sleeps, caller and thread together.
-        grid: of a machine that runs grids.
+        cache_unhidden, memory_unhidden: the part of the shorter of arithmetic and reading that does not overlap with
+            the longer: for data that is read repeatedly, and for weights that were last read in the previous call.
+        uneven: difference of the end times of cores with equal numbers of tasks, as a part of a task's time.
+        relayout_bytes_per_second: bytes that are read and written when a value is stored in another layout.
+        fork_seconds: until a parallel loop runs on all cores, if their threads are awake.
+        join_seconds: from the end of the last thread's part to the next statement.
+        wake_seconds: of waking a sleeping thread, caller and thread together.
+        grid: rates of a machine that runs grids.
     """
 
     clock_hz: float = CPU_HZ

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ResolvedTarget:
-    """A target with everything that the pipeline asks of its plugin."""
+    """A target with the contributions of all plugins for it."""
 
     target: Target
     kind: TargetKind
@@ -100,11 +100,11 @@ class ResolvedTarget:
 
     @property
     def description(self) -> str:
-        """For people: what tells it from others."""
+        """A short description for people."""
         return self._asked(self.kind.describe, "to describe itself", str)
 
     def exceeds(self, program: Program) -> str | None:
-        """What a scheduled Program wants and the target lacks, as the end of a sentence; None if there is nothing."""
+        """Where a scheduled Program exceeds the target's limits, as the end of a sentence; None if it does not."""
         from weft.scheduling.scopes import exceeds
 
         with self.blame("to list where a schedule exceeds it"):

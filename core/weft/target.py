@@ -43,20 +43,20 @@ class Target:
 
 
 class TargetKind(ABC):
-    """What a plugin contributes to be compiled for. Everything heavy is imported inside the methods."""
+    """A kind of target, contributed by a plugin. Methods import expensive modules themselves."""
 
     name: ClassVar[str]
     options: ClassVar[type]
     keywords: ClassVar[tuple[str, ...]] = ()
-    """Words, in small letters, by which people ask for it who do not know its name: an error about an unknown target
-    answers with the name."""
+    """Other words for the target, in lower case: the error about an unknown target with such a word suggests the
+    target's name."""
 
     def resolve(self, target: Target) -> Target:
         """`target` with every option that means "this machine" written out; caches are keyed by the result."""
         return target
 
     def describe(self, target: Target) -> str:
-        """A resolved target for people: what tells it from others, no more."""
+        """A short description of a resolved target for people, which distinguishes it from others."""
         return str(target)
 
     @abstractmethod
@@ -72,8 +72,8 @@ class TargetKind(ABC):
         """The name of the device kind that runs the code; `CPU` is the host's own processor."""
 
     def exceeds(self, program: Program, machine: Machine) -> str | None:
-        """What a scheduled Program wants beyond the target's limits, as the end of a sentence such as "needs 2048
-        threads in a group, there are 1024 at most"; None if there is nothing.
+        """Where a scheduled Program exceeds the target's limits, as the end of a sentence such as "needs 2048 threads
+        in a group, there are 1024 at most"; None if there is nothing.
 
         Scopes, alignments and levels of `machine` are checked for every target, before this. A rule whose program
         exceeds a limit leaves it to the next rule.
@@ -91,9 +91,9 @@ class TargetKind(ABC):
 
     def loops(self, target: Target) -> NativeCode | None:
         """A code section with the entry "repeat", which runs the iterations of a loop whose body is a native segment;
-        `weft_runtime.abi.Trips` says what it gets.
+        see `weft_runtime.abi.Trips` for its argument.
 
-        None: there is none, and every iteration is started by the runtime, which is right and some 20 µs slower.
+        None: the runtime starts every iteration, with the same results, about 20 µs slower each.
         """
         return None
 
@@ -105,7 +105,7 @@ class TargetKind(ABC):
         raise TargetError(f"target '{self.name}' has no kernels of its own device", where=str(target))
 
     def transfer(self, target: Target) -> Transfer:
-        """What copies between the device's memory and the host's take: by default as the machine says."""
+        """The time of copies between the device's memory and the host's; by default that of the machine."""
         return self.machine(target).transfer
 
     @abstractmethod

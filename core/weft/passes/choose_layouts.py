@@ -41,7 +41,7 @@ def choose_layouts(graph: Graph, capabilities: Capabilities | None = None, choic
     repacked = _one_layout(graph, labels)
 
     def stored(r: Rewriter, value: Value, layout: Layout | None) -> Value:
-        """`value` (of the new graph) as a user wants it."""
+        """`value` (of the new graph) in the layout of a user."""
         if value.tensor.layout == layout:
             return value
         if value.constant is not None and value.name in repacked:
@@ -125,8 +125,8 @@ def impossible_layout(graph: Graph, capabilities: Capabilities) -> str | None:
 
 
 def _one_layout(graph: Graph, labels: dict[int, LayoutOffer]) -> set[str]:
-    """The names of constants that all their users want in the same layout: these keep their names; others get a copy
-    per layout."""
+    """The names of constants that have the same layout for all users: these keep their names; others get a copy per
+    layout."""
     kept = {id(v) for v in graph.outputs} | {id(s.value) for s in graph.symbols.values()}
     wanted: dict[str, set[Layout | None]] = {}
     for node in graph.nodes:
@@ -353,7 +353,7 @@ class _Choice:
         return label.inputs[position] if label is not None else None
 
     def conversions(self, value: Value | None) -> float:
-        """Seconds to give every user of `value` what it wants: each layout is made once, read and written."""
+        """Seconds to convert `value` into the layouts of all users: each layout is made once, read and written."""
         if value is None or value.constant is not None or not isinstance(value.type, TensorType):
             return 0.0
         have = self.stored(value)

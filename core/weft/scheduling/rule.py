@@ -96,7 +96,7 @@ def offers_of(
     and what others declined with.
 
     Args:
-        intrinsics: the target's, by name, for rules that want to know them.
+        intrinsics: the target's, by name, for rules with this parameter.
 
     Raises:
         PluginError: an offer's cost is no number of seconds.

@@ -14,7 +14,7 @@ from weft.scheduling.rule import Decline, Offer, Rule, apply_rule, no_rule, offe
 from weft.scheduling.schedule import Schedule
 
 Exceeds: TypeAlias = "Callable[[Program], str | None]"
-"""What a scheduled Program wants and the target lacks, as the end of a sentence; None if there is nothing."""
+"""Where a scheduled Program exceeds the target's limits, as the end of a sentence; None if it does not."""
 RULE = "rule"
 """The choice of the rule itself, among those that offer; the rule's own choices follow it."""
 
@@ -41,7 +41,7 @@ def run_rules(
 ) -> Scheduled:
     """Schedules a Program by the cheapest rule.
 
-    A rule that fails, or wants more than the machine has, leaves it to the next.
+    If a rule fails, or its program exceeds the machine's limits, the next rule is used.
 
     Raises:
         ScheduleError: no rule takes it, or all that do fail; lists why.

@@ -29,17 +29,17 @@ EVERYWHERE = ("global", "local", "register")
 
 
 def exceeds(program: Program, machine: Machine) -> str | None:
-    """Everything that a scheduled Program wants and the machine lacks, as the end of a sentence; None if there is
-    nothing: memories that it has not got, that are aligned to less (`misaligned`) or too small (`overflow`), units of
-    levels (`exceeds_levels`)."""
+    """All limits of the machine that a scheduled Program exceeds, as the end of a sentence; None if there is none:
+    memories that it has not got, that are aligned to less (`misaligned`) or too small (`overflow`), units of levels
+    (`exceeds_levels`)."""
     asked = (unknown_scopes, misaligned, overflow, exceeds_levels)
     found = [w for ask in asked if (w := ask(program, machine))]
     return "; ".join(found) or None
 
 
 def unknown_scope(scope: str, machine: Machine) -> str | None:
-    """That a memory is none of the machine's, with all that are, as the end of a sentence; None if it is one, or the
-    machine declares none."""
+    """That the machine has no such memory, with those that it has, as the end of a sentence; None if it has, or
+    declares none."""
     if not machine.scopes or scope in machine.scopes or scope in EVERYWHERE or scope.startswith(FRAGMENT):
         return None
     known = [n for n in EVERYWHERE if n not in machine.scopes] + list(machine.scopes)
@@ -50,15 +50,14 @@ def unknown_scope(scope: str, machine: Machine) -> str | None:
 
 
 def unknown_scopes(program: Program, machine: Machine) -> str | None:
-    """Every memory that a Program allocates in and the machine has not, as the end of a sentence; None if there is
-    none."""
+    """Every scope of a Program that the machine does not have, as the end of a sentence; None if there is none."""
     used = dict.fromkeys(s.buffer.scope for s in walk_stmts(program.body) if isinstance(s, Allocate))
     return "; ".join(w for scope in used if (w := unknown_scope(scope, machine)) is not None) or None
 
 
 def misaligned(program: Program, machine: Machine) -> str | None:
-    """Every buffer that a Program wants to begin at a multiple of more than its memory gives, as the end of a sentence;
-    None if there is none. Where registers lie, nobody knows.
+    """Every buffer whose required alignment its memory does not provide, as the end of a sentence; None if there is
+    none. Registers have no address.
     """
     buffers = [*program.params, *(s.buffer for s in walk_stmts(program.body) if isinstance(s, Allocate))]
     wrong = [b for b in buffers if b.scope != "register" and b.align > machine.alignment(b.scope)]
@@ -70,13 +69,13 @@ def misaligned(program: Program, machine: Machine) -> str | None:
 
 
 def overflow(program: Program, machine: Machine) -> str | None:
-    """Every memory that a Program needs more of, at one time, than the machine has, as the end of a sentence; None if
+    """Every memory of which a Program needs more at one time than the machine has, as the end of a sentence; None if
     there is none.
 
-    Sizes are rounded up to what buffers begin at multiples of: what their memory is aligned to (`Scope.align`) and what
-    they ask for (`Buffer.align`). A memory that each unit of a level has of its own is counted for one unit, any other
-    for all units of the loops around. Registers are not counted: a code generator spills them. Nor are buffers whose
-    size only a run knows, nor what groups of threads share, which their target counts (`TargetKind.exceeds`).
+    Sizes are rounded up to the alignment of buffers: that of their memory (`Scope.align`) and their own
+    (`Buffer.align`). A memory that each unit of a level has of its own is counted for one unit, any other for all units
+    of the loops around. Registers are not counted: a code generator spills them. Nor are buffers whose size only a run
+    knows, nor what groups of threads share, which their target counts (`TargetKind.exceeds`).
     """
     limits = {
         name: scope
@@ -93,8 +92,7 @@ def overflow(program: Program, machine: Machine) -> str | None:
 
 
 def exceeds_levels(program: Program, machine: Machine) -> str | None:
-    """What a scheduled Program wants of levels that the machine has not, as the end of a sentence; None if there is
-    nothing.
+    """Where a scheduled Program exceeds the machine's levels, as the end of a sentence; None if it does not.
 
     Levels that are none, more iterations than units, and buffers in a memory of which each unit has its own that are
     used on the units but allocated outside.

@@ -219,7 +219,8 @@ class Placeholder:
 class Compute:
     """Every element by formula. Several bodies: one tuple reduction with several results.
 
-    `role`: what schedule rules know it by in its algorithm, the annotation `role` of its block; "" if none asks.
+    `role`: the name by which schedule rules recognise this part of an algorithm, the annotation `role` of its block;
+    "": none.
     """
 
     axes: tuple[Var, ...]
@@ -359,7 +360,7 @@ def compute(
 ) -> Tensor | tuple[Tensor, ...]:
     """The tensor whose element [i, j, …] is formula(i, j, …).
 
-    `role`: of an algorithm with a schedule of its own, what the schedule knows this part by, whatever its name.
+    `role`: the name by which a schedule recognises this part of an algorithm.
 
     Returns one Tensor; a tuple of Tensors if `formula` returns the tuple result of a reducer of width > 1.
 

@@ -19,8 +19,8 @@ from weft_gpu.passes.private_buffers import private_buffers
 
 
 def exceeds_grid(program: Program, machine: Machine) -> str | None:
-    """What a scheduled Program wants beyond the grids that the machine launches, as the end of a sentence; None if
-    there is nothing, or it runs no grids.
+    """Where a scheduled Program exceeds the limits of the machine's grids, as the end of a sentence; None if there is
+    nothing, or it runs no grids.
 
     Counts the threads of a group, its extents, extents of grids that are constant, and what a group allocates in scope
     `shared` all together. Registers are not counted: a code generator spills them. Values are handed over within a

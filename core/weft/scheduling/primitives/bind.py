@@ -10,14 +10,14 @@ AXES: tuple[LoopKind, ...] = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadI
 
 
 def bind(program: Program, loop: str, axis: LoopKind) -> tuple[Program, None]:
-    """Each iteration is one block or thread of the grid; threads may meet in buffers of scope "shared". Or, with
-    `unit.NAME`, each is one unit of the machine's level NAME, for example one of several matrix arrays: the number of
-    iterations is a constant.
+    """Each iteration is one block or thread of the grid; threads may communicate through buffers of scope "shared".
+    With `unit.NAME`, each is one unit of the machine's level NAME, for example one of several matrix arrays: the number
+    of iterations is a constant.
 
     for i in 64 { … }  →  for i in 64 threadIdx.x { … }
 
-    A parallel loop has proved already that its iterations are independent: its pieces may be bound although their
-    formulas no longer show it.
+    The iterations of a parallel loop are proved independent: its parts may be bound although their formulas no longer
+    show it.
     """
     tree = Tree(program)
     if axis not in AXES and level_of(axis) is None:

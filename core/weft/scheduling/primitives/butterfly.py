@@ -28,9 +28,9 @@ from weft.scheduling.tree import Tree, nest
 
 
 def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[str]]:
-    """`block` combines the iterations of reduction loop `loop` two at a time: on each level every iteration combines
-    what it has with what the one has whose number differs in one bit, the greatest first. Returns the names of the
-    levels' blocks.
+    """`block` combines the iterations of reduction loop `loop` two at a time: on each level, every iteration combines
+    its value with that of the iteration whose number differs in one bit, the highest bit first. Returns the names of
+    the levels' blocks.
 
         for k in 4 { block S(rk: reduce 4 = k) init { s[0] = 0.0f32 } { s[0] = s[0] + p[rk] } }
         → butterfly("S", "k") → ["S_2", "S_1"]
@@ -39,9 +39,9 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
         for k_2 in 4 { block S_1(m: 4 = k_2) { S_1[0, m] = S_2[0, m] + S_2[0, m ^ 1] } }
         block S { s[0] = S_1[0, 0] }
 
-    In the end each has the whole result. Where the iterations are threads of a warp and what they have lies in
-    registers, they hand it to each other. The loop's extent is a power of two, and it is the only reduction loop of the
-    block.
+    At the end each iteration has the whole result. If the iterations are threads of a warp and the values are in
+    registers, threads exchange them by shuffles. The loop's extent is a power of two, and it is the only reduction loop
+    of the block.
     """
     step = "butterfly"
     tree = Tree(program)

@@ -43,7 +43,7 @@ def cache_read(
         for x_shared_i0 in n { block x_shared(…) { x_shared[v0] = x[v0] } }
         block C(…) { y[bi] = x_shared[bi]*2.0f32 }
 
-    compute_at then moves the copy to where it is used and compact_buffer shrinks it.
+    Afterwards, compute_at moves the copy to its use and compact_buffer reduces it.
     """
     step = "cache_read"
     tree = Tree(program)

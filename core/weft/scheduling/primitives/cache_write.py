@@ -25,7 +25,7 @@ def cache_write(program: Program, block: str, scope: str, order: Sequence[int] |
         block C(…) init { C_register[bi] = 0.0f32 } { C_register[bi] = C_register[bi] + x[bi, rk] }
         for C_copy_i0 in n { block C_copy(v0: n = C_copy_i0) { y[v0] = C_register[v0] } }
 
-    reverse_compute_at then moves the copy and compact_buffer shrinks the new buffer.
+    Afterwards, reverse_compute_at moves the copy and compact_buffer reduces the new buffer.
     """
     step = "cache_write"
     tree = Tree(program)

@@ -39,15 +39,15 @@ from weft.scheduling.tree import Path, Tree, blocks_in
 
 
 def compact_buffer(program: Program, buffer: str, align: int = 1) -> tuple[Program, None]:
-    """Moves the allocation of `buffer` to the innermost loop around all its uses and cuts it to the box that is live
+    """Moves the allocation of `buffer` to the innermost loop around all its uses and reduces it to the box that is live
     there.
 
         allocate t: float32[n, m] { for i in n { for j in 16 { … t[i, j] = … }  for k in 16 { … t[i, k] … } } }
         → compact_buffer("t")
         for i in n { allocate t: float32[16] { for j in 16 { … t[j] = … }  for k in 16 { … t[k] … } } }
 
-    Dimensions of extent 1 go. The innermost dimension is rounded up to a multiple of `align` (whole vectors). The
-    allocation enters a loop only if every iteration writes what it reads.
+    Dimensions of extent 1 are removed. The innermost dimension is rounded up to a multiple of `align` (whole vectors).
+    The allocation enters a loop only if every iteration writes what it reads.
     """
     step = "compact_buffer"
     tree = Tree(program)

@@ -22,7 +22,7 @@ from weft.scheduling.tree import Tree, blocks_in
 
 
 def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
-    """Moves producer `block` into `loop`, before its first consumer there; it computes just the box that one iteration
+    """Moves producer `block` into `loop`, before its first consumer there; it computes the box that one iteration
     reads.
 
         for i in n { for j in m { block A(ai: n = i, aj: m = j) { a[ai, aj] = x[ai, aj]*2.0f32 } } }
@@ -33,8 +33,8 @@ def compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
           for c in m - 2 { block B(…) { … } }
         }
 
-    The box comes from interval analysis with the outer loops symbolic; what may leave the buffer is guarded. The buffer
-    keeps its shape (see compact_buffer), and the block gets fresh loops: schedule its inside after moving it.
+    The box is found by interval analysis with symbolic outer loops; indices that may leave the buffer are guarded. The
+    buffer keeps its shape (see compact_buffer), and the block gets fresh loops: schedule its inside after moving it.
     """
     step = "compute_at"
     tree = Tree(program)

@@ -21,7 +21,7 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
         for j_init in 16 { block C_init(bj_1: 16 = j_init) { c[bj_1] = 0.0f32 } }
         for k in 64 { for j in 16 { block C(…) { c[bj] = c[bj] + … } } }
 
-    Kinds of the copied loops (vectorized, unrolled) are kept. A reduction without steps gives its start value.
+    Kinds of the copied loops (vectorized, unrolled) are kept. A reduction without iterations gives its start value.
     """
     step = "decompose_reduction"
     tree = Tree(program)

@@ -47,9 +47,9 @@ def double_buffer(
     *,
     intrinsics: Mapping[str, Intrinsic] | None = None,
 ) -> tuple[Program, str]:
-    """`block`, which in each iteration of `loop` fills a buffer that others read, fills it one iteration ahead: the
-    buffer has two halves, which iterations take in turn. Returns the name of the block that fills the first half before
-    the loop.
+    """`block` fills, in each iteration of `loop`, a buffer that other blocks read. Afterwards it fills the buffer one
+    iteration ahead: the buffer has two halves, which iterations use alternately. Returns the name of the block that
+    fills the first half before the loop.
 
         for k in n { allocate t: float32[16] in shared
           for i in 16 { block A(bk: n = k, bi: 16 = i) { t[bi] = x[bk, bi] } }
@@ -62,14 +62,13 @@ def double_buffer(
               }
           for j in 16 { block B(bj: 16 = j, h1: 2 = k % 2) { y[bj] = y[bj] + t[h1, bj] } } }
 
-    `through`: what is brought waits in a buffer of that memory, one element for each iteration of the block's own
-    loops, and is stored at the end of the iteration, when it has arrived: then those who come between do not wait for
-    it. Bind and vectorize the block's loops before.
+    `through`: loaded elements are held in a buffer of that memory, one for each iteration of the block's own loops, and
+    are stored at the end of the iteration, so that the statements in between do not wait for the loads. Bind and
+    vectorize the block's loops before.
 
-    Blocks that are instructions already, `block` as well as those that read what it writes, get the addresses of the
-    half that they are to use; so the order of double_buffer and tensorize is free. Both halves are as aligned as the
-    operands ask that may lie in them; as the buffer was, for code of no known intrinsic. `intrinsics` come from the
-    Schedule.
+    Tensorized blocks, `block` itself or readers of its result, get the addresses of the half that they use, so
+    double_buffer and tensorize may be applied in any order. Both halves are aligned as the operands in them require;
+    for code of an unknown intrinsic, as the buffer was. `intrinsics` come from the Schedule.
     """
     step = "double_buffer"
     tree = Tree(program)

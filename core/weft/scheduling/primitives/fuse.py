@@ -18,7 +18,7 @@ def fuse(program: Program, *loops: str, name: str | None = None) -> tuple[Progra
         → fuse("i", "j")
         for i_j in n*16 { block C(bi: n = i_j//16, bj: 16 = i_j % 16) … }
 
-    Parallel loops make a parallel loop: what each may do at once with its others, all may.
+    Fused parallel loops are a parallel loop.
     """
     tree = Tree(program)
     if not loops:

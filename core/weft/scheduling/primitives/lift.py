@@ -21,8 +21,7 @@ def lift(program: Program, loop: str, inner: Sequence[str]) -> tuple[Program, st
         → lift("t", ["i", "j"])
         for i in n { for t in 9 { block A(…) { … } block B(…) { … } } }
 
-    They must have one extent, and iterations that do not depend on one another: what is lifted out of the steps of a
-    scan are its independent lines.
+    They must have the same extent, and independent iterations. With a scan as `loop`, they are its independent rows.
     """
     step = "lift"
     tree = Tree(program)

@@ -56,9 +56,9 @@ STEP = "make_online"
 
 def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Program, list[str]]:
     """The loop of `block`, a maximum, and the loops after it, over the same steps, of exp(x - maximum) and of sums of
-    these become one loop, the first of `loops`. Each step takes the maximum so far; where that grows, the sums so far
-    are scaled by exp(old - new). Returns the names of the blocks that keep the old maximum, compute the factor, and
-    scale each sum, in order.
+    these become one loop, the first of `loops`. Each step updates the maximum; if it grows, the sums are scaled by
+    exp(old - new). Returns the names of the blocks that keep the old maximum, compute the factor, and scale each sum,
+    in order.
 
         for r in n { block M_init(…) { m[bi] = -inf } }
         for t in 8 { for r in n { block M(bi, rt: reduce 8 = t) { m[bi] = max(m[bi], y[rt, bi]) } } }
@@ -76,10 +76,10 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
           for r in n { for j in 16 { block S(…) { … } } }
         }
 
-    The online normaliser of Milakov and Gimelshein (2018), on which FlashAttention (Dao et al., 2022) rests. Results
-    change by rounding only; what was summed up while the maximum was -∞, be it NaN, counts for nothing unless it stays
-    so. A sum's term is the exponential, or it times something. Reductions are decomposed at these loops before, and the
-    loops stand side by side; what stands between them moves before or behind.
+    This is the online normaliser of Milakov and Gimelshein (2018), which FlashAttention (Dao et al., 2022) uses.
+    Results change by rounding only. Sums that were made while the maximum was -∞, NaN included, are discarded unless it
+    stays -∞. A term of a sum is the exponential, or its product with another factor. Reductions must be decomposed at
+    these loops before, and the loops must be in one sequence; statements between them move before or after them.
     """
     tree = Tree(program)
     if len(loops) < 2 or len(set(loops)) != len(loops):

@@ -47,29 +47,29 @@ STEP = "pad_loop"
 def pad_loop(
     program: Program, block: str, loop: str, multiple: int, value: float | None = None
 ) -> tuple[Program, None]:
-    """As many steps of `loop` as make a multiple. Split the loop afterwards: its tiles are whole.
+    """Rounds the number of iterations of `loop` up to a multiple. Split the loop afterwards: its tiles are whole.
 
-    Of a loop over a spatial iterator, `block` computes more than is wanted of an intermediate buffer, which grows:
+    If the loop runs over a spatial iterator, `block` computes excess elements of an intermediate buffer, which grows:
 
         allocate a: float32[13] { for i in 13 { block A(ai: 13 = i) { a[ai] = x[ai] } } … }
         → pad_loop("A", "i", 8)
         allocate a: float32[16] { for i in 16 { block A(ai: 16 = i) { a[ai] = select(ai < 13, x[ai], 0.0f32) } } … }
 
-    Nobody reads what is new, so anything may stand there; a sum needs no condition where its operands have elements
-    enough. A block that is no reduction writes zeros beyond where its operands end; with a `value`, it writes that
-    beyond what is wanted, wherever its operands end.
+    Nothing reads the excess elements, so they may have any value; a sum needs no condition if its operands have enough
+    elements. A block without reduction writes zeros beyond the end of its operands. With a `value`, it writes this
+    value to all excess elements.
 
-    Of a loop that a reduction runs over, the steps that are new combine with what changes nothing: 0 of a sum (-0 if it
-    does not start from 0), 1 of a product, the least value of a maximum, the greatest of a minimum, true of "and",
-    false of "or". Where the operands were padded so that their elements make that up, no condition is needed, and the
-    formula stays as an instruction means it; so pad the copies of the operands first:
+    If a reduction runs over the loop, the new iterations use the neutral element: 0 of a sum (-0 if it does not start
+    from 0), 1 of a product, the least value of a maximum, the greatest of a minimum, true of "and", false of "or".
+    If the padding of the operands gives this element, no condition is needed, and the formula still matches an
+    instruction. Therefore pad the copies of the operands first:
 
         for i in 16 { block X(xi: 16 = i) { t[xi] = select(xi < 13, x[xi], 0.0f32) } }      (and so w)
         for k in 13 { block S(rk: reduce 13 = k) { init { s[0] = 0.0f32 } s[0] = s[0] + t[rk]*w[rk] } }
         → pad_loop("S", "k", 8)
         for k in 16 { block S(rk: reduce 16 = k) { init { s[0] = 0.0f32 } s[0] = s[0] + t[rk]*w[rk] } }
 
-    otherwise the step becomes s[0] + select(rk < 13, …, 0.0f32).
+    Otherwise the sum becomes s[0] + select(rk < 13, …, 0.0f32).
     """
     tree = Tree(program)
     path, b, f = tree.block_path(block, STEP), tree.block(block, STEP), tree.loop(loop, STEP)

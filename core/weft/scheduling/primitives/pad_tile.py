@@ -14,8 +14,8 @@ from weft.scheduling.tree import Path, Tree, conjuncts
 
 
 def pad_tile(program: Program, block: str) -> tuple[Program, None]:
-    """The condition of a sum of products moves into its factors, which are zero where it does not hold; a start value
-    is stored, and what other blocks computed of the tile copied, everywhere.
+    """Moves the condition of a sum of products into its factors, which are zero where it is false. Start values are
+    stored, and results of other blocks copied, for the whole tile.
 
         allocate c: float32[16] in register { for j in 16 { for k in 8 {
           block C(bj: 16 = j, rk: reduce 9 = k) where j < n and k < m { c[bj] = c[bj] + a[rk]*b[rk, bj] } } } … }
@@ -23,10 +23,9 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
         … block C(bj: 16 = j, rk: reduce 9 = k) { c[bj] = c[bj] + select(k < m, a[rk], 0.0f32)*select(j < n and k < m,
             b[rk, bj], 0.0f32) } …
 
-    The buffer is allocated, and has room for the whole tile; nobody reads what is new in it, and to the rest only zeros
-    are added (a zero times infinity or NaN, where an operand has them, is NaN, as in any product with padding). Where
-    the factors are staged, the innermost loop has no condition any more. Each iterator of the block is one loop
-    (specialize sees to it).
+    The buffer is allocated in the program and has space for the whole tile. Nothing reads its excess elements, and only
+    zeros are added to the others (zero times infinity or NaN is NaN, as in any product with padding). If the factors
+    are staged, the innermost loop has no condition. Each iterator of the block must be one loop (see specialize).
     """
     step = "pad_tile"
     tree = Tree(program)

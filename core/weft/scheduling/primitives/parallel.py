@@ -8,7 +8,7 @@ from weft.scheduling.tree import Tree
 
 
 def parallel(program: Program, loop: str) -> tuple[Program, None]:
-    """The iterations are spread over threads; they must be independent.
+    """Runs the iterations on threads; they must be independent.
 
     for i in n { … }  →  for i in n parallel { … }
     """

@@ -16,15 +16,15 @@ from weft.scheduling.tree import Tree, conjuncts
 
 
 def partition(program: Program, loop: str, points: Sequence[int]) -> tuple[Program, list[str]]:
-    """A loop becomes several, one after another, that begin at 0 and at each of the points. Returns their names.
+    """Divides a loop into consecutive loops that begin at 0 and at each of the points. Returns their names.
 
         for i in 58 { block C(bi: 58 = i) where 1 <= i { … } }
         → partition("i", [1]) → ["i_1"]
         for i_1 in 57 { block C(bi: 58 = i_1 + 1) { … } }
 
-    In each part conditions that hold in all of it go, and so does a block for which none of its iterations is left; a
-    part in which nothing is left has no loop. So what a border needs is apart from the middle, which needs nothing.
-    The first part that remains keeps the names of blocks and buffers, the others get new ones.
+    In each part, conditions that are always true are removed, and so are blocks without iterations; an empty part has
+    no loop. A border is thereby separated from the interior, which needs no condition. The first remaining part keeps
+    the names of blocks and buffers, the others get new ones.
     """
     step = "partition"
     tree = Tree(program)

@@ -17,19 +17,18 @@ from weft.scheduling.tree import Tree
 def prefetch(
     program: Program, block: str, buffer: str, ahead: str, at: str, line: int = 64, locality: int = 2
 ) -> tuple[Program, None]:
-    """Each iteration of loop `at` asks for the lines of `buffer` that `block` reads in it one iteration of loop `ahead`
-    later.
+    """Each iteration of loop `at` prefetches the cache lines of `buffer` that `block` reads in it one iteration of loop
+    `ahead` later.
 
-    Loops between the two along which `block` reads the same elements share the lines out. Nothing is asked for beyond
-    the buffer.
+    Loops between the two along which `block` reads the same elements share the lines. Nothing beyond the buffer is
+    prefetched.
 
         for p in 8 { for r in 4 { for k in 32 { for i in 8 { for j in 16 { block C(…) { … w[p, k, i, j] … } } } } } }
         → prefetch("C", "w", "p", "k")
         for p in 8 { for r in 4 { for k in 32 { for t in 2 unrolled { @prefetch(w[min(p + 1, 7), k, r*2 + t, 0], 2) }
             for i in 8 { … } } } }
 
-    `ahead` may be `at`. `line`: bytes that one request brings. `locality`: 3 brings them into every cache, 2 into those
-    from the second on.
+    `ahead` may be `at`. `line`: bytes of a cache line. `locality`: 3 prefetches into every cache, 2 into L2 and beyond.
     """
     step = "prefetch"
     tree = Tree(program)

@@ -18,7 +18,7 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
         → reorder("k", "i")
         for k in 8 { for j in m { for i in n { block C(bi: n = i, bj: m = j, rk: reduce 8 = k) … } } }
 
-    Spatial and reduce iterators commute; what a scan iterator is bound to keeps its place relative to every other loop.
+    Spatial and reduce iterators commute. Loops of a scan iterator keep their place relative to every other loop.
     """
     tree = Tree(program)
     if len(set(loops)) != len(loops):

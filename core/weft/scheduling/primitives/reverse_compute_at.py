@@ -34,8 +34,7 @@ from weft.scheduling.tree import Tree, blocks_in
 
 
 def reverse_compute_at(program: Program, block: str, loop: str) -> tuple[Program, None]:
-    """Moves consumer `block` into `loop`, after its producers there; it takes just the box that one iteration
-    completed.
+    """Moves consumer `block` into `loop`, after its producers there; it reads the box that one iteration has completed.
 
         for i in n { for j in m { block A(ai: n = i, aj: m = j) { a[ai, aj] = … } } }
         for r in n { for c in m { block B(br: n = r, bc: m = c) { y[br, bc] = a[br, bc] + 1.0f32 } } }

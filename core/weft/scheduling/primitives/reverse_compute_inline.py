@@ -15,15 +15,15 @@ from weft.scheduling.tree import Tree, blocks_in, rebuild_all
 
 
 def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]:
-    """Folds elementwise consumer `block` into its producer, which then stores the final value; the block and the buffer
-    between disappear.
+    """Moves the formula of elementwise consumer `block` into its producer, which then stores the final value; the block
+    and the buffer between disappear.
 
         block A(ai: n = i) { a[ai] = x[ai]*2.0f32 }      block B(bi: n = j) { y[bi] = a[bi] + 1.0f32 }
         → reverse_compute_inline("B")
         block A(ai: n = i) { y[ai] = x[ai]*2.0f32 + 1.0f32 }
 
-    Dimensions that the consumer takes as one, `a[bi//4, bi%4]`, are elementwise as well: `bi` becomes the producer's
-    `ai*4 + aj`.
+    Dimensions that the consumer merges, `a[bi//4, bi%4]`, are elementwise as well: `bi` becomes the producer's `ai*4 +
+    aj`.
     """
     step = "reverse_compute_inline"
     tree = Tree(program)

@@ -51,8 +51,8 @@ def start_of(block: Block) -> Expr | None:
 
 
 def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tuple[Program, str]:
-    """One partial result per iteration of reduction loop `loop`, by a new block in place of `block`, which then
-    combines them. Returns the new block's name.
+    """A new block computes one partial result per iteration of reduction loop `loop`; `block` then combines them.
+    Returns the new block's name.
 
         for k_0 in 8 { for k_1 in 4 { block S(rk: reduce 32 = k_0*4 + k_1) init { s[0] = 0.0f32 } { s[0] = s[0] + x[rk]
             } } }
@@ -61,8 +61,8 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
             0] = S_rf[f, 0] + x[r*4 + f] } } }
         for k_1_1 in 4 { block S(rf: reduce 4 = k_1_1) init { s[0] = 0.0f32 } { s[0] = s[0] + S_rf[rf, 0] } }
 
-    The loop is spatial from then on: vectorize or parallel it, after reordering it as needed. It is the first dimension
-    of the partial results, or the `last`, as lanes should be.
+    Afterwards the loop is spatial and can be reordered and vectorized or parallel. It is the first dimension of the
+    partial results, or with `last` the last one, for lanes.
     """
     step = "rfactor"
     tree = Tree(program)

@@ -8,8 +8,8 @@ from weft.scheduling.tree import Tree
 
 
 def serial(program: Program, loop: str) -> tuple[Program, None]:
-    """The iterations run in order: those that a thread of a grid keeps to itself once the other pieces of a parallel
-    loop are bound.
+    """The iterations run in order, for example those of one thread of a grid after the other parts of a parallel loop
+    are bound.
 
     for i_0 in 8 threadIdx.x { for i_1 in 4 parallel { … } }  →  for i_0 in 8 threadIdx.x { for i_1 in 4 { … } }
     """

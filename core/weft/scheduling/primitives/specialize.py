@@ -13,15 +13,15 @@ from weft.scheduling.tree import Tree, conjuncts
 
 
 def specialize(program: Program, block: str) -> tuple[Program, None]:
-    """The iterators of `block` become the loops around it, one for each of several steps, and what their extents decide
-    in its formulas is decided.
+    """Replaces the iterators of `block` by the loops around it, one for each loop with several iterations, and
+    simplifies its formulas by their extents.
 
         for i in 56 { block C(bi: 58 = i + 1) { y[bi] = select(1 <= bi and bi < 57, x[bi - 1], 0.0f32) } }
         → specialize("C")
         for i in 56 { block C(bi: 56 = i) { y[bi + 1] = x[bi] } }
 
-    A condition around the block's whole body becomes part of its predicate. A reduction has to be decomposed first: its
-    start is told by its iterators.
+    A condition around the block's whole body becomes part of its predicate. A reduction has to be decomposed first,
+    since its start is defined by its iterators.
     """
     step = "specialize"
     tree = Tree(program)

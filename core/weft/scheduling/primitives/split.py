@@ -21,8 +21,8 @@ def split(
         → split("i", [None, 16])
         for i_0 in (n + 15)//16 { for i_1 in 16 { block C(bi: n = i_0*16 + i_1) where i_0*16 + i_1 < n … } }
 
-    The condition is there only if the factors may overshoot. New loops are called i_0, i_1, … unless `names` says
-    otherwise. Pieces of a parallel loop are parallel: what its iterations may do at once, theirs may.
+    The condition exists only if the factors may exceed the extent. New loops are called i_0, i_1, … unless `names` says
+    otherwise. Parts of a parallel loop are parallel.
     """
     tree = Tree(program)
     path = tree.loop_path(loop, "split")

@@ -13,9 +13,9 @@ from weft.scheduling.tree import Tree, nest
 
 
 def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> tuple[Program, str]:
-    """The part of the value of `block`, or all of it, that prints as `formula` is computed before, for all of `loop`
-    and the loops in it, into a buffer in memory `scope`. Returns the new block's name. The block's own name in the
-    place of `loop`: one element at a time.
+    """Computes the part of the value of `block`, or all of it, that prints as `formula` before, for all of `loop` and
+    the loops in it, into a buffer in memory `scope`. Returns the new block's name. If `loop` is the block's own name:
+    one element at a time.
 
         for i in n { for j in 16 { block C(bi: n = i, bj: 16 = j) { y[bi, bj] = exp(x[bi, bj])*2.0f32 } } }
         → stage("C", "j", "exp(x[bi, bj])", "register") → "C_part"
@@ -23,9 +23,9 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
           for j_1 in 16 { block C_part(bi_1: n = i, bj_1: 16 = j_1) { C_register[bj_1] = exp(x[bi_1, bj_1]) } }
           for j in 16 { block C(bi: n = i, bj: 16 = j) { y[bi, bj] = C_register[bj]*2.0f32 } } }
 
-    The opposite of compute_inline, for formulas of which an instruction computes a part. Each iterator of the block is
-    one loop (specialize sees to it). `loop` may hold other blocks as well, as long as the formula reads nothing that is
-    written in it: what does not vary with a loop is computed before it.
+    The opposite of compute_inline, for formulas of which an instruction computes a part. Each iterator of the block
+    must be one loop (see specialize). `loop` may hold other blocks as well, if the formula reads nothing that they
+    write: a value that does not vary with a loop is computed before it.
     """
     step = "stage"
     tree = Tree(program)

@@ -31,8 +31,8 @@ from weft.scheduling.tree import Tree, conjuncts, nest
 
 def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[Program, str]:
     """`block`, a reduction, computes all of `loop` and the loops in it into a new buffer in memory `scope` (one for
-    each of its results), with one dimension for each of these loops that is no reduction's; a new block after `loop`
-    copies that out. Returns the copy block's name. The mirror of `stage`.
+    each of its results), with one dimension for each spatial loop; a new block after `loop` copies it out. Returns the
+    copy block's name. The mirror of `stage`.
 
         for i in n { for k in 8 { for j in 16 {
           block C(bi: n = i, bj: 16 = j, rk: reduce 8 = k) { init { y[bi, bj//4, bj%4] = 0.0f32 } y[bi, bj//4, bj%4] =
@@ -43,8 +43,8 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
               x[rk, bj] } } }
           for j_1 in 16 { block C_copy(bi_1: n = i, bj_1: 16 = j_1) { y[bi_1, bj_1//4, bj_1%4] = C_register[bj_1] } } }
 
-    Where cache_write keeps the result's dimensions, this one keeps the loops, so that it does not matter by what
-    formulas the result is stored.
+    cache_write keeps the result's dimensions; this primitive keeps the loops, so that it is independent of the formulas
+    by which the result is stored.
     """
     step = "stage_result"
     tree = Tree(program)

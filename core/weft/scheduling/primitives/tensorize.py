@@ -90,8 +90,8 @@ def tensorize(
     intrinsics: Mapping[str, Intrinsic],
     alignment: Callable[[str], int] = any_alignment,
 ) -> tuple[Program, None]:
-    """The loop `name` and all inside it, one block's tile, become the code of an intrinsic; a block's name means the
-    nest that holds it alone.
+    """Replaces the loop `name` with all inside it, the tile of one block, by the code of an intrinsic; the name of a
+    block stands for the nest that contains it alone.
 
         for i_0 in n { for k_0 in 4 { for i_1 in 8 { for j in 8 { for k_1 in 8 { block C(…) init { C[…] = 0.0f32 } {
             C[…] = C[…] + A[…]*B[…] } } } } } }
@@ -103,21 +103,20 @@ def tensorize(
             @fuse_gemm8x8_add(A[vi*8, vk*8], B[vk*8, 0], C[vi*8, 0])
           } } }
 
-    A block that starts its sum and finishes it in the tile becomes `compute`; one whose sum goes on outside becomes
-    `reset` (where it starts) and `update`; one whose start was decomposed becomes `update`, and its start, tensorized
-    by itself, `reset`.
+    A block whose sum starts and ends in the tile becomes `compute`. A block whose sum continues outside becomes `reset`
+    (at its start) and `update`. A block with decomposed start becomes `update`; its start, tensorized by itself,
+    becomes `reset`.
 
     The block's formula and the meaning agree up to names, the order of loops, loops of one iteration and the order of
     operands of commutative operations; indices may hold symbols. Every assignment of the tile's loops to the axes of
-    the meaning is tried: an axis is one loop, or several that walk all operands as one would (digits of it, wherever
-    they stand), or none where its extent may be 1. Of those that match, one with the innermost loops for the last axes
-    is taken. The operands' scopes, alignment and strides must be as the intrinsic asks, as far as formulas and
-    declarations of buffers tell; a buffer is aligned from now on to what its instructions ask for, as far as its memory
-    allows (`alignment`, by the name of a scope). `intrinsics` and `alignment` come from the Schedule.
+    the meaning is tried: an axis is one loop, or several loops with the strides of one (its digits, in any position),
+    or none if its extent may be 1. Of several matches, one with the innermost loops for the last axes is used. The
+    operands' scopes, alignment and strides must be as the intrinsic requires, as far as formulas and declarations of
+    buffers show; the buffer is then aligned as its instructions require, as far as its memory allows (`alignment`, by
+    the name of a scope). `intrinsics` and `alignment` come from the Schedule.
 
-    Conditions must be certain in the whole tile; or they bound one axis, which is a loop or several, whose length the
-    instruction takes at run time (`Intrinsic.dynamic`): then that length ends where the condition does, rounded up to
-    what the length must be a multiple of.
+    Conditions must be true in the whole tile, or bound one axis (one loop or several) with a dynamic length
+    (`Intrinsic.dynamic`). The length then follows from the condition, rounded up to its required multiple.
 
         for i_0 in (n + 7)//8 { for i_1 in 8 { block C(v: n = i_0*8 + i_1) where i_0*8 + i_1 < n { y[v] = x[v] + 1.0f32
             } } }

@@ -8,7 +8,7 @@ from weft.scheduling.tree import Tree
 
 
 def unroll(program: Program, loop: str) -> tuple[Program, None]:
-    """Every iteration becomes code of its own.
+    """Writes out every iteration.
 
     for i in 4 { … }  →  for i in 4 unrolled { … }
     """

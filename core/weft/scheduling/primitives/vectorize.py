@@ -8,7 +8,7 @@ from weft.scheduling.tree import Tree
 
 
 def vectorize(program: Program, loop: str) -> tuple[Program, None]:
-    """The iterations run as lanes of vectors; they must be independent and of a constant number.
+    """Runs the iterations as lanes of vectors; they must be independent, and their number constant.
 
     for j in 16 { … }  →  for j in 16 vectorized { … }
     """
