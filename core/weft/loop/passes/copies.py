@@ -140,38 +140,11 @@ def copy_stmt(
             assert isinstance(result, (Store, AtomicUpdate))
             return replace(result, buffer=buffers[result.buffer.name]) if result.buffer.name in buffers else result
         case Block():
-            result = map_stmt_exprs(stmt, change)
-            assert isinstance(result, Block)
-            inner = values
-            if names is not None:
-                iters = tuple(replace(i, var=Var(names.fresh(i.var.name), i.var.dtype)) for i in result.iters)
-                inner = {**values, **{old.var.name: new.var for old, new in zip(result.iters, iters)}}
-                # The predicate and the regions may speak of the iterators.
-                own = {i.var.name: inner[i.var.name] for i in stmt.iters}
-                result = map_stmt_exprs(
-                    replace(result, iters=iters, name=names.fresh(stmt.name)), lambda e: rewrite(e, own, {})
-                )
-                assert isinstance(result, Block)
-
-            def regions(rs: tuple[Region, ...] | None) -> tuple[Region, ...] | None:
-                return (
-                    None if rs is None else tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in rs)
-                )
-
-            init = None if stmt.init is None else copy_stmt(stmt.init, inner, names, buffers)
-            return replace(
-                result,
-                init=init,
-                body=copy_stmt(stmt.body, inner, names, buffers),
-                reads=regions(result.reads),
-                writes=regions(result.writes),
-            )
+            return _copy_block(stmt, values, names, buffers)
         case Evaluate():
             result = map_stmt_exprs(stmt, change)
             assert isinstance(result, Evaluate)
-            return replace(
-                result, within=tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in result.within)
-            )
+            return replace(result, within=_moved(result.within, buffers))
         case _:
             head = map_stmt_exprs(stmt, change)
             children = stmt_children(stmt)
@@ -180,6 +153,35 @@ def copy_stmt(
                 if children
                 else head
             )
+
+
+def _copy_block(block: Block, values: dict[str, Expr], names: Names | None, buffers: dict[str, Buffer]) -> Block:
+    """`copy_stmt` of a block."""
+    result = map_stmt_exprs(block, lambda e: rewrite(e, values, buffers))
+    assert isinstance(result, Block)
+    inner = values
+    if names is not None:
+        iters = tuple(replace(i, var=Var(names.fresh(i.var.name), i.var.dtype)) for i in result.iters)
+        inner = {**values, **{old.var.name: new.var for old, new in zip(result.iters, iters)}}
+        # The predicate and the regions may speak of the iterators.
+        own = {i.var.name: inner[i.var.name] for i in block.iters}
+        result = map_stmt_exprs(
+            replace(result, iters=iters, name=names.fresh(block.name)), lambda e: rewrite(e, own, {})
+        )
+        assert isinstance(result, Block)
+    init = None if block.init is None else copy_stmt(block.init, inner, names, buffers)
+    return replace(
+        result,
+        init=init,
+        body=copy_stmt(block.body, inner, names, buffers),
+        reads=None if result.reads is None else _moved(result.reads, buffers),
+        writes=None if result.writes is None else _moved(result.writes, buffers),
+    )
+
+
+def _moved(regions: tuple[Region, ...], buffers: dict[str, Buffer]) -> tuple[Region, ...]:
+    """Regions of the buffers that others stand for."""
+    return tuple(replace(r, buffer=buffers.get(r.buffer.name, r.buffer)) for r in regions)
 
 
 EMPTY = Seq(())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from weft import dtypes as dt
 from weft.expr.nodes import (
@@ -67,106 +68,138 @@ def hoist_invariants(program: Program) -> Program:
     Only formulas that cannot fault move, since they may move out of a condition: no loads, integer division by
     constants only.
     """
-    # By identity: to hash a formula takes as long as to measure it. What is measured is kept, so that no other takes
-    # its place in memory.
-    known: dict[int, tuple[int, bool, bool, frozenset[str]]] = {}
-    kept: list[Expr] = []
-    names: list[Names] = []  # made at the first use: most kernels hoist nothing
+    return program.with_body(_Hoisting(program).visit(program.body, _Place(0, {}, [])))
 
-    def fresh(base: str) -> str:
-        if not names:
-            names.append(Names.of(program))
-        return names[0].fresh(base)
 
-    def visit(stmt: Stmt, depth: int, levels: dict[str, int], pending: list[dict[Expr, Var]]) -> Stmt:
-        # levels: at which depth of loops each variable is bound. pending[d]: what goes in front of the loop at depth d.
-        if depth:
-            stmt = map_stmt_exprs(stmt, lambda e: hoist(e, depth, levels, pending))
+@dataclass
+class _Place:
+    """Where a statement stands.
+
+    Args:
+        depth: how many loops are around it.
+        levels: at which depth of loops each variable is bound.
+        pending: by depth, what goes in front of the loop there.
+    """
+
+    depth: int
+    levels: dict[str, int]
+    pending: list[dict[Expr, Var]]
+
+    def inside(self, variable: str, deeper: int) -> _Place:
+        """The place in what binds a variable."""
+        depth = self.depth + deeper
+        return _Place(depth, {**self.levels, variable: depth}, self.pending)
+
+
+class _Measure(NamedTuple):
+    """Of a formula: its size, whether it cannot fault, whether it is costly, its variables."""
+
+    size: int
+    safe: bool
+    costly: bool
+    variables: frozenset[str]
+
+
+class _Hoisting:
+    """The pass over one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        # By identity: to hash a formula takes as long as to measure it. What is measured is kept, so that no other
+        # takes its place in memory.
+        self.known: dict[int, _Measure] = {}
+        self.kept: list[Expr] = []
+        self.names: Names | None = None  # made at the first use: most kernels hoist nothing
+
+    def fresh(self, base: str) -> str:
+        if self.names is None:
+            self.names = Names.of(self.program)
+        return self.names.fresh(base)
+
+    def visit(self, stmt: Stmt, at: _Place) -> Stmt:
+        if at.depth:
+            stmt = map_stmt_exprs(stmt, lambda e: self.move(e, at))
         if isinstance(stmt, For) and stmt.kind in ("serial", "parallel", "vectorized", "unrolled"):
-            pending.append({})
-            body = visit(stmt.body, depth + 1, {**levels, stmt.var.name: depth + 1}, pending)
+            at.pending.append({})
+            body = self.visit(stmt.body, at.inside(stmt.var.name, 1))
             result: Stmt = stmt if body is stmt.body else replace(stmt, body=body)
-            for value, var in reversed(pending.pop().items()):
+            for value, var in reversed(at.pending.pop().items()):
                 result = Let(var, value, result)
             return result
-        if isinstance(
-            stmt, (For, Let)
-        ):  # nothing moves out of a loop over hardware indices: it is where the kernel begins
-            body = visit(stmt.body, depth, {**levels, stmt.var.name: depth}, pending)
+        # Nothing moves out of a loop over hardware indices: it is where the kernel begins.
+        if isinstance(stmt, (For, Let)):
+            body = self.visit(stmt.body, at.inside(stmt.var.name, 0))
             return stmt if body is stmt.body else replace(stmt, body=body)
         children = stmt_children(stmt)
         if not children:
             return stmt
-        new = tuple(visit(c, depth, levels, pending) for c in children)
+        new = tuple(self.visit(c, at) for c in children)
         return with_stmt_children(stmt, new) if any(n is not c for n, c in zip(new, children)) else stmt
 
-    def hoist(expr: Expr, depth: int, levels: dict[str, int], pending: list[dict[Expr, Var]]) -> Expr:
-        def measure(e: Expr) -> tuple[int, bool, bool, frozenset[str]]:
-            """Size of e, whether it cannot fault, whether it is costly, its variables."""
-            found = known.get(id(e))
-            if found is None:
-                parts = [measure(c) for c in e.children()]
-                size, safe, costly, variables = 1, not isinstance(e, (Load, IntrinsicCall)), False, NONE
-                if isinstance(e, (Add, Sub)) and isinstance(e.b, Const):
-                    size = -1  # a constant summand is no work
-                for p in parts:
-                    size, safe, costly = size + p[0], safe and p[1], costly or p[2]
-                    variables = variables | p[3] if variables else p[3]
-                if isinstance(e, Var):
-                    variables = frozenset((e.name,))
-                elif isinstance(e, (Call, Div, *_DIVISIONS)) or (size >= BIG and e.dtype.is_integer):
-                    costly = True
-                    if isinstance(e, _DIVISIONS) and e.dtype.is_integer and not (isinstance(e.b, Const) and e.b.value):
-                        safe = False
-                found = known[id(e)] = (size, safe, costly, variables)
-                kept.append(e)
-            return found
+    def measure(self, e: Expr) -> _Measure:
+        found = self.known.get(id(e))
+        if found is None:
+            parts = [self.measure(c) for c in e.children()]
+            size, safe, costly, variables = 1, not isinstance(e, (Load, IntrinsicCall)), False, NONE
+            if isinstance(e, (Add, Sub)) and isinstance(e.b, Const):
+                size = -1  # a constant summand is no work
+            for p in parts:
+                size, safe, costly = size + p.size, safe and p.safe, costly or p.costly
+                variables = variables | p.variables if variables else p.variables
+            if isinstance(e, Var):
+                variables = frozenset((e.name,))
+            elif isinstance(e, (Call, Div, *_DIVISIONS)) or (size >= BIG and e.dtype.is_integer):
+                costly = True
+                if isinstance(e, _DIVISIONS) and e.dtype.is_integer and not (isinstance(e.b, Const) and e.b.value):
+                    safe = False
+            found = self.known[id(e)] = _Measure(size, safe, costly, variables)
+            self.kept.append(e)
+        return found
 
-        def level_of(e: Expr) -> int:
-            return max((levels.get(v, 0) for v in measure(e)[3]), default=0)
+    def level_of(self, e: Expr, at: _Place) -> int:
+        return max((at.levels.get(v, 0) for v in self.measure(e).variables), default=0)
 
-        def named(e: Expr, level: int) -> Expr:
-            table = pending[level]
-            var = table.get(e)
-            if var is None:
-                var = table[e] = Var(fresh("hoisted"), e.dtype)
-                levels[var.name] = level
-            return var
+    def named(self, e: Expr, level: int, at: _Place) -> Expr:
+        """The name of a formula that is computed in front of the loop at depth `level`."""
+        table = at.pending[level]
+        var = table.get(e)
+        if var is None:
+            var = table[e] = Var(self.fresh("hoisted"), e.dtype)
+            at.levels[var.name] = level
+        return var
 
-        def move_sum(e: Expr) -> Expr:
-            """The invariant summands under one name; the constant stays, for instructions add it to an address for
-            nothing."""
-            terms, constant = summands(e)
-            fixed: list[tuple[Expr, bool]] = []
-            varying: list[tuple[Expr, bool]] = []
-            for term, plus in terms:
-                (fixed if measure(term)[1] and level_of(term) < depth else varying).append((term, plus))
-            moved = [(move(term), plus) for term, plus in varying]
-            if fixed:
-                base = total(fixed)
-                if measure(base)[2]:
-                    return add(total([(named(base, level_of(base)), True), *moved]), constant)
-            if all(new is old for (new, _), (old, _) in zip(moved, varying)):
-                return e
-            return add(total([*fixed, *moved]), constant)
+    def move_sum(self, e: Expr, at: _Place) -> Expr:
+        """The invariant summands under one name; the constant stays, for instructions add it to an address for
+        nothing."""
+        terms, constant = summands(e)
+        fixed: list[tuple[Expr, bool]] = []
+        varying: list[tuple[Expr, bool]] = []
+        for term, plus in terms:
+            still = self.measure(term).safe and self.level_of(term, at) < at.depth
+            (fixed if still else varying).append((term, plus))
+        moved = [(self.move(term, at), plus) for term, plus in varying]
+        if fixed:
+            base = total(fixed)
+            if self.measure(base).costly:
+                return add(total([(self.named(base, self.level_of(base, at), at), True), *moved]), constant)
+        if all(new is old for (new, _), (old, _) in zip(moved, varying)):
+            return e
+        return add(total([*fixed, *moved]), constant)
 
-        def move(e: Expr) -> Expr:
-            _, safe, costly, _ = measure(e)
-            if not costly:
-                return e
-            if isinstance(e, (Add, Sub)) and e.dtype == dt.int64:
-                return move_sum(e)
-            # A ramp must be seen where it is used: a load over a named vector of indices is a gather.
-            if safe and not isinstance(e, (Const, Var, Ramp)) and (level := level_of(e)) < depth:
-                return named(e, level)
-            children = e.children()
-            if isinstance(e, Select) and not safe:
-                # The condition of a select guards the loads on its sides; it stays readable where it stands.
-                new = (e.cond, *(move(c) for c in children[1:]))
-            else:
-                new = tuple(move(c) for c in children)
-            return e.with_children(new) if any(n is not c for n, c in zip(new, children)) else e
-
-        return move(expr)
-
-    return program.with_body(visit(program.body, 0, {}, []))
+    def move(self, e: Expr, at: _Place) -> Expr:
+        """The formula with names in the place of what moves out of loops."""
+        found = self.measure(e)
+        if not found.costly:
+            return e
+        if isinstance(e, (Add, Sub)) and e.dtype == dt.int64:
+            return self.move_sum(e, at)
+        # A ramp must be seen where it is used: a load over a named vector of indices is a gather.
+        if found.safe and not isinstance(e, (Const, Var, Ramp)) and (level := self.level_of(e, at)) < at.depth:
+            return self.named(e, level, at)
+        children = e.children()
+        if isinstance(e, Select) and not found.safe:
+            # The condition of a select guards the loads on its sides; it stays readable where it stands.
+            new = (e.cond, *(self.move(c, at) for c in children[1:]))
+        else:
+            new = tuple(self.move(c, at) for c in children)
+        return e.with_children(new) if any(n is not c for n, c in zip(new, children)) else e

@@ -287,42 +287,115 @@ def partition_loops(program: Program) -> Program:
     if not any(True for _ in conditions_in(program.body)):
         return program
     weight = _weight(program.body)
-    budget = max(weight * (MAX_GROWTH - 1), MIN_LIMIT - weight)
-    names = Names.of(program)
-    changed = False
+    partition = _Partition(Names.of(program), max(weight * (MAX_GROWTH - 1), MIN_LIMIT - weight))
+    body = partition.visit(program.body, program_scope(program))
+    return simplify(program.with_body(body)) if partition.changed else program
 
-    def visit(stmt: Stmt, scope: Scope) -> Stmt:
+
+@dataclass
+class _Parts:
+    """A loop that is cut: from `begin` to `end` its conditions are decided.
+
+    `sides`: the bodies before and behind; of a parallel loop the one for both. `extent`: of the loop, less the
+    iterations at its end that do nothing.
+    """
+
+    begin: Expr
+    end: Expr
+    extent: Expr
+    middle: Stmt
+    sides: tuple[Stmt, ...]
+    no_pre: bool
+    no_post: bool
+
+
+def _atoms(loop: For, scope: Scope) -> list[Atom]:
+    """The comparisons in the body of a loop that a middle part of it decides."""
+    atoms: dict[Expr, Atom] = {}
+    for condition, binders in conditions_in(loop.body):
+        for cond in atoms_of(condition):
+            atom = _atom(cond, loop, binders, scope)
+            if atom is None:
+                continue
+            old = atoms.get(cond)
+            if old is not None and old.bound != atom.bound:
+                # The same comparison under different loops: the stricter bound serves both.
+                join, widen = (maximum, minimum) if atom.lower else (minimum, maximum)
+                nowhere = scope.simplify(widen(old.nowhere, atom.nowhere))
+                atom = replace(atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False, nowhere=nowhere)
+            atoms[cond] = atom
+    return list(atoms.values())
+
+
+def _parts(loop: For, scope: Scope) -> _Parts | None:
+    """How a loop is cut; None if no part of it has its conditions decided."""
+    atoms = _atoms(loop, scope)
+    lower, upper = [a for a in atoms if a.lower], [a for a in atoms if not a.lower]
+    n = loop.extent
+    begin, end = bounds(lower, upper, n, scope)
+    if (lower and upper) and always(le(end, begin), scope):
+        # No middle is left; one side alone may have one.
+        upper, end = [], n
+        begin, end = bounds(lower, upper, n, scope)
+    if (not lower and not upper) or always(le(end, begin), scope):
+        return None
+    no_pre, no_post = begin == int64(0), end == n
+    # Beyond its own end a side is the opposite if it has one exact bound only; the other side's conditions hold if
+    # their bounds lie further out.
+    before = {a.cond: _opposite(a.value) for a in lower if a.exact and all(o.bound == a.bound for o in lower)}
+    before |= {a.cond: a.value for a in upper if always(le(begin, a.bound), scope)}
+    after = {a.cond: _opposite(a.value) for a in upper if a.exact and all(o.bound == a.bound for o in upper)}
+    after |= {a.cond: a.value for a in lower if always(le(a.bound, end), scope)}
+    middle = decide(loop.body, {a.cond: a.value for a in (*lower, *upper)})
+    if loop.kind == "parallel":
+        shared = {c: v for c, v in before.items() if no_post or after.get(c) == v} if not no_pre else after
+        sides: tuple[Stmt, ...] = (EMPTY if no_pre and no_post else decide(loop.body, shared),)
+    else:
+        sides = (EMPTY if no_pre else decide(loop.body, before), EMPTY if no_post else decide(loop.body, after))
+        if not no_post and is_empty(decide(loop.body, {a.cond: _opposite(a.value) for a in upper})):
+            # Behind the last iteration in which a condition holds nothing is left to do.
+            n = scope.simplify(minimum(n, maximum(end, reduce(maximum, (a.nowhere for a in upper)))))
+    return _Parts(begin, end, n, middle, sides, no_pre, no_post)
+
+
+@dataclass
+class _Partition:
+    """The pass: `names` of the program, and the weight by which it may still grow."""
+
+    names: Names
+    budget: int
+    changed: bool = False
+
+    def visit(self, stmt: Stmt, scope: Scope) -> Stmt:
         if isinstance(stmt, For):
             said = dict(stmt.annotations)
             if stmt.kind in ("serial", "parallel") and said.get("partition") != 0 and BOX not in said:
-                found = cut(stmt, scope)
+                found = self.cut(stmt, scope)
                 if found is not None:
                     return found
-            return inside(stmt, scope)
+            return self.inside(stmt, scope)
         if isinstance(stmt, If):
-            then = visit(stmt.then, scope.with_facts(holds(stmt.cond)))
+            then = self.visit(stmt.then, scope.with_facts(holds(stmt.cond)))
             return replace(
                 stmt,
                 then=then,
-                orelse=None if stmt.orelse is None else visit(stmt.orelse, scope.with_facts(fails(stmt.cond))),
+                orelse=None if stmt.orelse is None else self.visit(stmt.orelse, scope.with_facts(fails(stmt.cond))),
             )
         if isinstance(stmt, Let) and stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1:
-            return replace(
-                stmt, body=visit(stmt.body, scope.with_range(stmt.var.name, range_of(stmt.value, scope.ranges)))
-            )
+            known = scope.with_range(stmt.var.name, range_of(stmt.value, scope.ranges))
+            return replace(stmt, body=self.visit(stmt.body, known))
         children = stmt_children(stmt)
-        return with_stmt_children(stmt, tuple(visit(c, scope) for c in children)) if children else stmt
+        return with_stmt_children(stmt, tuple(self.visit(c, scope) for c in children)) if children else stmt
 
-    def inside(loop: For, scope: Scope) -> Stmt:
+    def inside(self, loop: For, scope: Scope) -> Stmt:
         """The loop uncut; the loops in its body may be cut."""
         hi = range_of(loop.extent, scope.ranges).hi
         known = scope.with_range(loop.var.name, Range(0, None if hi is None else hi - 1), lt(loop.var, loop.extent))
         asks = loop.kind == "parallel" and dict(loop.annotations).get("partition") != 0
-        return replace(loop, body=asking(loop, loop.body, known) if asks else visit(loop.body, known))
+        return replace(loop, body=self.asking(loop, loop.body, known) if asks else self.visit(loop.body, known))
 
-    def asking(loop: For, body: Stmt, scope: Scope) -> Stmt:
+    def asking(self, loop: For, body: Stmt, scope: Scope) -> Stmt:
         """The body of a parallel loop, twice if it has conditions that one question about the iteration decides."""
-        nonlocal budget, changed
         asked: dict[Expr, dict[Expr, bool]] = {}
         for condition, binders in conditions_in(body):
             for cond in atoms_of(condition):
@@ -331,118 +404,78 @@ def partition_loops(program: Program) -> Program:
                     question, exact = found
                     asked.setdefault(cond, {})[question] = exact
         growth = _weight(body)
-        if not asked or 2 * growth > budget:  # as much is left for the loops inside
-            return visit(body, scope)
+        if not asked or 2 * growth > self.budget:  # as much is left for the loops inside
+            return self.visit(body, scope)
         questions = list(dict.fromkeys(q for qs in asked.values() for q in qs))
         rest: dict[Expr, Expr] = {}
         if len(questions) == 1:
             rest = _only(questions[0], scope) | {c: FALSE for c, qs in asked.items() if all(qs.values())}
         fast, slow = decide(body, dict.fromkeys(asked, TRUE)), decide(body, rest)
-        budget, changed = budget - (0 if is_empty(slow) else growth), True
+        self.budget, self.changed = self.budget - (0 if is_empty(slow) else growth), True
         test = all_of(questions)
-        slow = EMPTY if is_empty(slow) else visit(copy_stmt(slow, {}, names), scope.with_facts(fails(test)))
-        return if_stmt(test, visit(fast, scope.with_facts(holds(test))), None if is_empty(slow) else slow)
+        if not is_empty(slow):
+            slow = self.visit(copy_stmt(slow, {}, self.names), scope.with_facts(fails(test)))
+        return if_stmt(test, self.visit(fast, scope.with_facts(holds(test))), None if is_empty(slow) else slow)
 
-    def cut(loop: For, scope: Scope) -> Stmt | None:
-        nonlocal budget, changed
-        atoms: dict[Expr, Atom] = {}
-        for condition, binders in conditions_in(loop.body):
-            for cond in atoms_of(condition):
-                atom = _atom(cond, loop, binders, scope)
-                if atom is None:
-                    continue
-                old = atoms.get(cond)
-                if old is not None and old.bound != atom.bound:
-                    # The same comparison under different loops: the stricter bound serves both.
-                    join, widen = (maximum, minimum) if atom.lower else (minimum, maximum)
-                    nowhere = scope.simplify(widen(old.nowhere, atom.nowhere))
-                    atom = replace(
-                        atom, bound=scope.simplify(join(old.bound, atom.bound)), exact=False, nowhere=nowhere
-                    )
-                atoms[cond] = atom
-        lower = [a for a in atoms.values() if a.lower]
-        upper = [a for a in atoms.values() if not a.lower]
-        n = loop.extent
-        begin, end = bounds(lower, upper, n, scope)
-        if (lower and upper) and always(le(end, begin), scope):
-            # No middle is left; one side alone may have one.
-            upper, end = [], n
-            begin, end = bounds(lower, upper, n, scope)
-        if (not lower and not upper) or always(le(end, begin), scope):
+    def cut(self, loop: For, scope: Scope) -> Stmt | None:
+        """The loop in parts; None if it stays whole."""
+        parts = _parts(loop, scope)
+        if parts is None:
             return None
-        no_pre, no_post = begin == int64(0), end == n
-        middle = {a.cond: a.value for a in (*lower, *upper)}
-        # Beyond its own end a side is the opposite if it has one exact bound only; the other side's conditions hold if
-        # their bounds lie further out.
-        before = {a.cond: _opposite(a.value) for a in lower if a.exact and all(o.bound == a.bound for o in lower)}
-        before |= {a.cond: a.value for a in upper if always(le(begin, a.bound), scope)}
-        after = {a.cond: _opposite(a.value) for a in upper if a.exact and all(o.bound == a.bound for o in upper)}
-        after |= {a.cond: a.value for a in lower if always(le(a.bound, end), scope)}
-        mid_body = decide(loop.body, middle)
-        parallel = loop.kind == "parallel"
-        if parallel:
-            shared = {c: v for c, v in before.items() if no_post or after.get(c) == v} if not no_pre else after
-            sides = [EMPTY if no_pre and no_post else decide(loop.body, shared)]
-        else:
-            sides = [EMPTY if no_pre else decide(loop.body, before), EMPTY if no_post else decide(loop.body, after)]
-            if not no_post and is_empty(decide(loop.body, {a.cond: _opposite(a.value) for a in upper})):
-                # Behind the last iteration in which a condition holds nothing is left to do.
-                n = scope.simplify(minimum(n, maximum(end, reduce(maximum, (a.nowhere for a in upper)))))
-        growth = _weight(mid_body) + sum(_weight(s) for s in sides) - _weight(loop.body)
-        if growth > budget:
+        growth = _weight(parts.middle) + sum(_weight(s) for s in parts.sides) - _weight(loop.body)
+        if growth > self.budget:
             return None
-        budget -= max(growth, 0)
-        changed = True
+        self.budget -= max(growth, 0)
+        self.changed = True
         lets: list[tuple[Var, Expr]] = []
 
         def named(value: Expr, suffix: str) -> Expr:
             if isinstance(value, (Const, Var)):
                 return value
-            lets.append((Var(names.fresh(f"{loop.var.name}_{suffix}"), value.dtype), value))
+            lets.append((Var(self.names.fresh(f"{loop.var.name}_{suffix}"), value.dtype), value))
             return lets[-1][0]
 
-        begin, end = named(begin, "begin"), named(end, "end")
+        parts = replace(parts, begin=named(parts.begin, "begin"), end=named(parts.end, "end"))
         for var, value in lets:
             scope = scope.with_range(var.name, range_of(value, scope.ranges))
         # The middle first: it is the hot part, and the budget may not suffice for all.
-        if parallel:
-            conditions = ([] if no_pre else [le(begin, loop.var)]) + ([] if no_post else [lt(loop.var, end)])
-            test = conditions[0] if len(conditions) == 1 else And(*conditions) if conditions else TRUE
-            fast = asking(loop, mid_body, scope.with_range(loop.var.name, Range(0, None)))
-            # What is known of the other side: where it is one of the ends, the variable's range.
-            last = range_of(n, scope.ranges).hi
-            first = range_of(end, scope.ranges).lo if no_pre else 0
-            rest = scope.with_range(
-                loop.var.name, Range(first, last - 1 if no_pre and last is not None else None), *fails(test)
-            )
-            slow = EMPTY if is_empty(sides[0]) else asking(loop, copy_stmt(sides[0], {}, names), rest)
-            result: Stmt = replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
-        else:
-            middle_body = mid_body if no_pre else copy_stmt(mid_body, {loop.var.name: add(begin, loop.var)}, None)
-            result = (
-                EMPTY
-                if is_empty(middle_body)
-                else inside(replace(loop, extent=sub(end, begin), body=middle_body), scope)
-            )
-            if not no_pre and not is_empty(sides[0]):
-                var = Var(names.fresh(loop.var.name), loop.var.dtype)
-                result = seq(
-                    inside(
-                        replace(loop, var=var, extent=begin, body=copy_stmt(sides[0], {loop.var.name: var}, names)),
-                        scope,
-                    ),
-                    result,
-                )
-            if not no_post and not is_empty(sides[1]):
-                var = Var(names.fresh(loop.var.name), loop.var.dtype)
-                post = copy_stmt(sides[1], {loop.var.name: add(end, var)}, names)
-                result = seq(result, inside(replace(loop, var=var, extent=sub(n, end), body=post), scope))
+        result = self.asked(loop, parts, scope) if loop.kind == "parallel" else self.in_sequence(loop, parts, scope)
         for var, value in reversed(lets):
             result = Let(var, value, result)
         return result
 
-    body = visit(program.body, program_scope(program))
-    return simplify(program.with_body(body)) if changed else program
+    def asked(self, loop: For, parts: _Parts, scope: Scope) -> Stmt:
+        """A parallel loop, each of whose iterations asks which part it belongs to."""
+        no_pre, no_post, end = parts.no_pre, parts.no_post, parts.end
+        conditions = ([] if no_pre else [le(parts.begin, loop.var)]) + ([] if no_post else [lt(loop.var, end)])
+        test = conditions[0] if len(conditions) == 1 else And(*conditions) if conditions else TRUE
+        fast = self.asking(loop, parts.middle, scope.with_range(loop.var.name, Range(0, None)))
+        # What is known of the other side: where it is one of the ends, the variable's range.
+        last = range_of(parts.extent, scope.ranges).hi
+        first = range_of(end, scope.ranges).lo if no_pre else 0
+        known = Range(first, last - 1 if no_pre and last is not None else None)
+        rest = scope.with_range(loop.var.name, known, *fails(test))
+        (side,) = parts.sides
+        slow = EMPTY if is_empty(side) else self.asking(loop, copy_stmt(side, {}, self.names), rest)
+        return replace(loop, body=if_stmt(test, fast, None if is_empty(slow) else slow))
+
+    def in_sequence(self, loop: For, parts: _Parts, scope: Scope) -> Stmt:
+        """A serial loop as one loop for each part."""
+        begin, end, name = parts.begin, parts.end, loop.var.name
+        body = parts.middle if parts.no_pre else copy_stmt(parts.middle, {name: add(begin, loop.var)}, None)
+        middle = replace(loop, extent=sub(end, begin), body=body)
+        result = EMPTY if is_empty(body) else self.inside(middle, scope)
+        before, behind = parts.sides
+        if not parts.no_pre and not is_empty(before):
+            var = Var(self.names.fresh(name), loop.var.dtype)
+            pre = copy_stmt(before, {name: var}, self.names)
+            result = seq(self.inside(replace(loop, var=var, extent=begin, body=pre), scope), result)
+        if not parts.no_post and not is_empty(behind):
+            var = Var(self.names.fresh(name), loop.var.dtype)
+            post = copy_stmt(behind, {name: add(end, var)}, self.names)
+            extent = sub(parts.extent, end)
+            result = seq(result, self.inside(replace(loop, var=var, extent=extent, body=post), scope))
+        return result
 
 
 def bounds(lower: list[Atom], upper: list[Atom], n: Expr, scope: Scope) -> tuple[Expr, Expr]:

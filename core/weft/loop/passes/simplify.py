@@ -159,21 +159,7 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
         case Seq():
             return seq(*(simplify_stmt(s, scope) for s in stmt.stmts))
         case For():
-            extent = scope.simplify(stmt.extent)
-            hardware = "Idx" in stmt.kind or level_of(stmt.kind) is not None
-            trips = int_const(extent)
-            known = range_of(extent, scope.ranges)
-            if known.hi is not None and known.hi <= 0:
-                return EMPTY
-            if trips == 1 and not hardware:
-                return simplify_stmt(stmt.body, scope.with_value(stmt.var.name, Const(0, stmt.var.dtype)))
-            inner = scope.with_range(
-                stmt.var.name,
-                Range(0, None if known.hi is None else known.hi - 1),
-                *(() if trips else (lt(stmt.var, extent),)),
-            )
-            body = simplify_stmt(stmt.body, inner)
-            return EMPTY if is_empty(body) else replace(stmt, extent=extent, body=body)
+            return _simplify_loop(stmt, scope)
         case While():
             return replace(stmt, cond=scope.simplify(stmt.cond), body=simplify_stmt(stmt.body, scope))
         case If():
@@ -190,17 +176,7 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
             orelse = None if stmt.orelse is None else simplify_stmt(stmt.orelse, scope.with_facts(fails(cond)))
             return if_stmt(cond, then, orelse)
         case Let():
-            value = scope.simplify(stmt.value)
-            if isinstance(value, _LEAVES):
-                return simplify_stmt(stmt.body, scope.with_value(stmt.var.name, value))
-            inner = (
-                scope.with_range(stmt.var.name, range_of(value, scope.ranges))
-                if stmt.var.dtype.is_integer and stmt.var.dtype.lanes == 1
-                else scope
-            )
-            body = simplify_stmt(stmt.body, inner)
-            # A call for its effect must stay.
-            return body if is_empty(body) and not has(value, IntrinsicCall) else replace(stmt, value=value, body=body)
+            return _simplify_let(stmt, scope)
         case Allocate():
             body = simplify_stmt(stmt.body, scope)
             return EMPTY if is_empty(body) else replace(stmt, body=body)
@@ -232,3 +208,35 @@ def simplify_stmt(stmt: Stmt, scope: Scope) -> Stmt:
         case BlockStmt():
             return stmt
     return stmt
+
+
+def _simplify_loop(loop: For, scope: Scope) -> Stmt:
+    extent = scope.simplify(loop.extent)
+    hardware = "Idx" in loop.kind or level_of(loop.kind) is not None
+    trips = int_const(extent)
+    known = range_of(extent, scope.ranges)
+    if known.hi is not None and known.hi <= 0:
+        return EMPTY
+    if trips == 1 and not hardware:
+        return simplify_stmt(loop.body, scope.with_value(loop.var.name, Const(0, loop.var.dtype)))
+    inner = scope.with_range(
+        loop.var.name,
+        Range(0, None if known.hi is None else known.hi - 1),
+        *(() if trips else (lt(loop.var, extent),)),
+    )
+    body = simplify_stmt(loop.body, inner)
+    return EMPTY if is_empty(body) else replace(loop, extent=extent, body=body)
+
+
+def _simplify_let(let: Let, scope: Scope) -> Stmt:
+    value = scope.simplify(let.value)
+    if isinstance(value, _LEAVES):
+        return simplify_stmt(let.body, scope.with_value(let.var.name, value))
+    inner = (
+        scope.with_range(let.var.name, range_of(value, scope.ranges))
+        if let.var.dtype.is_integer and let.var.dtype.lanes == 1
+        else scope
+    )
+    body = simplify_stmt(let.body, inner)
+    # A call for its effect must stay.
+    return body if is_empty(body) and not has(value, IntrinsicCall) else replace(let, value=value, body=body)
