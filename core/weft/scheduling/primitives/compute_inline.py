@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr, Var, substitute, transform, walk
@@ -66,66 +67,84 @@ def compute_inline(program: Program, block: str) -> tuple[Program, None]:
         )
     if own_predicate(b):
         raise tree.error(step, f"'{block}' runs only where {b.predicate}", (block,))
-    if (
-        writers(tree, [name]) != [block]
-        or name in reads(b)
-        or any(isinstance(n, Load) and n.buffer.name == name for n in walk(value))
-    ):
-        raise tree.error(step, f"'{name}' has other writers, or '{block}' updates it in place", writers(tree, [name]))
-    users = readers(tree, [name], but=block)
-    if not users:
-        raise tree.error(step, f"nothing reads '{name}'", (block,))
-    order = [x.name for x in tree.blocks]
-    last = max(order.index(u) for u in users)
-    late = [w for w in writers(tree, reads(b), but=block) if order.index(block) < order.index(w) <= last]
-    if late:
-        raise tree.error(step, f"'{late[0]}' changes what '{block}' reads before it would be used", (block, late[0]))
-    if any(r.buffer.name == name for u in users for r in tree.block(u, step).reads or ()):
-        raise tree.error(step, f"an opaque block reads '{name}' as a whole", users, "compute_at")
-    depth = private_depth(path, b)
+    users = _users(tree, b, name, value, step)
     for u in users:
-        there, user = tree.block_path(u, step), tree.block(u, step)
-        lost = out_of_scope(tree, replace(b, body=Evaluate(IntrinsicCall("value", (value,))), init=None), there)
-        if lost is not None:
-            raise tree.error(
-                step,
-                f"buffer '{lost}' of '{block}' does not exist at '{u}'",
-                (block, u, lost),
-                "compute_inline before compact_buffer",
-            )
-        if depth is not None:
-            moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
-            read = union_box([a.box(moving) for a in accesses(user, name) if not a.write])
-            if outgrows(path, b, {v: read[k] for k, v in dims.items()}) is not None:
-                why = (
-                    f"'{u}' may read what '{block}' stored in another iteration, when its own buffers held something"
-                    " else"
-                )
-                raise tree.error(step, why, (block, u), "compute_inline before compact_buffer")
+        _check_there(tree, b, value, name, dims, u, step)
 
     def load(node: Expr) -> Expr | None:
         if isinstance(node, Load) and node.buffer.name == name:
             return substitute(value, {v: node.indices[k] for k, v in dims.items()})
         return None
 
-    def inlined(s: Block) -> Block:
-        extents = clean_extents(s)
-        # What a reduction accumulates into is named alike where it is read and stored, also where an iterator has one
-        # value only.
-        stored = [Load(x.buffer, x.indices) for x in walk_stmts(s.body) if isinstance(x, Store)]
-        kept = {tidy(x, extents): x for x in stored}
-
-        def own(node: Expr) -> Expr | None:
-            return kept.get(node) if isinstance(node, Load) else None
-
-        def change(e: Expr) -> Expr:
-            new = transform(e, load)
-            return e if new is e else transform(tidy(new, extents), own)
-
-        return replace(s, body=map_exprs(s.body, change), init=None if s.init is None else map_exprs(s.init, change))
-
     new: list[tuple[Path, Stmt | None]] = [
         (path, None),
-        *((tree.block_path(u, step), inlined(tree.block(u, step))) for u in users),
+        *((tree.block_path(u, step), _inlined(tree.block(u, step), load)) for u in users),
     ]
     return program.with_body(rebuild_all(program.body, new, tree.allocate_paths.get(name, ())) or Seq(())), None
+
+
+def _users(tree: Tree, block: Block, buffer: str, value: Expr, step: str) -> list[str]:
+    """The blocks that read `buffer`, once it is known that they may compute `value` instead."""
+    name = block.name
+    if (
+        writers(tree, [buffer]) != [name]
+        or buffer in reads(block)
+        or any(isinstance(n, Load) and n.buffer.name == buffer for n in walk(value))
+    ):
+        why = f"'{buffer}' has other writers, or '{name}' updates it in place"
+        raise tree.error(step, why, writers(tree, [buffer]))
+    users = readers(tree, [buffer], but=name)
+    if not users:
+        raise tree.error(step, f"nothing reads '{buffer}'", (name,))
+    order = [x.name for x in tree.blocks]
+    last = max(order.index(u) for u in users)
+    late = [w for w in writers(tree, reads(block), but=name) if order.index(name) < order.index(w) <= last]
+    if late:
+        raise tree.error(step, f"'{late[0]}' changes what '{name}' reads before it would be used", (name, late[0]))
+    if any(r.buffer.name == buffer for u in users for r in tree.block(u, step).reads or ()):
+        raise tree.error(step, f"an opaque block reads '{buffer}' as a whole", users, "compute_at")
+    return users
+
+
+def _check_there(
+    tree: Tree, block: Block, value: Expr, buffer: str, dims: dict[int, str], user: str, step: str
+) -> None:
+    """Checks that what `value` reads is there, and the same, where `user` reads `buffer`."""
+    path, there = tree.block_path(block.name, step), tree.block_path(user, step)
+    lost = out_of_scope(tree, replace(block, body=Evaluate(IntrinsicCall("value", (value,))), init=None), there)
+    if lost is not None:
+        raise tree.error(
+            step,
+            f"buffer '{lost}' of '{block.name}' does not exist at '{user}'",
+            (block.name, user, lost),
+            "compute_inline before compact_buffer",
+        )
+    depth = private_depth(path, block)
+    if depth is not None:
+        moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
+        read = union_box([a.box(moving) for a in accesses(tree.block(user, step), buffer) if not a.write])
+        if outgrows(path, block, {v: read[k] for k, v in dims.items()}) is not None:
+            why = (
+                f"'{user}' may read what '{block.name}' stored in another iteration, when its own buffers held"
+                " something else"
+            )
+            raise tree.error(step, why, (block.name, user), "compute_inline before compact_buffer")
+
+
+def _inlined(block: Block, load: Callable[[Expr], Expr | None]) -> Block:
+    """The block with the loads that `load` knows replaced."""
+    extents = clean_extents(block)
+    # What a reduction accumulates into is named alike where it is read and stored, also where an iterator has one
+    # value only.
+    stored = [Load(x.buffer, x.indices) for x in walk_stmts(block.body) if isinstance(x, Store)]
+    kept = {tidy(x, extents): x for x in stored}
+
+    def own(node: Expr) -> Expr | None:
+        return kept.get(node) if isinstance(node, Load) else None
+
+    def change(e: Expr) -> Expr:
+        new = transform(e, load)
+        return e if new is e else transform(tidy(new, extents), own)
+
+    init = None if block.init is None else map_exprs(block.init, change)
+    return replace(block, body=map_exprs(block.body, change), init=init)

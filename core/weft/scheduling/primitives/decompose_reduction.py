@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from weft import dtypes as dt
-from weft.expr.nodes import Var, all_of, const, free_vars, substitute
+from weft.expr.nodes import Expr, Var, all_of, const, free_vars, substitute
 from weft.loop.nodes import Block, BlockIter, For, Program, seq, substitute_stmt
 from weft.scheduling.dependence import out_of_scope
 from weft.scheduling.rewrite import clean, domain, tidy
@@ -32,26 +33,10 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
     if not any(s is f for s in path):
         raise tree.error(step, f"loop '{loop}' is not around '{block}'", (block, loop))
     outer = domain(spot[:-1])
-    reduced = {v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x)}
-    above = [v for v in outer if v in reduced]
-    if above:
-        why = (
-            f"the reduction loop '{above[0]}' is outside '{loop}': the start would be stored again in each of its steps"
-        )
-        raise tree.error(
-            step, why, {loop: "wanted here", above[0]: "reduction"}, f"decompose at '{above[0]}' or outside it"
-        )
+    inside = [s for s in path[len(spot) - 1 : -1] if isinstance(s, For)]
+    _check_loops(tree, b, inside, outer, step)
     spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind != "reduce"]
     used = {v for _, x in spatial for v in free_vars(x)}
-    inside = [s for s in path[len(spot) - 1 : -1] if isinstance(s, For)]
-    both = [s.var.name for s in inside if s.var.name in used & reduced]
-    if both:
-        raise tree.error(
-            step,
-            f"loop '{both[0]}' drives spatial and reduce iterators at once",
-            (both[0],),
-            "fuse spatial loops only with spatial ones",
-        )
     name = tree.fresh(f"{block}_init")
     kept = [s for s in inside if s.var.name in used]
     renamed = {s.var.name: Var(tree.fresh(f"{s.var.name}_init"), dt.int64) for s in kept}
@@ -92,3 +77,27 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
     new = Tree(tree.replace(path, replace(b, init=None)))
     at = new.loop_path(loop, step)
     return new.replace(at, seq(nest(loops, init), at[-1])), name
+
+
+def _check_loops(tree: Tree, block: Block, inside: list[For], outer: Mapping[str, Expr], step: str) -> None:
+    """Checks that the block's reduction is whole in the loops `inside`, and that none of them drives both kinds of
+    iterators."""
+    pairs, loop = list(zip(block.iters, block.bindings)), inside[0].var.name
+    reduced = {v for i, x in pairs if i.kind == "reduce" for v in free_vars(x)}
+    above = [v for v in outer if v in reduced]
+    if above:
+        why = (
+            f"the reduction loop '{above[0]}' is outside '{loop}': the start would be stored again in each of its steps"
+        )
+        raise tree.error(
+            step, why, {loop: "wanted here", above[0]: "reduction"}, f"decompose at '{above[0]}' or outside it"
+        )
+    used = {v for i, x in pairs if i.kind != "reduce" for v in free_vars(x)}
+    both = [s.var.name for s in inside if s.var.name in used & reduced]
+    if both:
+        raise tree.error(
+            step,
+            f"loop '{both[0]}' drives spatial and reduce iterators at once",
+            (both[0],),
+            "fuse spatial loops only with spatial ones",
+        )

@@ -3,6 +3,7 @@ place."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from weft import dtypes as dt
@@ -56,56 +57,10 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
             f"loop '{loop}' does not hold '{block}' alone, under nothing but loops",
             {loop: "wanted here", block: ""},
         )
+    found = _places(tree, b, step)
     buffers = written_buffers(b)
-    if not buffers or b.writes is not None or b.init is None:
-        raise tree.error(
-            step, f"'{block}' is no reduction with an init", (block,), "before decompose_reduction and tensorize"
-        )
-    found: dict[str, tuple[Expr, ...]] = {}
-    for old in buffers:
-        if writers(tree, [old.name]) != [block]:
-            raise tree.error(
-                step,
-                f"blocks {writers(tree, [old.name])} all write '{old.name}'",
-                (block,),
-                "before decompose_reduction",
-            )
-        places = {a.indices for a in block_accesses(b, old.name)}
-        if len(places) != 1:
-            raise tree.error(step, f"'{block}' uses several elements of '{old.name}' in one step", (block,))
-        (found[old.name],) = places
-    outside = domain(path[: len(spot) - 1])
-    # A step of a scan is one step: its scan iterators stay what they are outside.
-    fixed = {
-        i.var.name for i, x in zip(b.iters, b.bindings) if i.kind == "scan" and free_vars(x).keys() <= outside.keys()
-    }
-    reduced = {
-        v for i, x in zip(b.iters, b.bindings) if i.kind != "spatial" and i.var.name not in fixed for v in free_vars(x)
-    }
-    spatial = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "spatial" or i.var.name in fixed]
+    spatial, held = _elements(tree, b, loops, domain(path[: len(spot) - 1]), step)
     driven = {v for _, x in spatial for v in free_vars(x)}
-    late = sorted(reduced & outside.keys())
-    if late:
-        why = f"'{block}' is not complete there: its reduction over '{late[0]}' goes on outside"
-        raise tree.error(
-            step, why, {loop: "wanted here", late[0]: "reduction"}, "choose a loop outside every reduction loop"
-        )
-    both = [s.var.name for s in loops if s.var.name in reduced & driven]
-    if both:
-        raise tree.error(
-            step,
-            f"loop '{both[0]}' drives spatial and reduce iterators at once",
-            (both[0],),
-            "fuse spatial loops only with spatial ones",
-        )
-    inside = {s.var.name for s in loops}
-    held: list[Expr] = []  # what tells which elements there are; the rest tells which terms there are
-    for c in conjuncts(b.predicate):
-        asks = free_vars(_over_loops(c, b)).keys() & (inside | outside.keys())
-        if not asks & reduced:
-            held.append(c)
-        elif asks & driven:
-            raise tree.error(step, f"the condition {c} of '{block}' mixes spatial and reduction loops", (block,))
     kept = [s for s in loops if s.var.name in driven]
     alone = {x.name: i for i, x in spatial if isinstance(x, Var)}
     added = {
@@ -118,23 +73,10 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
     new = {old.name: Buffer(tree.fresh(f"{block}_{scope.split('.')[-1]}"), shape, old.dtype, scope) for old in buffers}
     at: tuple[Expr, ...] = tuple(place[s.var.name] for s in kept) or (const(0),)
 
-    def load(e: Expr) -> Expr | None:
-        return Load(new[e.buffer.name], at, e.predicate) if isinstance(e, Load) and e.buffer.name in found else None
-
-    def moved(s: Stmt) -> Stmt:
-        s = map_stmt_exprs(s, lambda e: transform(e, load))
-        return (
-            replace(s, buffer=new[s.buffer.name], indices=at)
-            if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in found
-            else s
-        )
-
     changed = replace(
-        b,
+        _moved(b, new, at),
         iters=(*b.iters, *added.values()),
         bindings=(*b.bindings, *(Var(v, dt.int64) for v in added)),
-        body=transform_stmts(b.body, moved),
-        init=transform_stmts(b.init, moved),
     )
     name = tree.fresh(f"{block}_copy")
     renamed = {s.var.name: Var(tree.fresh(s.var.name), dt.int64) for s in kept}
@@ -155,6 +97,84 @@ def stage_result(program: Program, block: str, loop: str, scope: str) -> tuple[P
     for b_new in reversed(new.values()):
         result = Allocate(b_new, result)
     return again.replace(top, result), name
+
+
+def _places(tree: Tree, block: Block, step: str) -> dict[str, tuple[Expr, ...]]:
+    """By buffer that a reduction with an init writes, the one element of it that a step uses."""
+    buffers = written_buffers(block)
+    if not buffers or block.writes is not None or block.init is None:
+        raise tree.error(
+            step,
+            f"'{block.name}' is no reduction with an init",
+            (block.name,),
+            "before decompose_reduction and tensorize",
+        )
+    found: dict[str, tuple[Expr, ...]] = {}
+    for old in buffers:
+        if writers(tree, [old.name]) != [block.name]:
+            raise tree.error(
+                step,
+                f"blocks {writers(tree, [old.name])} all write '{old.name}'",
+                (block.name,),
+                "before decompose_reduction",
+            )
+        places = {a.indices for a in block_accesses(block, old.name)}
+        if len(places) != 1:
+            raise tree.error(step, f"'{block.name}' uses several elements of '{old.name}' in one step", (block.name,))
+        (found[old.name],) = places
+    return found
+
+
+def _elements(
+    tree: Tree, block: Block, loops: list[For], outside: Mapping[str, Expr], step: str
+) -> tuple[list[tuple[BlockIter, Expr]], list[Expr]]:
+    """What tells the elements of the result: iterators with what they are bound to, and conditions. The rest tells
+    their terms."""
+    pairs = list(zip(block.iters, block.bindings))
+    # A step of a scan is one step: its scan iterators stay what they are outside.
+    fixed = {i.var.name for i, x in pairs if i.kind == "scan" and free_vars(x).keys() <= outside.keys()}
+    reduced = {v for i, x in pairs if i.kind != "spatial" and i.var.name not in fixed for v in free_vars(x)}
+    spatial = [(i, x) for i, x in pairs if i.kind == "spatial" or i.var.name in fixed]
+    driven = {v for _, x in spatial for v in free_vars(x)}
+    late = sorted(reduced & outside.keys())
+    if late:
+        why = f"'{block.name}' is not complete there: its reduction over '{late[0]}' goes on outside"
+        marks = {loops[0].var.name: "wanted here", late[0]: "reduction"}
+        raise tree.error(step, why, marks, "choose a loop outside every reduction loop")
+    both = [s.var.name for s in loops if s.var.name in reduced & driven]
+    if both:
+        raise tree.error(
+            step,
+            f"loop '{both[0]}' drives spatial and reduce iterators at once",
+            (both[0],),
+            "fuse spatial loops only with spatial ones",
+        )
+    known = {s.var.name for s in loops} | outside.keys()
+    held: list[Expr] = []
+    for c in conjuncts(block.predicate):
+        asks = free_vars(_over_loops(c, block)).keys() & known
+        if not asks & reduced:
+            held.append(c)
+        elif asks & driven:
+            why = f"the condition {c} of '{block.name}' mixes spatial and reduction loops"
+            raise tree.error(step, why, (block.name,))
+    return spatial, held
+
+
+def _moved(block: Block, new: Mapping[str, Buffer], at: tuple[Expr, ...]) -> Block:
+    """The block with the element `at` of new buffers in the place of its results."""
+
+    def load(e: Expr) -> Expr | None:
+        return Load(new[e.buffer.name], at, e.predicate) if isinstance(e, Load) and e.buffer.name in new else None
+
+    def moved(s: Stmt) -> Stmt:
+        s = map_stmt_exprs(s, lambda e: transform(e, load))
+        if isinstance(s, (Store, AtomicUpdate)) and s.buffer.name in new:
+            return replace(s, buffer=new[s.buffer.name], indices=at)
+        return s
+
+    init = None if block.init is None else transform_stmts(block.init, moved)
+    return replace(block, body=transform_stmts(block.body, moved), init=init)
 
 
 def _over_loops(condition: Expr, block: Block) -> Expr:
