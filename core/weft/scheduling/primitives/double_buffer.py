@@ -36,7 +36,7 @@ from weft.scheduling.loop_kinds import serial_loop
 from weft.scheduling.primitives.tensorize import ANNOTATION
 from weft.scheduling.region import accesses, block_accesses, poly
 from weft.scheduling.rewrite import clean, domain, own_nest
-from weft.scheduling.tree import Tree, blocks_in, nest, with_conditions
+from weft.scheduling.tree import Path, Tree, blocks_in, nest, with_conditions
 
 
 def double_buffer(
@@ -79,95 +79,15 @@ def double_buffer(
         serial_loop(tree, loop, step),
     )
     top = own_nest(path)
-    if path[: len(spot)] != spot or not all(isinstance(s, (Seq, Allocate)) for s in path[len(spot) : top]):
-        why = (
-            f"'{block}' does not stand in '{loop}' under nothing but loops of its own, beside those who read what it"
-            " writes"
-        )
-        raise tree.error(step, why, {loop: "wanted here", block: ""})
-    coded = b.writes is not None
-    if b.init is not None or not (coded or (isinstance(b.body, Store) and b.body.predicate is None)):
-        raise tree.error(step, f"the body of '{block}' is not one store", (block,))
-    if coded and through is not None:
-        why = f"what '{block}' brings cannot wait in '{through}': it is an instruction, which moves all at once"
-        raise tree.error(step, why, (block,), "leave out through")
-    if len(written_buffers(b)) != 1:
-        raise tree.error(step, f"'{block}' writes more than one buffer", (block,))
-    (old,) = written_buffers(b)
-    home = next((s for s in path[len(spot) : top] if isinstance(s, Allocate) and s.buffer.name == old.name), None)
-    if home is None:
-        raise tree.error(
-            step,
-            f"'{old.name}' is not allocated in '{loop}'",
-            (block, loop),
-            "compact_buffer brings it there, if an iteration may have it alone",
-        )
-    if writers(tree, [old.name]) != [block] or old.name in reads(b):
-        raise tree.error(step, f"'{old.name}' is not written by '{block}' once and for all", (block,))
-    inside = {s.buffer.name for s in path[len(spot) :] if isinstance(s, Allocate)} | {
-        w.name for x in blocks_in(f.body) for w in written_buffers(x)
-    }
-    late = sorted(set(reads(b)) & inside)
-    if late:
-        raise tree.error(
-            step, f"'{block}' reads '{late[0]}', which the iteration before has not got for it", (block, late[0])
-        )
-    if any(a.block is None for a in accesses(f.body, old.name)):
-        raise tree.error(step, f"'{old.name}' is read outside of blocks", (old.name,))
-    bytes_ = clean(prod((d for d in old.shape), start=const(old.dtype.bytes)), {})
-    for code in (
-        x for x in blocks_in(f.body) if any(r.buffer.name == old.name for r in (*(x.reads or ()), *(x.writes or ())))
-    ):
-        known = (intrinsics or {}).get(str(code.annotation(ANNOTATION)))
-        asked = old.align if known is None else _asked(known, old)
-        if any(c % asked for c in poly(bytes_).terms.values()):
-            size = int_const(bytes_)
-            begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
-            why = (
-                f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it"
-                f" is aligned to {asked}"
-            )
-            hint = "compact_buffer(…, align=…) before"
-            raise tree.error(
-                step,
-                why,
-                (code.name,),
-                hint if known is not None else f"double_buffer first, tensorize later; or {hint}",
-            )
-
+    home = _checked(tree, b, f, spot, through, step)
+    old = home.buffer
+    _check_alignment(tree, f, old, intrinsics or {}, step)
     halves = replace(old, shape=(const(2), *old.shape))
-    around = domain(path)
     loops = [s for s in path[top:-1] if isinstance(s, For)]
     following = add(f.var, 1)
 
     def at(turn: Expr, half: Expr) -> Block:
-        """The block in iteration `turn`: it fills a half."""
-        known = {**around, loop: f.extent}
-        bindings = [clean(substitute(x, {loop: turn}), known) for x in b.bindings]
-        predicate = with_conditions(
-            substitute(b.predicate, {loop: turn}),
-            () if int_const(f.extent) and not free_vars(turn) else (lt(turn, f.extent),),
-        )
-        iters = list(b.iters)
-        if int_const(half) is None:
-            iters.append(BlockIter(Var(tree.fresh(f"{old.name}_half"), dt.int64), const(2)))
-            bindings.append(half)
-            half = iters[-1].var
-        return _in_half(
-            replace(b, iters=tuple(iters), bindings=tuple(bindings), predicate=predicate), half, old, halves
-        )
-
-    def own_loops(x: Block) -> tuple[Block, tuple[Expr, ...]]:
-        """The block with an iterator for each of its loops, and these."""
-        alone = {y.name: i.var for i, y in zip(x.iters, x.bindings) if isinstance(y, Var)}
-        added = {
-            s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent)
-            for s in loops
-            if s.var.name not in alone
-        }
-        more = tuple(Var(v, dt.int64) for v in added)
-        place = tuple(added[s.var.name].var if s.var.name in added else alone[s.var.name] for s in loops)
-        return replace(x, iters=(*x.iters, *added.values()), bindings=(*x.bindings, *more)), place
+        return _in_turn(tree, b, f, turn, half, old, halves)
 
     names = Names(tree.names)
     first = copy_stmt(nest(loops, at(const(0), const(0))), {loop: const(0)}, names)
@@ -176,7 +96,7 @@ def double_buffer(
     after: Stmt | None = None
     waiting: Buffer | None = None
     if through is not None:
-        stored, place = own_loops(at(following, floormod(following, 2)))
+        stored, place = _by_loops(tree, at(following, floormod(following, 2)), loops)
         assert isinstance(stored.body, Store)
         waiting = Buffer(
             tree.fresh(f"{block}_{through.split('.')[-1]}"), tuple(s.extent for s in loops), old.dtype, through
@@ -202,6 +122,103 @@ def double_buffer(
     if waiting is not None:
         body = Allocate(waiting, body)
     return tree.replace(spot, Allocate(halves, seq(first, replace(f, body=body)))), blocks_in(first)[0].name
+
+
+def _in_turn(tree: Tree, block: Block, loop: For, turn: Expr, half: Expr, old: Buffer, halves: Buffer) -> Block:
+    """The block in iteration `turn` of `loop`: it fills a half."""
+    known, now = domain(tree.block_path(block.name, "double_buffer")), {loop.var.name: turn}
+    bindings = [clean(substitute(x, now), known) for x in block.bindings]
+    predicate = with_conditions(
+        substitute(block.predicate, now),
+        () if int_const(loop.extent) and not free_vars(turn) else (lt(turn, loop.extent),),
+    )
+    iters = list(block.iters)
+    if int_const(half) is None:
+        iters.append(BlockIter(Var(tree.fresh(f"{old.name}_half"), dt.int64), const(2)))
+        bindings.append(half)
+        half = iters[-1].var
+    new = replace(block, iters=tuple(iters), bindings=tuple(bindings), predicate=predicate)
+    return _in_half(new, half, old, halves)
+
+
+def _by_loops(tree: Tree, block: Block, loops: list[For]) -> tuple[Block, tuple[Expr, ...]]:
+    """The block with an iterator for each of its loops, and these."""
+    alone = {x.name: i.var for i, x in zip(block.iters, block.bindings) if isinstance(x, Var)}
+    added = {
+        s.var.name: BlockIter(Var(tree.fresh(f"{s.var.name}_v"), dt.int64), s.extent)
+        for s in loops
+        if s.var.name not in alone
+    }
+    more = tuple(Var(v, dt.int64) for v in added)
+    place = tuple(added[s.var.name].var if s.var.name in added else alone[s.var.name] for s in loops)
+    return replace(block, iters=(*block.iters, *added.values()), bindings=(*block.bindings, *more)), place
+
+
+def _checked(tree: Tree, block: Block, loop: For, spot: Path, through: str | None, step: str) -> Allocate:
+    """The allocation in `loop` of the buffer that `block` fills, once it is known that it may do so an iteration
+    earlier."""
+    name, at, path = block.name, loop.var.name, tree.block_path(block.name, step)
+    top = own_nest(path)
+    if path[: len(spot)] != spot or not all(isinstance(s, (Seq, Allocate)) for s in path[len(spot) : top]):
+        why = (
+            f"'{name}' does not stand in '{at}' under nothing but loops of its own, beside those who read what it"
+            " writes"
+        )
+        raise tree.error(step, why, {at: "wanted here", name: ""})
+    coded = block.writes is not None
+    if block.init is not None or not (coded or (isinstance(block.body, Store) and block.body.predicate is None)):
+        raise tree.error(step, f"the body of '{name}' is not one store", (name,))
+    if coded and through is not None:
+        why = f"what '{name}' brings cannot wait in '{through}': it is an instruction, which moves all at once"
+        raise tree.error(step, why, (name,), "leave out through")
+    if len(written_buffers(block)) != 1:
+        raise tree.error(step, f"'{name}' writes more than one buffer", (name,))
+    (old,) = written_buffers(block)
+    home = next((s for s in path[len(spot) : top] if isinstance(s, Allocate) and s.buffer.name == old.name), None)
+    if home is None:
+        raise tree.error(
+            step,
+            f"'{old.name}' is not allocated in '{at}'",
+            (name, at),
+            "compact_buffer brings it there, if an iteration may have it alone",
+        )
+    if writers(tree, [old.name]) != [name] or old.name in reads(block):
+        raise tree.error(step, f"'{old.name}' is not written by '{name}' once and for all", (name,))
+    inside = {s.buffer.name for s in path[len(spot) :] if isinstance(s, Allocate)} | {
+        w.name for x in blocks_in(loop.body) for w in written_buffers(x)
+    }
+    late = sorted(set(reads(block)) & inside)
+    if late:
+        raise tree.error(
+            step, f"'{name}' reads '{late[0]}', which the iteration before has not got for it", (name, late[0])
+        )
+    if any(a.block is None for a in accesses(loop.body, old.name)):
+        raise tree.error(step, f"'{old.name}' is read outside of blocks", (old.name,))
+    return home
+
+
+def _check_alignment(tree: Tree, loop: For, old: Buffer, intrinsics: Mapping[str, Intrinsic], step: str) -> None:
+    """Checks that the second half of a buffer is as aligned as the instructions in `loop` that use it ask."""
+    bytes_ = clean(prod((d for d in old.shape), start=const(old.dtype.bytes)), {})
+    for code in blocks_in(loop.body):
+        if not any(r.buffer.name == old.name for r in (*(code.reads or ()), *(code.writes or ()))):
+            continue
+        known = intrinsics.get(str(code.annotation(ANNOTATION)))
+        asked = old.align if known is None else _asked(known, old)
+        if any(c % asked for c in poly(bytes_).terms.values()):
+            size = int_const(bytes_)
+            begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
+            why = (
+                f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it"
+                f" is aligned to {asked}"
+            )
+            hint = "compact_buffer(…, align=…) before"
+            raise tree.error(
+                step,
+                why,
+                (code.name,),
+                hint if known is not None else f"double_buffer first, tensorize later; or {hint}",
+            )
 
 
 def _asked(intrinsic: Intrinsic, buffer: Buffer) -> int:

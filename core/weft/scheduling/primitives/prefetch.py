@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from weft import dtypes as dt
 from weft.expr.affine import affine
 from weft.expr.nodes import Const, Expr, Var, const, floordiv, floormod, maximum, minimum, substitute
-from weft.loop.nodes import PREFETCH, Evaluate, For, IntrinsicCall, Load, Program, Stmt, int_const, seq
+from weft.loop.nodes import PREFETCH, Block, Buffer, Evaluate, For, IntrinsicCall, Load, Program, Stmt, int_const, seq
 from weft.scheduling.access import known_of
 from weft.scheduling.region import block_accesses
 from weft.scheduling.rewrite import clean, domain
@@ -34,54 +35,19 @@ def prefetch(
     tree = Tree(program)
     path, b = tree.block_path(block, step), tree.block(block, step)
     loops = tree.loops_around(block)
-    names = [f.var.name for f in loops]
-    for name in (ahead, at):
-        if name not in names:
-            raise tree.error(
-                step,
-                f"loop '{name}' is not around block '{block}'",
-                (block,),
-                "loops around it: " + (", ".join(names) or "none"),
-            )
-    first, last = names.index(ahead), names.index(at)
-    if first > last:
-        raise tree.error(step, f"loop '{ahead}' lies inside loop '{at}'", (ahead, at), "ahead is the outer of the two")
-    reads = [a for a in block_accesses(b, buffer) if not a.write]
-    places = {a.indices for a in reads}
-    if len(places) != 1 or any(a.extents is not None or a.inner for a in reads):
-        why = (
-            f"'{block}' reads '{buffer}' at {len(places)} places"
-            if len(places) != 1
-            else f"'{block}' reads '{buffer}' in loops of its own"
-        )
-        raise tree.error(step, why, (block,))
-    source = reads[0].buffer
-    if source not in program.inputs:
-        raise tree.error(
-            step,
-            f"'{buffer}' is no input of the program",
-            (block,),
-            "what the program itself computes may not be there yet",
-        )
+    first, last = _positions(tree, block, loops, ahead, at, step)
+    source, place = _read(tree, b, buffer, step)
     around = domain(path)
     values = {i.var.name: x for i, x in zip(b.iters, b.bindings)}
-    indices = [clean(substitute(i, values), around, known_of(b)) for i in reads[0].indices]
+    indices = [clean(substitute(i, values), around, known_of(b)) for i in place]
 
     def stride(loop: For) -> int:
         """Bytes from one iteration to the next."""
-        total, size = 0, source.dtype.bytes
-        for i, d in reversed(list(zip(indices, source.shape))):
-            form = affine(i, [loop.var.name])
-            coefficient = None if form is None else form.coefficient(loop.var.name)
-            if coefficient is None or (coefficient and not size):
-                raise tree.error(
-                    step,
-                    f"how far '{buffer}' moves with loop '{loop.var.name}' is not a number",
-                    (block, loop.var.name),
-                )
-            total += coefficient * size
-            size *= int_const(d) or 0
-        return total
+        found = _stride(loop, indices, source)
+        if found is None:
+            why = f"how far '{buffer}' moves with loop '{loop.var.name}' is not a number"
+            raise tree.error(step, why, (block, loop.var.name))
+        return found
 
     def trips(loop: For) -> int:
         n = int_const(loop.extent)
@@ -119,3 +85,53 @@ def prefetch(
         ask = For(turn, const(each), ask, "unrolled")
     spot = next(k for k, s in enumerate(path) if s is loops[last])
     return tree.replace(path[: spot + 2], seq(ask, path[spot + 1])), None
+
+
+def _positions(tree: Tree, block: str, loops: Sequence[For], ahead: str, at: str, step: str) -> tuple[int, int]:
+    """Which of the loops around `block` the loops `ahead` and `at` are."""
+    names = [f.var.name for f in loops]
+    for name in (ahead, at):
+        if name not in names:
+            raise tree.error(
+                step,
+                f"loop '{name}' is not around block '{block}'",
+                (block,),
+                "loops around it: " + (", ".join(names) or "none"),
+            )
+    if names.index(ahead) > names.index(at):
+        raise tree.error(step, f"loop '{ahead}' lies inside loop '{at}'", (ahead, at), "ahead is the outer of the two")
+    return names.index(ahead), names.index(at)
+
+
+def _read(tree: Tree, block: Block, buffer: str, step: str) -> tuple[Buffer, tuple[Expr, ...]]:
+    """The input of this name and the one place at which `block` reads it."""
+    reads = [a for a in block_accesses(block, buffer) if not a.write]
+    places = {a.indices for a in reads}
+    if len(places) != 1 or any(a.extents is not None or a.inner for a in reads):
+        why = (
+            f"'{block.name}' reads '{buffer}' at {len(places)} places"
+            if len(places) != 1
+            else f"'{block.name}' reads '{buffer}' in loops of its own"
+        )
+        raise tree.error(step, why, (block.name,))
+    if reads[0].buffer not in tree.program.inputs:
+        raise tree.error(
+            step,
+            f"'{buffer}' is no input of the program",
+            (block.name,),
+            "what the program itself computes may not be there yet",
+        )
+    return reads[0].buffer, reads[0].indices
+
+
+def _stride(loop: For, indices: Sequence[Expr], buffer: Buffer) -> int | None:
+    """Bytes from the element that one iteration reads to that of the next; None if it is no number."""
+    total, size = 0, buffer.dtype.bytes
+    for i, d in reversed(list(zip(indices, buffer.shape))):
+        form = affine(i, [loop.var.name])
+        coefficient = None if form is None else form.coefficient(loop.var.name)
+        if coefficient is None or (coefficient and not size):
+            return None
+        total += coefficient * size
+        size *= int_const(d) or 0
+    return total

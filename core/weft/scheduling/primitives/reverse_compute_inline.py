@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from weft.expr.linear import ZERO
 from weft.expr.nodes import Const, Expr, FloorDiv, FloorMod, Var, add, const, mul, substitute, transform, walk
-from weft.loop.nodes import Block, Load, Program, Seq, Store, int_const
+from weft.loop.nodes import Block, Load, Program, Seq, Stmt, Store, int_const
 from weft.scheduling.dependence import out_of_scope, readers, reads, writers
 from weft.scheduling.primitives.compute_inline import single_store
 from weft.scheduling.region import Interval, accesses, certain, loops_under, union_box
 from weft.scheduling.rewrite import clean_extents, domain, outgrows, own_predicate, private_depth, tidy
-from weft.scheduling.tree import Tree, blocks_in, rebuild_all
+from weft.scheduling.tree import Path, Tree, blocks_in, rebuild_all
 
 
 def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]:
@@ -31,21 +31,7 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
     store, value = single_store(tree, b, step)
     if own_predicate(b):
         raise tree.error(step, f"'{block}' runs only where {b.predicate}", (block,))
-    candidates = [
-        n
-        for n in reads(b)
-        if tree.parameter(n) is None and set(readers(tree, [n])) - set(writers(tree, [n])) == {block}
-    ]
-    for name in candidates:
-        suppliers = writers(tree, [name])
-        loads = [n for n in walk(value) if isinstance(n, Load) and n.buffer.name == name]
-        if len({x.indices for x in loads}) == 1:
-            dims = places(loads[0], b)
-            if dims is not None:
-                break
-    else:
-        why = f"'{block}' is not elementwise in an intermediate buffer that only it reads"
-        raise tree.error(step, why, (block,), "compute_inline the producer, or reverse_compute_at")
+    name, dims, suppliers = _between(tree, b, value, step)
     if len(suppliers) != 1:
         raise tree.error(
             step,
@@ -68,35 +54,8 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
                 (block, producer.name),
                 hint,
             )
-    order = [x.name for x in blocks_in(program.body)]
-    needs = [n for n in reads(b) if n != name]
-    late = [w for w in writers(tree, needs, but=block) if order.index(w) > order.index(producer.name)]
-    if late:
-        raise tree.error(
-            step,
-            f"'{late[0]}' writes what '{block}' reads only after '{producer.name}'",
-            (producer.name, late[0], block),
-        )
-    if (
-        readers(tree, [store.buffer.name], but=block)
-        and any(order.index(r) < order.index(block) for r in readers(tree, [store.buffer.name], but=block))
-    ) or writers(tree, [store.buffer.name]) != [block]:
-        raise tree.error(step, f"'{store.buffer.name}' is used before '{block}'", (block,))
-    there = tree.block_path(producer.name, step)
-    lost = out_of_scope(tree, b, there)
-    if lost is not None:
-        why = f"buffer '{lost}' of '{block}' does not exist at '{producer.name}'"
-        raise tree.error(step, why, (block, producer.name, lost), "inline before compact_buffer")
-    depth = private_depth(path, b)
-    if depth is not None:
-        moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
-        written = union_box([a.box(moving) for a in accesses(producer, name) if a.write])
-        if outgrows(path, b, {v: _joined(written, parts) for v, parts in dims.items()}) is not None:
-            why = (
-                f"'{producer.name}' stores more per iteration than '{block}' takes, and '{block}' uses buffers that"
-                " live for one iteration"
-            )
-            raise tree.error(step, why, (block, producer.name), "inline before compact_buffer")
+    _check_order(tree, b, producer, name, store, step)
+    _check_there(tree, b, producer, name, dims, step)
     values: dict[str, Expr] = {}
     for v, parts in dims.items():
         values[v] = const(0)
@@ -112,12 +71,66 @@ def reverse_compute_inline(program: Program, block: str) -> tuple[Program, None]
         return tidy(transform(marked, load), clean_extents(producer))
 
     new = replace(producer, body=Store(store.buffer, tuple(put(i) for i in store.indices), put(value)))
-    return (
-        program.with_body(
-            rebuild_all(program.body, [(path, None), (there, new)], tree.allocate_paths.get(name, ())) or Seq(())
-        ),
-        None,
-    )
+    changes: list[tuple[Path, Stmt | None]] = [(path, None), (tree.block_path(producer.name, step), new)]
+    body = rebuild_all(program.body, changes, tree.allocate_paths.get(name, ()))
+    return program.with_body(body or Seq(())), None
+
+
+def _between(tree: Tree, block: Block, value: Expr, step: str) -> tuple[str, dict[str, dict[int, int]], list[str]]:
+    """The buffer between a consumer and its producer: its name, what `places` says of it, and the blocks that write
+    it."""
+    candidates = [
+        n
+        for n in reads(block)
+        if tree.parameter(n) is None and set(readers(tree, [n])) - set(writers(tree, [n])) == {block.name}
+    ]
+    for name in candidates:
+        loads = [n for n in walk(value) if isinstance(n, Load) and n.buffer.name == name]
+        if len({x.indices for x in loads}) == 1:
+            dims = places(loads[0], block)
+            if dims is not None:
+                return name, dims, writers(tree, [name])
+    why = f"'{block.name}' is not elementwise in an intermediate buffer that only it reads"
+    raise tree.error(step, why, (block.name,), "compute_inline the producer, or reverse_compute_at")
+
+
+def _check_order(tree: Tree, block: Block, producer: Block, between: str, store: Store, step: str) -> None:
+    """Checks that what `block` reads beside the buffer `between` is there before `producer`, and that nobody uses what
+    it stores before it."""
+    name, result = block.name, store.buffer.name
+    order = [x.name for x in blocks_in(tree.program.body)]
+    needs = [n for n in reads(block) if n != between]
+    late = [w for w in writers(tree, needs, but=name) if order.index(w) > order.index(producer.name)]
+    if late:
+        raise tree.error(
+            step,
+            f"'{late[0]}' writes what '{name}' reads only after '{producer.name}'",
+            (producer.name, late[0], name),
+        )
+    early = any(order.index(r) < order.index(name) for r in readers(tree, [result], but=name))
+    if early or writers(tree, [result]) != [name]:
+        raise tree.error(step, f"'{result}' is used before '{name}'", (name,))
+
+
+def _check_there(
+    tree: Tree, block: Block, producer: Block, between: str, dims: dict[str, dict[int, int]], step: str
+) -> None:
+    """Checks that the buffers of `block` are there, and the same, where `producer` stores to the buffer `between`."""
+    path, there = tree.block_path(block.name, step), tree.block_path(producer.name, step)
+    lost = out_of_scope(tree, block, there)
+    if lost is not None:
+        why = f"buffer '{lost}' of '{block.name}' does not exist at '{producer.name}'"
+        raise tree.error(step, why, (block.name, producer.name, lost), "inline before compact_buffer")
+    depth = private_depth(path, block)
+    if depth is not None:
+        moving = {**loops_under(Seq(()), domain(there[:depth])), **domain(there[depth:])}
+        written = union_box([a.box(moving) for a in accesses(producer, between) if a.write])
+        if outgrows(path, block, {v: _joined(written, parts) for v, parts in dims.items()}) is not None:
+            why = (
+                f"'{producer.name}' stores more per iteration than '{block.name}' takes, and '{block.name}' uses"
+                " buffers that live for one iteration"
+            )
+            raise tree.error(step, why, (block.name, producer.name), "inline before compact_buffer")
 
 
 def certain_equal(a: Expr, b: Expr) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from weft import dtypes as dt
@@ -25,10 +25,10 @@ from weft.expr.nodes import (
     substitute,
     walk,
 )
-from weft.loop.nodes import Block, BlockIter, Buffer, If, Load, Program, Store, seq
+from weft.loop.nodes import Block, BlockIter, Buffer, For, If, Load, Program, Store, seq
 from weft.scheduling.dependence import writers
 from weft.scheduling.primitives.cache_read import allocate
-from weft.scheduling.region import Interval, accesses, interval, loops_under
+from weft.scheduling.region import accesses, interval, loops_under
 from weft.scheduling.rewrite import domain, own_nest, renest, tidy
 from weft.scheduling.tree import Tree, conjuncts, rebuild, rename_iters
 from weft.tensor.language import highest, lowest
@@ -76,26 +76,8 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
             writers(tree, [store.buffer.name]),
             "rfactor before decompose_reduction",
         )
-    loops = domain(path)
-    reduced = [v for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" for v in free_vars(x) if v in loops]
-    spatial = {v for i, x in zip(b.iters, b.bindings) if i.kind != "reduce" for v in free_vars(x) if v in loops}
-    if not any(s is f for s in path) or loop not in reduced:
-        raise tree.error(step, f"loop '{loop}' is no reduction loop of '{block}'", (block, loop))
-    both = spatial & set(reduced)
-    if both:
-        raise tree.error(step, f"loop '{min(both)}' drives spatial and reduce iterators at once", (min(both),))
     top = own_nest(path)
-    inside = domain(path[top:-1])
-    outer = domain(path[:top])
-    shared = [v for v in reduced if v in outer]
-    if shared:
-        raise tree.error(step, f"the reduction loop '{shared[0]}' is shared with other blocks", (shared[0], block))
-    boxes: dict[str, Interval] = {}
-    for i, x in zip(b.iters, b.bindings):
-        if i.kind != "reduce":
-            ends = interval(x, inside)
-            if ends is not None:
-                boxes[i.var.name] = ends
+    reduced = _reduction_loops(tree, b, f, step)
     if not all(a.fills(loops_under(path[top])) for a in accesses(path[top], store.buffer.name) if a.write):
         raise tree.error(step, f"the nest of '{block}' stores scattered elements of '{store.buffer.name}'", (block,))
 
@@ -103,61 +85,107 @@ def rfactor(program: Program, block: str, loop: str, last: bool = False) -> tupl
     partial = Buffer(
         name, (*store.buffer.shape, f.extent) if last else (f.extent, *store.buffer.shape), store.buffer.dtype
     )
-    new_iters = {v: Var(tree.fresh(f"{v}_v"), dt.int64) for v in dict.fromkeys(reduced)}
-    mine = Var(tree.fresh(f"{loop}_f"), dt.int64)
-    new_iters[loop] = mine
-    values = {i.var.name: substitute(x, new_iters) for i, x in zip(b.iters, b.bindings) if i.kind == "reduce"}
-    keep = [(i, x) for i, x in zip(b.iters, b.bindings) if i.kind != "reduce"]
-    iters = [*keep, (BlockIter(mine, f.extent), f.var)]
-    iters += [(BlockIter(v, loops[n], "reduce"), Var(n, dt.int64)) for n, v in new_iters.items() if n != loop]
-    if len(iters) == len(keep) + 1:  # nothing is left to reduce, but an init needs a reduction
-        iters.append(
-            (BlockIter(Var(tree.fresh(f"{loop}_one"), dt.int64), Const(1, dt.int64), "reduce"), Const(0, dt.int64))
-        )
-    # A step that the condition holds back must still start the partial result, so the condition moves into the value.
-    held = [c for c in conjuncts(b.predicate) if free_vars(c).keys() & set(reduced)]
-    by_iter: dict[str, Expr] = {v: i.var for i, x in keep for v in free_vars(x) if x == Var(v, dt.int64)}
-    if any(free_vars(c).keys() & spatial - by_iter.keys() for c in held):
-        raise tree.error(step, f"a condition of '{block}' mixes spatial and reduce loops", (block,))
-    identity = identity_of(operation, value.dtype, start_of(b))
-    guard = all_of(substitute(c, {**by_iter, **new_iters}) for c in held)
-    extents = {i.var.name: i.extent for i, _ in iters}
-    step_value = tidy(select(guard, substitute(value, values), identity), extents)
-    target = (*store.indices, mine) if last else (mine, *store.indices)
-    part = Block(
-        name,
-        tuple(i for i, _ in iters),
-        tuple(x for _, x in iters),
-        Store(partial, target, BUILDERS[operation](Load(partial, target), step_value)),
-        Store(partial, target, identity),
-        predicate=all_of(c for c in conjuncts(b.predicate) if c not in held),
-        annotations=b.annotations,
-    )
-    # The old block, over the partial results.
-    part_index = Var(tree.fresh(f"{loop}_r"), dt.int64)
-    told = {
-        v for i in store.indices for v in free_vars(i)
-    }  # what only terms needed (where they lie in a part of a buffer) would become a loop for nothing
-    keep = [(i, x) for i, x in keep if i.kind != "spatial" or i.var.name in told]
-    start = replace(
-        b, iters=tuple(i for i, _ in keep), bindings=tuple(x for _, x in keep), predicate=Const(True, dt.bool_)
-    )
-    whole = (*store.indices, part_index) if last else (part_index, *store.indices)
-    body = Store(
-        store.buffer, store.indices, BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole))
-    )
-    combine = replace(
-        start,
-        iters=(*start.iters, BlockIter(part_index, f.extent, "reduce")),
-        bindings=(*start.bindings, Var(loop, dt.int64)),
-        body=body,
-    )
+    part = _part(tree, b, f, (store, operation, value), partial, dict.fromkeys(reduced), last, step)
+    combine = _combine(tree, b, f, (store, operation), partial, last)
     renamed = rename_iters(tree, combine)
-    boxes = {n.var.name: boxes[o.var.name] for n, o in zip(renamed.iters, combine.iters) if o.var.name in boxes}
-    final = renest(tree, renamed, boxes, outer, ())
+    inside = domain(path[top:-1])
+    boxes = {
+        n.var.name: ends
+        for n, x in zip(renamed.iters, renamed.bindings)
+        if n.kind != "reduce" and (ends := interval(x, inside)) is not None
+    }
+    final = renest(tree, renamed, boxes, domain(path[:top]), ())
     nest = rebuild(path[top:], part)
     assert nest is not None
     return allocate(tree.replace(path[: top + 1], seq(nest, final)), partial), name
+
+
+def _reduction_loops(tree: Tree, block: Block, loop: For, step: str) -> list[str]:
+    """The loops of a reduction, once it is known that they are its own, and `loop` is one of them."""
+    path, name = tree.block_path(block.name, step), loop.var.name
+    loops, outer = domain(path), domain(path[: own_nest(path)])
+    pairs = list(zip(block.iters, block.bindings))
+    reduced = [v for i, x in pairs if i.kind == "reduce" for v in free_vars(x) if v in loops]
+    spatial = {v for i, x in pairs if i.kind != "reduce" for v in free_vars(x) if v in loops}
+    if not any(s is loop for s in path) or name not in reduced:
+        raise tree.error(step, f"loop '{name}' is no reduction loop of '{block.name}'", (block.name, name))
+    both = spatial & set(reduced)
+    if both:
+        raise tree.error(step, f"loop '{min(both)}' drives spatial and reduce iterators at once", (min(both),))
+    shared = [v for v in reduced if v in outer]
+    if shared:
+        raise tree.error(step, f"the reduction loop '{shared[0]}' is shared with other blocks", (shared[0], block.name))
+    return reduced
+
+
+def _part(
+    tree: Tree,
+    block: Block,
+    loop: For,
+    update: tuple[Store, type[Binary], Expr],
+    partial: Buffer,
+    reduced: Iterable[str],
+    last: bool,
+    step: str,
+) -> Block:
+    """The block that computes the partial results. `update`: what `update_of` found; `reduced`: the loops of the
+    reduction, each once."""
+    (store, operation, value), loops = update, domain(tree.block_path(block.name, step))
+    pairs = list(zip(block.iters, block.bindings))
+    new_iters = {v: Var(tree.fresh(f"{v}_v"), dt.int64) for v in reduced}
+    mine = Var(tree.fresh(f"{loop.var.name}_f"), dt.int64)
+    new_iters[loop.var.name] = mine
+    values = {i.var.name: substitute(x, new_iters) for i, x in pairs if i.kind == "reduce"}
+    keep = [(i, x) for i, x in pairs if i.kind != "reduce"]
+    iters = [*keep, (BlockIter(mine, loop.extent), loop.var)]
+    iters += [(BlockIter(v, loops[n], "reduce"), Var(n, dt.int64)) for n, v in new_iters.items() if v is not mine]
+    if len(iters) == len(keep) + 1:  # nothing is left to reduce, but an init needs a reduction
+        one = Var(tree.fresh(f"{loop.var.name}_one"), dt.int64)
+        iters.append((BlockIter(one, Const(1, dt.int64), "reduce"), Const(0, dt.int64)))
+    # A step that the condition holds back must still start the partial result, so the condition moves into the value.
+    held = [c for c in conjuncts(block.predicate) if free_vars(c).keys() & new_iters.keys()]
+    by_iter: dict[str, Expr] = {v: i.var for i, x in keep for v in free_vars(x) if x == Var(v, dt.int64)}
+    spatial = {v for _, x in keep for v in free_vars(x) if v in loops}
+    if any(free_vars(c).keys() & spatial - by_iter.keys() for c in held):
+        raise tree.error(step, f"a condition of '{block.name}' mixes spatial and reduce loops", (block.name,))
+    identity = identity_of(operation, value.dtype, start_of(block))
+    guard = all_of(substitute(c, {**by_iter, **new_iters}) for c in held)
+    extents = {i.var.name: i.extent for i, _ in iters}
+    term = tidy(select(guard, substitute(value, values), identity), extents)
+    target = (*store.indices, mine) if last else (mine, *store.indices)
+    return Block(
+        partial.name,
+        tuple(i for i, _ in iters),
+        tuple(x for _, x in iters),
+        Store(partial, target, BUILDERS[operation](Load(partial, target), term)),
+        Store(partial, target, identity),
+        predicate=all_of(c for c in conjuncts(block.predicate) if c not in held),
+        annotations=block.annotations,
+    )
+
+
+def _combine(
+    tree: Tree, block: Block, loop: For, update: tuple[Store, type[Binary]], partial: Buffer, last: bool
+) -> Block:
+    """The old block, over the partial results."""
+    store, operation = update
+    index = Var(tree.fresh(f"{loop.var.name}_r"), dt.int64)
+    # What only terms needed (where they lie in a part of a buffer) would become a loop for nothing.
+    told = {v for i in store.indices for v in free_vars(i)}
+    keep = [
+        (i, x)
+        for i, x in zip(block.iters, block.bindings)
+        if i.kind != "reduce" and (i.kind != "spatial" or i.var.name in told)
+    ]
+    whole = (*store.indices, index) if last else (index, *store.indices)
+    value = BUILDERS[operation](Load(store.buffer, store.indices), Load(partial, whole))
+    return replace(
+        block,
+        iters=(*(i for i, _ in keep), BlockIter(index, loop.extent, "reduce")),
+        bindings=(*(x for _, x in keep), loop.var),
+        body=Store(store.buffer, store.indices, value),
+        predicate=Const(True, dt.bool_),
+    )
 
 
 def update_of(tree: Tree, block: Block, step: str) -> tuple[Store, type[Binary], Expr]:
