@@ -28,7 +28,6 @@ FUNCTIONS = {
     "core/weft/loop/passes/await_queues.py::_Program.written": "to be split",
     "core/weft/lower/collapse.py::_join": "to be split",
     "core/weft/lower/expressions.py::group_expressions": "to be split",
-    "core/weft/lower/lower.py::_Lowering._compute": "to be split",
     "core/weft/passes/plan_memory.py::plan_memory": "to be split",
     "core/weft/pipeline.py::compile": "to be split",
     "core/weft/scheduling/intrinsic.py::Intrinsic.__post_init__": "to be split",

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from weft import dtypes as dt
 from weft.errors import LoweringError
 from weft.expr.nodes import (
-    Cast,
     Const,
     Expr,
-    FloorDiv,
-    FloorMod,
-    Mul,
     Select,
     Var,
     all_of,
@@ -33,7 +28,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import simplify
-from weft.graph.layout import Layout, Split
+from weft.graph.layout import Layout
 from weft.graph.nodes import Graph
 from weft.loop.nodes import (
     TRUE,
@@ -43,7 +38,6 @@ from weft.loop.nodes import (
     Buffer,
     For,
     If,
-    IterKind,
     Let,
     Load,
     Program,
@@ -57,7 +51,9 @@ from weft.loop.nodes import (
 )
 from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
-from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, ReduceAxis, Scan, Tensor, depends_on
+from weft.lower.nests import Names, Nest
+from weft.lower.splits import known_extent, padded_factor, split_factor
+from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Scan, Tensor, depends_on
 
 
 def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str] | None = None) -> Program:
@@ -87,7 +83,7 @@ def lower_tensors(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str
 def _loop_program(body: Graph, name: str, algorithms: Mapping[str, str]) -> Program:
     node = body.nodes[0]
     chosen = choose_algorithm(node, algorithms)
-    names = _Names()
+    names = Names()
     by_value = {
         id(v): buffer(names.fresh(f"in{k}"), _stored(v.shape, v.tensor.layout), v.dtype)
         for k, v in enumerate(body.inputs)
@@ -149,36 +145,13 @@ def _dims(body: Stmt, params: Sequence[Buffer]) -> tuple[Var, ...]:
     return tuple(used[n] for n in sorted(used) if n not in bound)
 
 
-class _Names:
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
-
-    def fresh(self, base: str) -> str:
-        base = "".join(c if c.isalnum() else "_" for c in base)
-        base = base if base[:1].isalpha() else "v" + base
-        name, k = base, 0
-        while name in self.taken:
-            k += 1
-            name = f"{base}_{k}"
-        self.taken.add(name)
-        return name
-
-
-class _Division(NamedTuple):
-    """Part of an index: `of` divided by a constant, the quotient or the remainder."""
-
-    of: Expr
-    by: int
-    quotient: bool
-
-
 @dataclass
 class _Lowering:
     expressions: Expressions
     graph: Graph | None
     name: str
-    names: _Names = field(default_factory=_Names)  # of buffers and variables
-    blocks: _Names = field(default_factory=_Names)
+    names: Names = field(default_factory=Names)  # of buffers and variables
+    blocks: Names = field(default_factory=Names)
     buffers: dict[int, Buffer] = field(default_factory=dict)
     layouts: dict[int, Layout | None] = field(default_factory=dict)
     allocated: list[Buffer] = field(default_factory=list)
@@ -268,94 +241,44 @@ class _Lowering:
         one."""
         source = t.source
         assert isinstance(source, Compute)
-        present = {u.output: u for u in order if u.source is source}
-        outs = [
-            present.get(q) or Tensor(f"{t.name}_unused", source.shape, b.dtype, source, q)
-            for q, b in enumerate(source.bodies)
-        ]
-        self.expressions.keep.extend(outs)
-        for u in outs:
-            self._declare(u, None)
-        stage = self.expressions.stages.get(id(source))
-        name = self.blocks.fresh(t.name)
-        layout = self.layouts[id(outs[0])]
-        stored = self.buffers[id(outs[0])].shape
-        iters: list[BlockIter] = []
-        loops: list[tuple[Var, Expr]] = []
-        ranges: dict[str, Range] = {}
-
-        def add_iter(base: str, extent: Expr, kind: IterKind) -> Var:
-            v = Var(self.names.fresh(f"{name}_v{base}"), dt.int64)
-            iters.append(BlockIter(v, extent, kind))
-            loops.append((Var(self.names.fresh(f"{name}_{base}"), dt.int64), extent))
-            ranges[v.name] = Range(0, extent.value - 1 if isinstance(extent, Const) else None)
-            return v
-
-        values: dict[str, Expr] = {}
-        outer: list[tuple[BlockIter, Expr]] = []
+        outs = self._outputs(t, source, order)
+        layout, stored = self.layouts[id(outs[0])], self.buffers[id(outs[0])].shape
+        nest = Nest(self.blocks.fresh(t.name), self.names)
         if scan is not None:
-            step, length, binding = scan
-            v = Var(self.names.fresh(f"{name}_vt"), dt.int64)
-            outer.append((BlockIter(v, length, "scan"), binding))
-            ranges[v.name] = Range(0, length.value - 1 if isinstance(length, Const) else None)
-            values[step.name] = v
+            nest.step(*scan)
         # Unit dimensions get no loop, but a block has at least one.
         unit = [isinstance(n, Const) and n.value == 1 for n in stored]
         keep = len(stored) - 1 if all(unit) else -1
         spatial: list[Expr] = [
-            const(0) if u and k != keep else add_iter(f"i{k}", n, "spatial")
+            const(0) if u and k != keep else nest.iterate(f"i{k}", n, "spatial")
             for k, (n, u) in enumerate(zip(stored, unit))
         ]
-        # The index within a group that is padded has a name while formulas are simplified: what they say of the padding
-        # is nothing to go by.
-        held: dict[str, Expr] = {}
-
-        def within(index: Expr, extent: Dim) -> Expr:
-            v = Var(self.names.fresh(f"{name}_within"), dt.int64)
-            held[v.name] = index
-            ranges[v.name] = Range(0, extent - 1 if isinstance(extent, int) else None)
-            return v
-
         logical, conditions = (
-            layout.joined(spatial, source.shape, within) if layout is not None else (tuple(spatial), [])
+            layout.joined(spatial, source.shape, nest.within) if layout is not None else (tuple(spatial), [])
         )
-        values.update({a.name: i for a, i in zip(source.axes, logical)})
-        bodies = list(source.bodies)
+        nest.values.update({a.name: i for a, i in zip(source.axes, logical)})
         reduce = source.reduce
         if reduce is not None:
-            for k, axis in enumerate(reduce.axes):
-                extent = wrap(axis.extent, dt.int64)
-                if isinstance(extent, Const) and extent.value == 1:
-                    values[axis.var.name] = const(0)
-                    continue
-                parts = self._split_factor(axis, bodies)
-                padded_to = self._padded_factor(axis, reduce) if parts is None else None
-                if padded_to is not None:
-                    parts, extent = padded_to, const(-(-_size(axis) // padded_to) * padded_to)
-                if parts is None:
-                    values[axis.var.name] = add_iter(f"r{k}", extent, "reduce")
-                else:
-                    values[axis.var.name] = add_iter(f"r{k}", const(-(-_size(axis) // parts)), "reduce") * parts
-                    values[axis.var.name] = values[axis.var.name] + add_iter(f"r{k}i", const(parts), "reduce")
-                if padded_to is not None:
-                    values[axis.var.name] = within(values[axis.var.name], axis.extent)
+            self._reduction_loops(nest, reduce, source.bodies)
 
         def formula(e: Expr) -> Expr:
-            found = self._formula(substitute(e, values), ranges)
-            return simplify(substitute(found, held), ranges) if held else found
+            found = self._formula(substitute(e, nest.values), nest.ranges)
+            return simplify(substitute(found, nest.held), nest.ranges) if nest.held else found
 
-        inside = simplify(all_of(conditions), ranges) if conditions else None
+        inside = simplify(all_of(conditions), nest.ranges) if conditions else None
 
         def padded(e: Expr) -> Expr:
-            return e if inside is None else simplify(select(inside, e, Const(0, e.dtype)), ranges)
+            return e if inside is None else simplify(select(inside, e, Const(0, e.dtype)), nest.ranges)
 
         targets = [Load(self.buffers[id(u)], tuple(spatial)) for u in outs]
+        if reduce is None:
+            body: Stmt = Store(targets[0].buffer, targets[0].indices, padded(formula(source.bodies[0])))
+            return nest.of(body, None, self._annotations(source))
         after: Stmt | None = None
         if (
             inside is not None
-            and reduce is not None
             and len(outs) == 1
-            and self._whole(inside, [formula(v) for v in reduce.values], ranges)
+            and self._whole(inside, [formula(v) for v in reduce.values], nest.ranges)
         ):
             # The sum needs no condition; what lies in the padding is set to zero afterwards.
             whole = buffer(self.names.fresh(f"{t.name}_whole"), stored, t.dtype)
@@ -367,40 +290,74 @@ class _Lowering:
                 lambda index: all_of(layout.joined(index, source.shape)[1] if layout is not None else ()),
             )
             targets, inside = [Load(whole, tuple(spatial))], None
-        init: Stmt | None = None
-        if reduce is None:
-            stmt: Stmt = Store(targets[0].buffer, targets[0].indices, padded(formula(bodies[0])))
-        else:
-            used = [b.index for b in bodies if isinstance(b, Reduce)]
-            new, when = _conditional(reduce, formula)
-            new = tuple(map(padded, new))
-            starts = tuple(formula(s) for s in reduce.init)
-            if len(outs) != reduce.reducer.width:
-                why = f"it uses {len(outs)} of {reduce.reducer.width} results of reducer '{reduce.reducer.name}'"
-                raise LoweringError(f"compute '{t.name}' cannot be lowered", why=why, hint="return all of them")
-            olds: list[Expr] = [targets[used.index(q)] for q in range(reduce.reducer.width)]
-            combined = reduce.reducer.combine(olds, new)
-            init = seq(
-                *(Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, s) for q, s in enumerate(starts))
-            )
-            if len(combined) == 1:
-                stmt = Store(targets[0].buffer, targets[0].indices, combined[0])
-                if when is not None:
-                    stmt = If(when, stmt)
+        init, body = self._accumulation(t.name, nest, source, targets, formula, padded)
+        nest.reduce_once()
+        result = nest.of(body, init, self._annotations(source))
+        return result if after is None else seq(result, after)
+
+    def _outputs(self, t: Tensor, source: Compute, order: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of all results of a Compute, declared; those that nothing reads are made."""
+        present = {u.output: u for u in order if u.source is source}
+        outs = [
+            present.get(q) or Tensor(f"{t.name}_unused", source.shape, b.dtype, source, q)
+            for q, b in enumerate(source.bodies)
+        ]
+        self.expressions.keep.extend(outs)
+        for u in outs:
+            self._declare(u, None)
+        return outs
+
+    def _reduction_loops(self, nest: Nest, reduce: Reduce, bodies: Sequence[Expr]) -> None:
+        """The loops of a reduction's axes: two of an axis that a layout stores in blocks."""
+        for k, axis in enumerate(reduce.axes):
+            extent = wrap(axis.extent, dt.int64)
+            if isinstance(extent, Const) and extent.value == 1:
+                nest.values[axis.var.name] = const(0)
+                continue
+            parts = split_factor(self.layouts, axis, bodies)
+            padded_to = padded_factor(self.layouts, axis, reduce) if parts is None else None
+            parts = padded_to if parts is None else parts
+            if parts is None:
+                index: Expr = nest.iterate(f"r{k}", extent, "reduce")
             else:
-                lets = [Var(self.names.fresh(f"{name}_new{q}"), c.dtype) for q, c in enumerate(combined)]
-                stmt = seq(
-                    *(
-                        Store(targets[used.index(q)].buffer, targets[used.index(q)].indices, v)
-                        for q, v in enumerate(lets)
-                    )
-                )
-                for v, c in reversed(list(zip(lets, combined))):
-                    stmt = Let(v, c, stmt)
-            if not any(i.kind == "reduce" for i in iters):  # every axis had one iteration: a plain assignment
-                v = Var(self.names.fresh(f"{name}_r"), dt.int64)
-                iters.append(BlockIter(v, const(1), "reduce"))
-                loops.append((Var(self.names.fresh(f"{name}_one"), dt.int64), const(1)))
+                index = nest.iterate(f"r{k}", const(-(-known_extent(axis) // parts)), "reduce") * parts
+                index = index + nest.iterate(f"r{k}i", const(parts), "reduce")
+            nest.values[axis.var.name] = index if padded_to is None else nest.within(index, axis.extent)
+
+    def _accumulation(
+        self,
+        name: str,
+        nest: Nest,
+        source: Compute,
+        targets: Sequence[Load],
+        formula: Callable[[Expr], Expr],
+        padded: Callable[[Expr], Expr],
+    ) -> tuple[Stmt, Stmt]:
+        """The start of a reduction, and one step of it. `targets`: the element of each result."""
+        reduce = source.reduce
+        assert reduce is not None
+        used = [b.index for b in source.bodies if isinstance(b, Reduce)]
+        new, when = _conditional(reduce, formula)
+        new = tuple(map(padded, new))
+        starts = tuple(formula(s) for s in reduce.init)
+        if len(targets) != reduce.reducer.width:
+            why = f"it uses {len(targets)} of {reduce.reducer.width} results of reducer '{reduce.reducer.name}'"
+            raise LoweringError(f"compute '{name}' cannot be lowered", why=why, hint="return all of them")
+        places = [targets[used.index(q)] for q in range(reduce.reducer.width)]
+        combined = reduce.reducer.combine(list[Expr](places), new)
+        init = seq(*(Store(p.buffer, p.indices, s) for p, s in zip(places, starts)))
+        if len(combined) == 1:
+            step: Stmt = Store(targets[0].buffer, targets[0].indices, combined[0])
+            return init, step if when is None else If(when, step)
+        lets = [Var(self.names.fresh(f"{nest.block}_new{q}"), c.dtype) for q, c in enumerate(combined)]
+        step = seq(*(Store(p.buffer, p.indices, v) for p, v in zip(places, lets)))
+        for v, c in reversed(list(zip(lets, combined))):
+            step = Let(v, c, step)
+        return init, step
+
+    def _annotations(self, source: Compute) -> tuple[tuple[str, int | str], ...]:
+        """What rules and people know a block by."""
+        stage = self.expressions.stages.get(id(source))
         annotations: list[tuple[str, int | str]] = []
         if stage is not None:
             annotations = [("op", stage.op), ("node", stage.node), ("algorithm", stage.algorithm)]
@@ -411,12 +368,7 @@ class _Lowering:
         role = source.role or (stage.role if stage is not None else "")
         if role:
             annotations.append(("role", role))
-        all_iters = (*(i for i, _ in outer), *iters)
-        bindings = (*(b for _, b in outer), *(v for v, _ in loops))
-        nest: Stmt = Block(name, tuple(all_iters), tuple(bindings), stmt, init, annotations=tuple(annotations))
-        for v, extent in reversed(loops):
-            nest = For(v, extent, nest)
-        return nest if after is None else seq(nest, after)
+        return tuple(annotations)
 
     @staticmethod
     def _whole(inside: Expr, values: Sequence[Expr], ranges: Mapping[str, Range]) -> bool:
@@ -448,59 +400,6 @@ class _Lowering:
         for v, i in reversed(list(zip(loops, iters))):
             nest = For(v, i.extent, nest)
         return nest
-
-    def _split_factor(self, axis: ReduceAxis, bodies: Sequence[Expr]) -> int | None:
-        """The factor by which a blocked layout divides this reduction's index, if it divides the extent too."""
-        if not isinstance(axis.extent, int):
-            return None
-        for body in bodies:
-            for node in walk(body):
-                if not isinstance(node, Read):
-                    continue
-                for part in self._divisions(node, axis):
-                    if axis.extent % part.by == 0 and part.by > 1:
-                        return part.by
-        return None
-
-    def _divisions(self, read: Read, axis: ReduceAxis) -> list[_Division]:
-        """Where the layout of what is read divides the index of a reduction over an axis of known extent by a
-        constant."""
-        layout = self.layouts.get(id(read.tensor))
-        if layout is None:
-            return []
-        assert isinstance(axis.extent, int)
-        ranges = {axis.var.name: Range(0, axis.extent - 1)}
-        parts = (p for i in layout.map(read.indices) for p in walk(simplify(i, ranges)))
-        found = [
-            _Division(p.a, int(p.b.value), isinstance(p, FloorDiv))
-            for p in parts
-            if isinstance(p, (FloorDiv, FloorMod)) and isinstance(p.b, Const) and axis.var.name in free_vars(p.a)
-        ]
-        # Of blocks that are divided again (for dot products) the whole ones count.
-        coarsest = max((p.by for p in found if p.of == axis.var), default=None)
-        return [p for p in found if coarsest in (None, p.by)]
-
-    def _padded_factor(self, axis: ReduceAxis, reduce: Reduce) -> int | None:
-        """The factor by which both operands of a sum of products are stored in blocks of this axis, if the last one is
-        padded: zeros add nothing."""
-        if not isinstance(axis.extent, int) or reduce.reducer.name != "sum" or len(reduce.values) != 1:
-            return None
-        value = reduce.values[0]
-        if isinstance(value, Select) and value.b == reduce.reducer.identity([value.dtype])[0]:
-            value = value.a
-        if not isinstance(value, Mul):
-            return None
-        factors = set()
-        for operand in (value.a, value.b):
-            read = operand.value if isinstance(operand, Cast) else operand
-            if not isinstance(read, Read) or self.layouts.get(id(read.tensor)) is None:
-                return None
-            if sum(axis.var.name in free_vars(i) for i in read.indices) != 1:
-                return None
-            quotients = {p.by for p in self._divisions(read, axis) if p.quotient and p.of == axis.var}
-            blocks = quotients & _factors(self.layouts[id(read.tensor)], read.tensor.shape, axis.extent)
-            factors.add(blocks.pop() if len(blocks) == 1 else None)
-        return factors.pop() if len(factors) == 1 else None
 
     # -- scans
     def _copy(
@@ -585,22 +484,6 @@ class _Lowering:
         if self.layouts.get(id(source)) is not None:
             raise LoweringError("a scan starts from a value with a blocked layout", where=source.name)
         return self._copy(to, self.buffers[id(source)], "start")
-
-
-def _size(axis: ReduceAxis) -> int:
-    """The extent of an axis that a layout splits: a number."""
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
-def _factors(layout: Layout | None, shape: Sequence[Dim], extent: int) -> set[int]:
-    """By what a layout of a value of this shape splits indices of this extent."""
-    found = set()
-    for step in () if layout is None else layout.steps:
-        if isinstance(step, Split) and shape[step.axis] == extent:
-            found.add(step.factor)
-        shape = Layout((step,)).stored_shape(shape)
-    return found
 
 
 def _conditional(reduce: Reduce, formula: Callable[[Expr], Expr]) -> tuple[tuple[Expr, ...], Expr | None]:
