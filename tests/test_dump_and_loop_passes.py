@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from weft.errors import LoopError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.hooks import hookimpl
 from weft.loop.nodes import Program
+from weft.loop.parser import parse_program
 from weft.loop.pipeline import LoopPass, lower_program, ordered
 from weft.plugins import host
 from weft_ops import Add, Relu
@@ -70,6 +72,21 @@ def test_passes_that_follow_others_stay_together() -> None:
 def test_loop_passes_that_follow_nothing_come_first() -> None:
     extra = [LoopPass("first", lambda p: p, ""), LoopPass("second", lambda p: p, "")]
     assert [s.name for s in ordered(extra)][:3] == ["first", "second", ordered([])[0].name]
+
+
+TWICE = "program twice(x: float32[4]) -> (y: float32[4]) { for i in 4 { y[i] = x[i]*2.0f32 } }"
+
+
+def test_a_loop_pass_that_returns_none() -> None:
+    def forgetful(program: Program) -> Any:
+        return None
+
+    with pytest.raises(LoopError) as caught:
+        lower_program(parse_program(TWICE), frozenset(), extra=[LoopPass("forgetful", forgetful)])
+    assert str(caught.value) == (
+        "the loop pass 'forgetful' returned None, not a Program\n"
+        "  hint: a pass returns the Program that it was given, or another"
+    )
 
 
 def test_loop_pass_with_an_unknown_place() -> None:

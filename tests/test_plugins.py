@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.mixed import board
 
-from weft.errors import FrontendError, PluginError, ScheduleWarning, TargetError, WeftError
+from weft.errors import FrontendError, PluginError, PluginWarning, ScheduleWarning, TargetError, WeftError
 from weft.graph.evaluate import evaluate
 from weft.hooks import Frontend, Specifications, StageReport, hookimpl
 from weft.loading import find_frontend, load
@@ -274,7 +274,13 @@ def test_an_exception_in_a_hook_loses_that_result_only(site: Site) -> None:
     )
     site.install("later", GOOD)
     host = site.host()
-    assert [c.plugin.name for c in host.items("engines")] == ["before", "later"]
+    said = (
+        r"^plugin 'failing' \(failing 1\.5\) failed in hook 'engines', and is left out there: RuntimeError: no licence"
+    )
+    with pytest.warns(PluginWarning, match=said) as caught:
+        assert [c.plugin.name for c in host.items("engines")] == ["before", "later"]
+        host.items("engines")
+    assert len(caught) == 1, "once"
     ((plugin, hook, error),) = host.failures
     assert (plugin.name, hook, str(error)) == ("failing", "engines", "no licence")
 

@@ -72,6 +72,10 @@ class ChoiceError(ScheduleError):
     """A value that a record or a tuner gives a choice, and that the choice cannot have."""
 
 
+class PluginWarning(UserWarning):
+    """A hook of an installed plugin failed, and what follows goes on without its result."""
+
+
 class ScheduleWarning(UserWarning):
     """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted
     on could not be done, or a record could not be followed: results are right, the code may be slow. Also: what a rule

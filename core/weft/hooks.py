@@ -227,8 +227,8 @@ class Specifications:
         computed; what falls to other targets is as it was before the target's own passes.
 
         Where a target's own plugin gives None or has no such hook, each node goes by its schedule rules: it takes those
-        that a rule takes alone, in no time. `weft.lower.offers.offer_by_rules` says that of one node, for hooks that
-        know the time as well.
+        that a rule takes alone, and their compute time there counts as 0 s. `weft.lower.offers.offer_by_rules` gives
+        that answer for one node, for hooks that state the time as well.
 
         @hookimpl
         def offload(graph, target):

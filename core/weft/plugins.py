@@ -12,6 +12,7 @@ import importlib.metadata as metadata
 import itertools
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ import pluggy
 
 from weft import forks
 from weft.contributions import misdeclared, misfit, unmarked
-from weft.errors import ExecutionError, PluginError, WeftError, from_signal, no_thread, raised_in
+from weft.errors import ExecutionError, PluginError, PluginWarning, WeftError, from_signal, no_thread, raised_in
 from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class PluginHost:
             except (Exception, SystemExit) as error:  # foreign code
                 if from_signal(error):
                     raise
-                self.failed(plugin, hook, error)
+                first = self.failed(plugin, hook, error)
                 if (
                     required == plugin.name or plugin.kept
                 ):  # without a part of Weft itself results would be others, without a word
@@ -217,13 +218,19 @@ class PluginHost:
                     raise PluginError(
                         f"{plugin} failed in hook '{hook}'", why=_placed(_one_line(error), error, plugin)
                     ) from error
+                if first:
+                    what = f"{plugin} failed in hook '{hook}', and is left out there"
+                    why = _placed(_one_line(error, kind=True), error, plugin)
+                    warnings.warn(PluginWarning(f"{what}: {why}"), stacklevel=2)
                 value = None
             yield Contribution(plugin, value)
 
-    def failed(self, plugin: Plugin, hook: str, error: BaseException) -> None:
-        """Keeps a failure, once, for `weft plugins` and for errors that it may explain."""
-        if not any(p.name == plugin.name and h == hook and str(e) == str(error) for p, h, e in self.failures):
-            self.failures.append((plugin, hook, error))
+    def failed(self, plugin: Plugin, hook: str, error: BaseException) -> bool:
+        """Keeps a failure, once, for `weft plugins` and for errors that it may explain. Whether it is a new one."""
+        if any(p.name == plugin.name and h == hook and str(e) == str(error) for p, h, e in self.failures):
+            return False
+        self.failures.append((plugin, hook, error))
+        return True
 
     @contextmanager
     def blame(self, plugin: str, doing: str) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -141,6 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
                 errors="backslashreplace"
             )  # a terminal that lacks a character of a message still gets the message
     words = list(sys.argv[1:] if arguments is None else arguments)
+    formatted, warnings.formatwarning = warnings.formatwarning, _line_of_warning
     ends = words.index("--") if "--" in words else len(words)
     flags = {name: any(w in spelled for w in words[:ends]) for name, spelled in FLAGS.items()}
     words = [w for k, w in enumerate(words) if k >= ends or not any(w in spelled for spelled in FLAGS.values())]
@@ -160,6 +162,15 @@ def main(arguments: list[str] | None = None) -> None:
             said = error if isinstance(error, WeftError) else _of_another_kind(error)
             typer.echo(f"{type(said).__name__}: {said}", err=True)
         raise SystemExit(1) from None
+    finally:
+        warnings.formatwarning = formatted
+
+
+def _line_of_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Of a command there is no line of the caller's to show."""
+    return f"{category.__name__}: {message}\n"
 
 
 FLAGS = {"traceback": ("--traceback",), "verbose": ("--verbose", "-v")}

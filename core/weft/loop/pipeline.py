@@ -70,7 +70,7 @@ class LoopPass:
 
     name: str
     function: Callable[[Program], Program]
-    after: str
+    after: str = ""
     holds: str = ""
 
 
@@ -95,6 +95,17 @@ def lower_program(
         if on_stage is not None:
             on_stage(stage.name, program)
     return program
+
+
+def _of_plugin(p: LoopPass) -> Stage:
+    def run(program: Program, functions: frozenset[str]) -> Program:
+        result = p.function(program)
+        if not isinstance(result, Program):
+            what = f"the loop pass '{p.name}' returned {result!r}, not a Program"
+            raise LoopError(what, hint="a pass returns the Program that it was given, or another")
+        return result
+
+    return Stage(p.name, p.holds, run)
 
 
 def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
@@ -122,7 +133,7 @@ def ordered(extra: Sequence[LoopPass]) -> tuple[Stage, ...]:
                 )
                 raise LoopError(what, hint="give each of them a name of its own: LoopPass(name, function, after)")
             at = names.index(p.after) + followers.get(p.after, 0)
-            order.insert(at, Stage(p.name, p.holds, _without_functions(p.function)))
+            order.insert(at, _of_plugin(p))
             if p.name not in names:
                 before[p.name] = p.after
             behind: str | None = p.after
