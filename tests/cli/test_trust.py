@@ -33,10 +33,10 @@ def test_help_says_that_an_archive_is_code(weft: Callable[..., Any], command: st
 
 def test_documents_say_it() -> None:
     documents = {name: " ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/reliability.md")}
-    assert "load only those that you trust as you trust a program" in documents["README.md"]
+    assert "load only archives from a source that you would run a program from" in documents["README.md"]
     assert "(docs/reliability.md#threat-model)" in documents["README.md"]
     assert documents["docs/reliability.md"].startswith("# Reliability ## Threat model")
-    assert "load only archives that you trust as you trust a program" in documents["docs/reliability.md"]
+    assert "load only archives from a source that you would run a program from" in documents["docs/reliability.md"]
 
 
 def test_an_archive_that_is_another_one(weft: Callable[..., Any], tmp_path: Path) -> None:
