@@ -2,9 +2,9 @@
 prints.
 
 "console": lines that begin with `$` are what a reader types, in an empty folder; `weft …` and `pip install -e …` are
-done (the latter for this process), and what they print is compared with the lines below, if there are any. "python
-FILE" is written into that file of the package that has been installed, which then is loaded anew; "python in FILE" must
-stand there word for word.
+done (the latter for this process), and what they print is compared with the lines below, if there are any. `weft … >
+FILE` writes it. "python FILE" is written into that file of the package that has been installed, which then is loaded
+anew; "python in FILE" must stand there word for word.
 
 In an expected text, a line that is only `…` stands for any number of lines. "text avx2" is compared where vectors have
 256 bits and there are 16 registers. `--update-golden` rewrites texts that do not match and have no `…`.
@@ -99,7 +99,11 @@ class Reader:
         assert commands, text
         for command, expected in commands:
             command = command.partition("  #")[0].strip()
+            command, _, file = command.partition(" > ")
             printed = self.do(command)
+            if file:
+                (self.folder / file.strip()).write_text(printed)
+                continue
             if expected.strip():
                 lines = "\n".join(line.rstrip() for line in printed.rstrip().splitlines()) + "\n"
                 assert matches(expected.rstrip() + "\n", lines), f"'{command}' prints\n{lines}"

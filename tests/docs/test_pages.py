@@ -58,7 +58,7 @@ def test_every_page_is_listed() -> None:
 def test_guides_use_public_names(tmp_path: Path) -> None:
     from weft_testing.imports import imports_beyond
 
-    for page in ("quickstart.md", "deploy.md", "dynamic-shapes.md", "quantised-models.md"):
+    for page in ("quickstart.md", "deploy.md", "dynamic-shapes.md", "quantised-models.md", "change-a-tile.md"):
         blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
         (tmp_path / f"{page.split('.')[0].replace('-', '_')}.py").write_text("\n".join(blocks))
     assert imports_beyond(tmp_path) == []
