@@ -487,7 +487,7 @@ def text(version: Any = 1, **changes: Any) -> str:
     ],
 )  # fmt: skip
 def test_files_that_are_none(given: str, what: str, where: str | None) -> None:
-    with pytest.raises(InputError, match=f"no file of records: {what}") as caught:
+    with pytest.raises(InputError, match=f"invalid file of records: {what}") as caught:
         Records.from_json(given, "a.json")
     assert caught.value.where == ("a.json" if where is None else f"a.json at {where}") and caught.value.hint
 
@@ -634,7 +634,7 @@ def test_a_bad_file_of_the_targets_own_package(installed: Callable[..., None], t
         file.write_text("{")
     installed(plugin=Board())
     (target,) = resolve_targets("board")
-    why = "no file of records '.*bad.json'" if missing else "no file of records: it is no JSON text; .*bad.json; "
+    why = "no file of records '.*bad.json'" if missing else "invalid file of records: it is no JSON text; .*bad.json; "
     with pytest.raises(
         PluginError,
         match=rf"the records of plugin 'tuned-0' \(registered by hand\) cannot be read\n  board\n  why: {why}",

@@ -146,7 +146,8 @@ def _frontend(model: Any, name: str | None) -> Contribution:
     plugins = host()
     everything = plugins.items("frontends")
     by_name, clashes = plugins.apart("frontends", "frontend", everything)
-    installed = "installed frontends: " + (", ".join(by_name) or "none")
+    listed = [f"{n} ({', '.join(c.value.suffixes)})" if c.value.suffixes else n for n, c in by_name.items()]
+    installed = "installed frontends: " + (", ".join(listed) or "none")
     if name is not None:
         if name in clashes:
             raise clashes[name]

@@ -300,7 +300,7 @@ class _Reader:
 
     def error(self, what: str, where: str, why: str | None = None, hint: str | None = None) -> InputError:
         place = " at ".join(x for x in (self.source, where) if x)
-        return InputError(f"no file of records: {what}", where=place or None, why=why, hint=hint or _HINT)
+        return InputError(f"invalid file of records: {what}", where=place or None, why=why, hint=hint or _HINT)
 
 
 __all__ = ["Record", "Records", "graph_key", "group_key", "machine_key", "program_key"]

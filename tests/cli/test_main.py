@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import typer
 from onnx import helper
 
+from weft.errors import PluginWarning
 from weft.hooks import hookimpl
 from weft.plugins import KNOWN_TARGETS, host
 
@@ -143,6 +145,21 @@ def test_a_plugin_that_fails_behind_its_command_is_the_one_that_claims_it(weft: 
         assert "and plugin 'fails' (registered by hand)\n" in weft("run", "no.onnx").err
     finally:
         host().unregister("fails")
+
+
+def test_a_warning_is_one_line_without_a_place(weft: Weft) -> None:
+    class Warns:
+        @hookimpl
+        def commands(self, cli: typer.Typer) -> None:
+            warned = PluginWarning("it is old")
+            cli.command("old")(lambda: typer.echo(warnings.formatwarning(warned, PluginWarning, __file__, 1), nl=False))
+
+    host().register(Warns(), "warns")
+    try:
+        assert weft("old").out == "PluginWarning: it is old\n"
+    finally:
+        host().unregister("warns")
+    assert __file__ in warnings.formatwarning("x", PluginWarning, __file__, 1)
 
 
 def test_the_console_script_is_installed() -> None:

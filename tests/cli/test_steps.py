@@ -349,7 +349,7 @@ def test_an_engine_that_does_not_run_a_model(
 def test_every_part_is_verified(weft: Weft, model: Callable[[str], Path], name: str) -> None:
     result = weft("verify", model(name), "--every-node")
     assert result.code == 0, result.out + result.err
-    assert result.out.endswith("the outputs are as they may be, and so is every part by itself\n")
+    assert result.out.endswith("all outputs are within their tolerances, and so is every part by itself\n")
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ def test_a_model_against_the_reference(weft: Weft, recipe: Path) -> None:
     result = weft("verify", recipe, "--input-shape", "x=3,64")
     assert result.code == 0, result.err
     assert "mlp: 'llvm' against the reference" in result.out and "float32[3, 32]" in result.out
-    assert words(result.out).endswith("the outputs are as they may be")
+    assert words(result.out).endswith("all outputs are within their tolerances")
 
 
 def test_every_node_of_a_model(weft: Weft, recipe: Path, tmp_path: Path) -> None:
     with Planted().installed():
         result = weft("verify", recipe, "-t", "planted", "--every-node", "--json", tmp_path / "found.json")
     assert result.code == 0, result.err
-    assert result.out.endswith("the outputs are as they may be, and so is every part by itself\n")
+    assert result.out.endswith("all outputs are within their tolerances, and so is every part by itself\n")
     data = json.loads((tmp_path / "found.json").read_text())
     assert data["passed"] and data["blames"] == [] and data["inputs"] == {"x": "float32[1, 64]"}
 

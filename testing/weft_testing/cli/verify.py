@@ -191,9 +191,9 @@ def print_verification(found: Verification) -> None:
     if wrong:
         say(f"{wrong} of {len(found.outputs)} outputs are wrong")
     elif found.blames:
-        say("the outputs are as they may be, and yet something departs")
+        say("all outputs are within their tolerances, but a part departs")
     else:
-        say("the outputs are as they may be" + (", and so is every part by itself" if found.looked else ""))
+        say("all outputs are within their tolerances" + (", and so is every part by itself" if found.looked else ""))
 
 
 def _quoted(against: str) -> str:
