@@ -89,8 +89,8 @@ def measure_join(threads: int) -> list[dict[str, Any]]:
 def measure_kernels(name: str, path: Path, threads: int, seconds: float) -> list[dict[str, Any]]:
     """Per kernel call the least seconds on one thread and on `threads`; the clocks are those of `weft bench
     --roofline`."""
-    from weft.cli.profile import compile_profiled, measure
     from weft.resolve import resolve_target
+    from weft_testing.bench.profile import compile_profiled, measure
 
     inputs = load_inputs(path)
     profiled = {n: compile_profiled(str(path), resolve_target(f"llvm -threads={n}"), n) for n in (1, threads)}

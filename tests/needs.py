@@ -74,7 +74,9 @@ NEEDS: dict[str, Need] = {
         m: _package(m, 'pip install ".[test]"')
         for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")
     },
-    **{m: _package(m, "pip install .") for m in ("weft_c", "weft_gpu", "weft_llvm")},  # tests/alone: one package each
+    **{
+        m: _package(m, "pip install .") for m in ("ml_dtypes", "weft_c", "weft_gpu", "weft_llvm")
+    },  # tests/alone: one package each
     **{
         m: _package(m, 'pip install ".[bench]"', optional=True)
         for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")

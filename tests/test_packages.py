@@ -1,4 +1,4 @@
-"""The table of packages in docs/architecture.md: what each asks for, and how long it is."""
+"""The table of packages in docs/architecture.md: what each asks for, and how many lines of code it has."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from packaging.requirements import Requirement
+from tests.counting import code_lines
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/**/pyproject.toml")])
-MOST_OF_THE_CORE = 41_000
-"""Lines. It only becomes less: 25,000 is meant."""
+MOST_OF_THE_CORE = 28_100
+"""Lines of code. It only becomes less: 25,000 is meant."""
 
 
 def project(file: Path) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def sources(file: Path) -> list[Path]:
 
 
 def lines(file: Path) -> int:
-    return sum(len(f.read_text().splitlines()) for f in sources(file))
+    return sum(code_lines(f.read_text()) for f in sources(file))
 
 
 def asked(file: Path) -> list[str]:
@@ -63,6 +66,42 @@ def test_the_table_of_packages(request: pytest.FixtureRequest) -> None:
     assert [w[0] for w in written] == [line.rsplit("|", 2)[0] for line in rows.splitlines()], HOW
     for (_, said, _), file in zip(written, FILES, strict=True):
         assert int(said.replace(",", "")) == pytest.approx(lines(file), rel=0.1, abs=200), f"{file}: {HOW}"
+
+
+TEXT = '''"""A docstring
+of two lines."""
+
+import os  # a comment beside code
+
+# a comment
+
+
+class A:
+    """One line."""
+
+    x = """a string that is
+    a value"""
+    """What x is."""
+
+    def f(
+        self,
+
+        y,  # between brackets
+    ):
+        return y; "a string behind code"
+'''
+
+
+def test_what_counts_as_code() -> None:
+    assert code_lines(TEXT) == 9
+    assert code_lines("") == code_lines("# nothing\n\n") == 0
+    assert code_lines('"""Nothing."""\n') == 0 and code_lines("x = 1\n") == 1
+
+
+@given(st.lists(st.sampled_from(["", "# a comment", '"""A docstring."""', '"""Of\n\ntwo."""', "    ", "    # in"])))
+def test_words_about_code_do_not_count(between: list[str]) -> None:
+    lines = ["x = (", "    1,", ")", "y = 2"]
+    assert code_lines("\n".join([*lines[:3], *between, *lines[3:]])) == len(lines)
 
 
 def test_the_core_becomes_no_longer() -> None:

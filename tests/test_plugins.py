@@ -481,7 +481,7 @@ def test_a_frontend_that_two_claim(site: Site, monkeypatch: pytest.MonkeyPatch) 
 def test_an_engine_that_two_claim(
     site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.cli.bench import choose_engines
+    from weft_testing.cli.bench import choose_engines
     from weft_testing.cli.verify import _other
 
     monkeypatch.setattr("weft.plugins.host", functools.cache(site.host))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.cli.bench import Contestant, common_threads, largest_difference, take_turns, with_threads
 from weft.errors import InputError
 from weft.hooks import EngineKind
 from weft_runtime.threads import available_threads
+from weft_testing.bench.turns import Contestant, common_threads, largest_difference, take_turns, with_threads
 
 Weft = Callable[..., Any]
 
@@ -48,7 +48,7 @@ def test_engines_compete_and_every_number_is_written(weft: Weft, recipe: Path, t
 
 def test_all_installed_engines_by_default(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("weft.cli.bench.choose_engines", lambda known, against: asked.append(against) or [])
+    monkeypatch.setattr("weft_testing.cli.bench.choose_engines", lambda known, against: asked.append(against) or [])
     assert weft("bench", recipe, "--rounds", 1).code == 0
     assert asked == ["all"]
 

@@ -50,9 +50,15 @@ def test_every_command_has_help(weft: Weft, command: str) -> None:
     assert "Usage" in result.out
 
 
-@pytest.mark.parametrize(("words", "package"), [("conform --target npu", "weft-testing[conform]"),
-("verify m.onnx -k 3", "weft-testing"),
-                                                ("demo", "weft-testing")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        ("bench m.onnx --profile", "weft-testing"),
+        ("conform --target npu", "weft-testing[conform]"),
+        ("verify m.onnx -k 3", "weft-testing"),
+        ("demo", "weft-testing"),
+    ],
+)
 def test_a_command_whose_package_is_not_installed_names_it(
     words: str, package: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +70,14 @@ def test_a_command_whose_package_is_not_installed_names_it(
     assert caught.value.code == 1
     command, hint = words.split()[0], f'  hint: pip install "{package}"'
     assert capsys.readouterr().err == f"PluginError: the command '{command}' is not installed\n{hint}\n"
+
+
+def test_the_page_of_inspect_names_the_package_that_makes_it(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.cli.main._add_plugin_commands", lambda app: None)
+    monkeypatch.setattr("weft.cli.inspect._page_makers", [])
+    result = weft("inspect", "m.onnx", "--html", "m.html")
+    said = "PluginError: --html of 'inspect' is not installed\n  hint: pip install \"weft-testing\"\n"
+    assert (result.code, result.err) == (1, said)
 
 
 def test_the_version(weft: Weft) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.cli.test_roofline import check_trace
 
-from weft.cli.profile import Call, Profile
-from weft.cli.profile_devices import Launched, _of_run
 from weft.errors import InputError
+from weft_testing.bench.profile import Call, Profile
+from weft_testing.bench.profile_devices import Launched, _of_run
 
 Weft = Callable[..., Any]
 

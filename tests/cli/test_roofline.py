@@ -15,16 +15,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft import dtypes as dt
-from weft.cli.limits import Limits, sizes
-from weft.cli.profile import Call, Profile
-from weft.cli.roofline import roofline
-from weft.cli.roofline_page import plot
-from weft.cli.trace import as_trace
 from weft.codegen.profile import PROFILE, profiled
 from weft.codegen.segment import AllocateOutput, BindSymbol, KernelCall, Output, SegmentSpec, Stamp, Tensor
 from weft.expr.nodes import const
 from weft.loop.parser import parse_program
 from weft.loop.work import count_work
+from weft_testing.bench.limits import Limits, sizes
+from weft_testing.bench.profile import Call, Profile
+from weft_testing.bench.roofline import roofline
+from weft_testing.bench.roofline_page import plot
+from weft_testing.bench.trace import as_trace
 
 Weft = Callable[..., Any]
 
@@ -202,7 +202,7 @@ def test_the_trace_is_the_run_of_median_length() -> None:
 
 
 def test_bench_roofline_and_trace(weft: Weft, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.cli.limits.SECONDS", 0.0)
+    monkeypatch.setattr("weft_testing.bench.limits.SECONDS", 0.0)
     files = ["--json", tmp_path / "r.json", "--html", tmp_path / "r.html", "--trace", tmp_path / "t.json"]
     result = weft("bench", recipe, "--roofline", "--rounds", 3, "--threads", 1, "--input-shape", "x=4,64", *files)
     assert result.code == 0, result.err
@@ -227,9 +227,9 @@ def test_bench_roofline_and_trace(weft: Weft, recipe: Path, tmp_path: Path, monk
 
 
 def test_a_profiled_run_answers_the_same(recipe: Path) -> None:
-    from weft.cli.profile import compile_profiled
     from weft.pipeline import compile
     from weft.resolve import resolve_target
+    from weft_testing.bench.profile import compile_profiled
 
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
     plain = compile(str(recipe), "llvm -threads=1")

@@ -4,19 +4,20 @@ runs none."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, RecordsOption, ShapeOption, TargetOption, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
-from weft.errors import InputError, nearest
+from weft.errors import InputError, PluginError, nearest
 
 if TYPE_CHECKING:
     from weft.choices import Choice
+    from weft.cli.placement import Placed
     from weft.compilation import Compilation, Kernel
     from weft.graph.nodes import Graph
     from weft.hooks import OnStage
@@ -64,6 +65,8 @@ def inspect(
     """
     from weft.cli.opening import is_archive, not_of_archives
 
+    if html_file is not None:
+        page_maker()
     if html_file is not None and (stage, kernel, region) != (None, None, None):
         raise InputError("--html shows every stage, kernel and region", hint="leave out --stage, --kernel and --region")
     require_writable([("--html", html_file)], files_of(model, frontend))
@@ -102,18 +105,13 @@ def inspect(
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
             require_kernel([inspection], kernel)
     if html_file is not None:
-        from weft.cli.inspect_report import collect, measure, page
-
         regions = placed.regions if several else {"": inspection}
-        measured = measure(model, resolved, frontend, sizes, has_steps(graph))
-        with Progress("inspecting") as progress:
-            progress.show("drawing")
-            write(
-                html_file, page(collect(model, target or "llvm", graph, regions, placed if several else None, measured))
-            )
-        say(
-            f"{html_file}: {graph.name}" + (f"; no times: {measured['unmeasured']}" if "unmeasured" in measured else "")
+        shown = Inspected(
+            model, target or "llvm", resolved, frontend, sizes, graph, regions, placed if several else None
         )
+        text, unmeasured = page_maker()(shown)
+        write(html_file, text)
+        say(f"{html_file}: {graph.name}" + (f"; no times: {unmeasured}" if unmeasured is not None else ""))
     elif several:
         print_placed(placed, stage, region)
     elif stage is None:
@@ -139,6 +137,45 @@ class Inspection:
     def uses(self) -> Counter[str]:
         """How many groups a kernel computes."""
         return Counter(self.kernel_of.values())
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What a page shows: the command's arguments and what was found.
+
+    `graph` is as the frontend gave it; `regions` what each target does with its part, by name: one, called "", where
+    one target computes everything.
+    """
+
+    model: str
+    target: str
+    resolved: Sequence[ResolvedTarget]
+    frontend: str | None
+    sizes: Mapping[str, Sequence[int]]
+    graph: Graph
+    regions: Mapping[str, Inspection]
+    placed: Placed | None
+
+
+PageMaker: TypeAlias = Callable[[Inspected], tuple[str, str | None]]
+"""Makes the page of `--html`: its text, and why there are no times in it, or None."""
+_page_makers: list[PageMaker] = []
+
+
+def set_page_maker(maker: PageMaker) -> None:
+    """Says what makes the page of `--html`: a plugin does so when its commands are added."""
+    _page_makers[:] = [maker]
+
+
+def page_maker() -> PageMaker:
+    """What makes the page of `--html`.
+
+    Raises:
+        PluginError: no plugin does.
+    """
+    if not _page_makers:
+        raise PluginError("--html of 'inspect' is not installed", hint='pip install "weft-testing"')
+    return _page_makers[0]
 
 
 def inspect_graph(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import CommandInfo, TyperInfo
 
-from weft.cli import bench, compile, inspect, plugin_new, plugins, run, targets
+from weft.cli import compile, inspect, plugin_new, plugins, run, targets
 from weft.cli.terminal import say
 from weft.errors import PluginError, WeftError, raised_in
 from weft.settings import check, describe
@@ -37,7 +37,6 @@ def build_app() -> typer.Typer:
     for name, function in (
         ("run", run.run),
         ("compile", compile.compile_model),
-        ("bench", bench.bench),
         ("inspect", inspect.inspect),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
@@ -51,7 +50,12 @@ def build_app() -> typer.Typer:
     return app
 
 
-ELSEWHERE = {"conform": "weft-testing[conform]", "demo": "weft-testing", "verify": "weft-testing"}
+ELSEWHERE = {
+    "bench": "weft-testing",
+    "conform": "weft-testing[conform]",
+    "demo": "weft-testing",
+    "verify": "weft-testing",
+}
 """Commands of plugins that people look for: name → what brings it."""
 
 

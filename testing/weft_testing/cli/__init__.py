@@ -1,1 +1,1 @@
-"""The commands `weft conform`, `weft verify` and `weft demo`."""
+"""The commands `weft bench`, `weft conform`, `weft verify` and `weft demo`."""

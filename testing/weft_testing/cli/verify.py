@@ -126,10 +126,11 @@ def _other(model: str, target: str, against: str, frontend: str | None) -> Compi
         InputError: nothing of that name, or an engine that is not installed.
         TargetError: options that a target does not have.
     """
-    from weft.cli.opening import open_engine, open_executable
+    from weft.cli.opening import open_executable
     from weft.plugins import engine_kinds
     from weft.resolve import resolve_targets, target_kinds
     from weft_runtime.threads import available_threads
+    from weft_testing.bench.engines import open_engine
     from weft_testing.verify.verify import Compiled, Engine
 
     name = against.split()[0].rstrip(",") if against.split() else ""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from weft.cli.roofline import colour
 from weft.cli.terminal import seconds as shown
 from weft.cli.terminal import size
+from weft_testing.bench.roofline import colour
 
 WIDTH, HEIGHT = 1180, 560
 LEFT, RIGHT, TOP, BOTTOM = 90, 260, 24, 64

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.cli.profile import WARM_RUNS, Call, Profile, described, input_sizes
 from weft.errors import InputError
+from weft_testing.bench.profile import WARM_RUNS, Call, Profile, described, input_sizes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.cli.limits import Limits
-    from weft.cli.profile import Call, Profile
+    from weft_testing.bench.limits import Limits
+    from weft_testing.bench.profile import Call, Profile
 
 SHOWN = 25
 
@@ -83,7 +83,7 @@ def roofline(profile: Profile, limits: Limits) -> list[Row]:
 
 def as_data(profile: Profile, limits: Limits, rows: Sequence[Row]) -> dict[str, Any]:
     """Everything measured, for JSON."""
-    from weft.cli.bench import machine
+    from weft_testing.bench.turns import machine
 
     return {
         "model": profile.model,

@@ -4,17 +4,14 @@ their times."""
 from __future__ import annotations
 
 import json
-import statistics
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.cli.inspect import Inspection
+    from weft.cli.inspect import Inspected, Inspection
     from weft.cli.placement import Placed
-    from weft.graph.nodes import Graph, Node
-    from weft.resolve import ResolvedTarget
+    from weft.graph.nodes import Node
 
 MOST_TEXT = 200_000
 """Characters of one text in the page; of longer ones the beginning is there, and the command that prints all."""
@@ -32,112 +29,41 @@ def page(report: Mapping[str, Any]) -> str:
     return PAGE.read_text(encoding="utf-8").replace("{{data}}", data)
 
 
-def collect(
-    model: str,
-    target: str,
-    graph: Graph,
-    regions: Mapping[str, Inspection],
-    placed: Placed | None,
-    measured: Mapping[str, Any],
-) -> dict[str, Any]:
+def make_page(shown: Inspected) -> tuple[str, str | None]:
+    """The page, with times of kernels; and why there are none, or None."""
+    from weft.cli.terminal import Progress
+    from weft.pipeline import has_steps
+    from weft_testing.bench.kernel_times import measure
+
+    measured = measure(shown.model, shown.resolved, shown.frontend, shown.sizes, has_steps(shown.graph))
+    with Progress("inspecting") as progress:
+        progress.show("drawing")
+        return page(collect(shown, measured)), measured.get("unmeasured")
+
+
+def collect(shown: Inspected, measured: Mapping[str, Any]) -> dict[str, Any]:
     """The report.
 
     Args:
-        graph: as the frontend gave it.
-        regions: what each target does with its part, by name; one, called "", where one target computes everything.
-        measured: what `measure` gives.
+        measured: what `kernel_times.measure` gives.
     """
     from weft.cli.placement import plan_data
     from weft.plugins import host
 
+    graph, placed = shown.graph, shown.placed
     return {
-        "model": Path(model).name,
+        "model": Path(shown.model).name,
         "graph": graph.name,
-        "target": target,
+        "target": shown.target,
         "version": host().api_version,
         "inputs": [str(v) for v in graph.inputs],
         "outputs": [str(v) for v in graph.outputs],
         "nodes": len(graph.nodes),
-        "regions": [_region(name, found, model, measured) for name, found in regions.items()],
+        "regions": [_region(name, found, shown.model, measured) for name, found in shown.regions.items()],
         "plans": plan_data(placed) if placed is not None and placed.several else [],
         "placement": [] if placed is None else _placement(placed),
         "measured": {k: v for k, v in measured.items() if k != "calls"},
     }
-
-
-def measure(
-    model: str,
-    resolved: Sequence[ResolvedTarget],
-    frontend: str | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    steps: bool,
-    seconds: float = 1.0,
-) -> dict[str, Any]:
-    """Kernels' times and shares of what the processor can do, from runs on random inputs; `unmeasured` says why there
-    are none.
-
-    Args:
-        steps: the model is more than one native segment on the host, of which only whole runs are timed.
-    """
-    from weft.cli.bench import common_threads, machine
-    from weft.cli.inputs import make_inputs
-    from weft.cli.limits import measure_limits
-    from weft.cli.profile import compile_profiled, input_sizes, measure
-    from weft.cli.profile_devices import compile_on_devices, measure_on_devices
-    from weft.cli.roofline import as_data, roofline
-    from weft.errors import WeftError
-    from weft.pipeline import mixed
-
-    threads = common_threads(None, [str(r.target) for r in resolved])
-    try:
-        if steps and not mixed(resolved):
-            return _whole_runs(model, resolved[0], threads, frontend, shapes or {}, seconds)
-        if mixed(resolved):
-            on_devices = compile_on_devices(model, resolved, threads, frontend=frontend, input_shapes=shapes)
-            inputs, _ = make_inputs(on_devices.executable.inputs, {}, shapes or {}, 0)
-            profile = measure_on_devices(on_devices, inputs, seconds)
-            return {"machine": machine(), "sizes": input_sizes(on_devices.executable, inputs), **profile.as_data()}
-        profiled = compile_profiled(model, resolved[0], threads, frontend=frontend, input_shapes=shapes)
-        inputs, _ = make_inputs(profiled.executable.inputs, {}, shapes or {}, 0)
-        profile = measure(profiled, inputs, seconds)
-        limits = measure_limits(resolved[0], threads)
-        calls = [{"kernel": c.kernel, "seconds": c.median, "nodes": sorted(c.nodes)} for c in profile.calls]
-        return {
-            "sizes": input_sizes(profiled.executable, inputs),
-            "calls": calls,
-            **as_data(profile, limits, roofline(profile, limits)),
-        }
-    except WeftError as error:
-        return {"unmeasured": str(error), "sizes": {}, "kernels": []}
-
-
-def _whole_runs(
-    model: str,
-    target: ResolvedTarget,
-    threads: int,
-    frontend: str | None,
-    shapes: Mapping[str, Sequence[int]],
-    seconds: float,
-) -> dict[str, Any]:
-    """What a run takes, of a plan of several steps."""
-    from weft.cli.bench import machine, with_threads
-    from weft.cli.inputs import make_inputs
-    from weft.cli.opening import open_executable
-    from weft.cli.profile import WARM_RUNS, input_sizes
-
-    executable, _ = open_executable(
-        model, with_threads(str(target.target), threads), frontend=frontend, input_shapes=shapes or None
-    )
-    inputs, _ = make_inputs(executable.inputs, {}, shapes, 0)
-    times: list[float] = []
-    ends = time.perf_counter() + seconds
-    while len(times) < WARM_RUNS + 3 or time.perf_counter() < ends:
-        started = time.perf_counter()
-        executable.run(inputs)
-        times.append(time.perf_counter() - started)
-    why = "only whole runs are timed of a plan with steps of the host, branches or loops"
-    facts = {"median": statistics.median(times[WARM_RUNS:]), "runs": len(times) - WARM_RUNS}
-    return {"machine": machine(), "sizes": input_sizes(executable, inputs), "unmeasured": why, "kernels": [], **facts}
 
 
 def _region(name: str, found: Inspection, model: str, measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.cli.profile import Profile
+    from weft_testing.bench.profile import Profile
 
 PROCESS, THREAD = 1, 1
 
