@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from weft_runtime.abi import DEVICE_CPU, DEVICE_CUDA_HOST, DLTensor, dlpack_type
-from weft_runtime.dtypes import all_dtypes
-from weft_runtime.errors import InputError, from_signal
+from weft_runtime.dtypes import DType, all_dtypes
+from weft_runtime.errors import ExprError, InputError, from_signal
 
 _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
 
@@ -32,12 +32,10 @@ class _Versioned(ctypes.Structure):
 
 
 @cache
-def _by_code() -> dict[tuple[int, int], np.dtype[Any]]:
+def _by_code() -> dict[tuple[int, int], DType]:
     # Sub-byte tensors of DLPack are packed, ours take a byte per element: they do not match.
     return {
-        dlpack_type(d): d.numpy
-        for d in all_dtypes()
-        if d.kind not in ("string", "handle") and (d.bits >= 8 or d.is_bool)
+        dlpack_type(d): d for d in all_dtypes() if d.kind not in ("string", "handle") and (d.bits >= 8 or d.is_bool)
     }
 
 
@@ -160,12 +158,16 @@ def foreign_tensor(value: Any, name: str, **asked: Any) -> Foreign:
         raise InputError(
             f"input '{name}' gave no DLPack tensor", why="its capsule is neither 'dltensor' nor 'dltensor_versioned'"
         )
-    dtype = _by_code().get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
-    if dtype is None:
+    element = _by_code().get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if element is None:
         raise InputError(
             f"input '{name}' has an element type that cannot be read",
             why=f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes",
         )
+    try:
+        dtype = element.numpy
+    except ExprError as error:  # without ml_dtypes, where the others are read
+        raise InputError(f"input '{name}' cannot be read: {error.what}", why=error.why, hint=error.hint) from error
     rank = tensor.ndim
     shape = tuple((ctypes.c_int64 * rank).from_address(tensor.shape)) if rank else ()
     strides = (

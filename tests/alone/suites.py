@@ -22,8 +22,6 @@ class Suite:
     tools: tuple[str, ...] = ()
     why: str = ""
     without: tuple[str, ...] = ()
-    full: bool = True
-    """Whether the quick tests are left to `--full`, too."""
 
 
 def _in(folder: str, *names: str) -> tuple[str, ...]:
@@ -38,7 +36,6 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         "weft_runtime",
         _in("tests/runtime", "abi", "cache", "files", "formulas", "loader", "saved_models"),
         _in("tests/runtime", "files", "saved_models"),
-        full=False,
     ),
     "weft-core": Suite(
         "weft",
@@ -54,7 +51,6 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             *_in("tests", "errors", "fingerprint", "kernel_segment", "options", "rates", "segment_steps", "target"),
         ),
         (*_in("tests/graph", "own_operators"), *_in("tests/loop", "executions", "verify"), "tests/test_errors.py"),
-        full=False,
     ),
     "weft-ops": Suite(
         "weft_ops",
@@ -68,7 +64,6 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             *_in("tests", "operator_names"),
         ),
         (*_in("tests/ops", "errors"), *_in("tests/graph", "evaluate", "verify")),
-        full=False,
     ),
     "weft-testing": Suite(
         "weft_testing",
@@ -142,7 +137,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
     ),
     "weft-onnx": Suite(
         "weft_onnx",
-        _in("tests/frontends/onnx", "converters", "graphs", "reading", "values"),
+        _in("tests/frontends/onnx", "converters", "graphs", "reading"),
         _in("tests/frontends/onnx", "converters"),
     ),
     "weft-darknet": Suite(

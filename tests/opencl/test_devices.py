@@ -109,6 +109,7 @@ def test_a_target_is_resolved_to_names(here: Found) -> None:
     assert here.version in OpenclTarget().fingerprint(target)
 
 
+@pytest.mark.needs("weft_llvm")
 def test_what_the_device_does_not_compute_is_declined_and_goes_to_the_next_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -51,6 +51,7 @@ def test_one_executable_serves_any_size(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), executable.run({"x": x})["y"])
 
 
+@pytest.mark.needs("weft_llvm")
 def test_what_the_host_computes_is_copied_once() -> None:
     """Sizes that depend on data are counted by the host; everything else is on the device."""
     g = GraphBuilder("found")

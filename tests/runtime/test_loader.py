@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from pathlib import Path
 
 import pytest
 
-from weft_runtime import threads
+from weft_runtime import dlpack, dtypes, threads
 from weft_runtime.abi import IMPORTS, OFFSETS, TENSOR_OFFSETS, Context, DLTensor, dlpack_type, type_word
 from weft_runtime.dlpack import from_dlpack
 from weft_runtime.errors import ExecutionError, InputError
@@ -129,3 +130,32 @@ def test_dlpack_messages() -> None:
         match="input 'x' has an element type that cannot be read\n  why: DLPack type code 0, 4 bits, 1 lanes",
     ):
         from_dlpack(Odd(), "x")
+
+
+def test_tensors_of_dlpack_need_ml_dtypes_for_its_types_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device that has numpy and nothing else."""
+
+    class Tensor:
+        def __init__(self, code: int, bits: int) -> None:
+            self.data = (ctypes.c_uint16 * 2)(1, 2)
+            self.shape = (ctypes.c_int64 * 1)(2)
+            self.tensor = DLTensor(
+                data=ctypes.addressof(self.data), device_type=1, ndim=1, code=code, bits=bits, lanes=1,
+                shape=ctypes.addressof(self.shape),
+            )  # fmt: skip
+            ctypes.pythonapi.PyCapsule_New.restype = ctypes.py_object
+            ctypes.pythonapi.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+        def __dlpack__(self) -> object:
+            return ctypes.pythonapi.PyCapsule_New(ctypes.addressof(self.tensor), b"dltensor", None)
+
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    dtypes._of_ml_dtypes.cache_clear()
+    dlpack._by_code.cache_clear()
+    try:
+        assert from_dlpack(Tensor(1, 16), "x").tolist() == [1, 2]
+        said = r"input 'x' cannot be read: numpy has no element type 'bfloat16'\n.*\n  hint: pip install ml_dtypes"
+        with pytest.raises(InputError, match=said):
+            from_dlpack(Tensor(4, 16), "x")
+    finally:
+        dtypes._of_ml_dtypes.cache_clear()
