@@ -608,7 +608,7 @@ def test_a_bad_file_of_a_package_that_is_not_the_targets(installed: Callable[...
     with pytest.warns(ScheduleWarning) as caught:
         assert any(c.recorded for c in kernel()[1].choices)
     said = (
-        r"^the records of plugin 'tuned-0' \(registered by hand\) cannot be read, and are not followed: no file of"
+        r"^the records of plugin 'tuned-0' \(registered by hand\) cannot be read, and are not followed: invalid file of"
         r" records: it is no JSON text; .*bad.json; "
     )
     (warning,) = caught
