@@ -14,7 +14,7 @@ from weft.codegen import segment as sg
 from weft.codegen.base import THREADS
 from weft.errors import LoweringError
 from weft.expr.nodes import Const, Expr, Var, add, all_of, any_of, const, free_vars, lt, maximum, mul, wrap
-from weft.graph.assumptions import Assumption
+from weft.graph.inferred import Assumption
 from weft.graph.nodes import Graph, Node, Value
 from weft.loop.nodes import TRUE
 from weft.passes.plan_memory import MemoryPlan

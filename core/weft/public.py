@@ -117,6 +117,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.graph.control": ("SEQUENCE", "If", "Loop", "bodies", "run_bodies"),
         "weft.graph.host": EVERYTHING,
         "weft.graph.identity": EVERYTHING,
+        "weft.graph.inferred": EVERYTHING,
         "weft.graph.evaluate": ("evaluate",),
         "weft.graph.printer": ("print_graph",),
         "weft.graph.parser": ("parse_graph",),

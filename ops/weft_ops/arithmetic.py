@@ -16,6 +16,7 @@ from weft.expr import nodes as e
 from weft.expr.evaluate import convert
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, cast_to, const, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Elementwise, Sample
 from weft_ops.elementwise import Binary, Function, Scalar, Unary
@@ -298,7 +299,7 @@ class Clip(Scalar):
         x = x if lo is None else np.maximum(x, lo)
         return x if hi is None else np.minimum(x, hi)
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         if not types or types[0] is None or len(types) > 3:
             operands(types[:1], 1)
             raise GraphError(f"expected x, lo and hi, got {len(types)} operands")
@@ -318,10 +319,13 @@ class Clip(Scalar):
 class Where(Elementwise):
     """a where the condition holds, else b: inputs cond (bool), a, b; any dtype."""
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         cond, a, b = operands(types, 3)
         expect_kind(cond.dtype, ("bool",), "condition")
-        return TensorType(one_dtype([a, b]), broadcast(cond.shape, a.shape, b.shape))
+        return Inferred(
+            TensorType(one_dtype([a, b]), broadcast(cond.shape, a.shape, b.shape, assumed=assumed)), assumed
+        )
 
     def formula(self, *args: Expr) -> Expr:
         return select(args[0], args[1], args[2])

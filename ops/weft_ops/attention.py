@@ -13,6 +13,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.nodes import Expr
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.tensor.language import Dim, as_dim
@@ -75,8 +76,9 @@ class Attention(Operator):
             result.append((t.shape[0], h, t.shape[1], dim_floordiv(t.shape[2], h)))
         return result
 
-    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for ranks, dtypes, heads or sizes that do not agree."""
+        assumed: list[Assumption] = []
         q, k, v = operands(types[:3], 3)
         _, past_key, past_value, _ = (*types[3:], *[None] * 4)[:4]
         one_dtype([q, k])
@@ -89,18 +91,21 @@ class Attention(Operator):
         if (past_key is None) != (past_value is None):
             raise GraphError("past_key and past_value: expected both or neither")
         qs, ks, vs = self.head_shapes(q, k, v)
-        unify(qs[3], ks[3], "head size")
-        unify(ks[2], vs[2], "keys")
+        unify(qs[3], ks[3], "head size", assumed)
+        unify(ks[2], vs[2], "keys", assumed)
         if isinstance(qs[1], int) and isinstance(ks[1], int) and qs[1] % ks[1]:
             raise GraphError(f"query heads: expected a multiple of {ks[1]} key heads, got {qs[1]}")
         past = tensor(past_key).shape[2] if past_key is not None else 0
         total = as_dim(ks[2] + past)
         y = qs[:3] + vs[3:] if q.rank == 4 else (q.shape[0], q.shape[1], as_dim(vs[3] * self.q_heads))
-        return (
-            TensorType(q.dtype, y),
-            TensorType(k.dtype, (*ks[:2], total, ks[3])),
-            TensorType(v.dtype, (*vs[:2], total, vs[3])),
-            TensorType(q.dtype, (*qs[:3], total)),
+        return Inferred(
+            (
+                TensorType(q.dtype, y),
+                TensorType(k.dtype, (*ks[:2], total, ks[3])),
+                TensorType(v.dtype, (*vs[:2], total, vs[3])),
+                TensorType(q.dtype, (*qs[:3], total)),
+            ),
+            assumed,
         )
 
     def reference(self, *arrays: Array | None) -> Any:
@@ -310,9 +315,10 @@ class ScaledDotProductAttention(Operator):
     packs_operands = True
     read_often = (1, 2)
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for ranks, dtypes, heads or sizes that do not agree, or terms that do not broadcast to the
         scores."""
+        assumed: list[Assumption] = []
         q, k, v, *terms = operands(types)
         expect_kind(one_dtype([q, k, v, *(t for t in terms if not t.dtype.is_bool)]), ("float",))
         if self.blank not in ("nan", "zero", "empty"):
@@ -321,16 +327,18 @@ class ScaledDotProductAttention(Operator):
             raise GraphError(
                 f"expected q, k and v of one rank, three or more, got {show(q.shape)}, {show(k.shape)}, {show(v.shape)}"
             )
-        unify_shapes(q.shape[:-3], k.shape[:-3], "batch of q and k")
-        unify_shapes(k.shape[:-1], v.shape[:-1], "batch, heads and keys of k and v")
-        unify(q.shape[-1], k.shape[-1], "head size")
+        unify_shapes(q.shape[:-3], k.shape[:-3], "batch of q and k", assumed)
+        unify_shapes(k.shape[:-1], v.shape[:-1], "batch, heads and keys of k and v", assumed)
+        unify(q.shape[-1], k.shape[-1], "head size", assumed)
         h, g = q.shape[-3], k.shape[-3]
         if isinstance(h, int) and isinstance(g, int) and (g == 0 or h % g):
             raise GraphError(f"query heads: expected a multiple of {g} key heads, got {h}")
         scores = (*q.shape[:-1], k.shape[-2])
         for t in terms:
-            unify_shapes(broadcast(scores, t.shape), scores, "broadcast of a term to the scores")
-        return TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
+            unify_shapes(
+                broadcast(scores, t.shape, assumed=assumed), scores, "broadcast of a term to the scores", assumed
+            )
+        return Inferred(TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])), assumed)
 
     def multiply_adds(self, *shapes: Sequence[float] | None) -> float | None:
         q, _, v = shapes[:3]
@@ -424,7 +432,8 @@ class RotaryEmbedding(Operator):
     heads: int = 0
     kind = "composite"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, cos, sin = operands(types[:3], 3)
         expect_kind(one_dtype([x, cos, sin]), ("float",))
         if x.rank not in (3, 4) or (x.rank == 3 and not self.heads):
@@ -433,9 +442,9 @@ class RotaryEmbedding(Operator):
         if cos.rank != (3 if ids is None else 2):
             raise GraphError(f"cos: expected {3 if ids is None else 2} dimensions, got {show(cos.shape)}")
         size = x.shape[3] if x.rank == 4 else dim_floordiv(x.shape[2], self.heads)
-        unify(dim_floordiv(self.dim or size, 2), cos.shape[-1], "half of the features that turn")
-        unify_shapes(cos.shape, sin.shape, "sin")
-        return TensorType(x.dtype, x.shape)
+        unify(dim_floordiv(self.dim or size, 2), cos.shape[-1], "half of the features that turn", assumed)
+        unify_shapes(cos.shape, sin.shape, "sin", assumed)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, cos, sin, ids = (*arrays, None)[:4]

@@ -11,6 +11,7 @@ import numpy as np
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, eq, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm, touched
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
@@ -53,17 +54,18 @@ class MatMul(Operator):
     layout_role = "product"
     reads_transposed = (1,)
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for scalars, different dtypes (unless `dtype` is given), or lengths that do not agree."""
+        assumed: list[Assumption] = []
         a, b = operands(types, 2)
         result = self.dtype or one_dtype([a, b])
         for t in (a, b):
             expect_kind(t.dtype, ("int", "uint", "float", "complex"))
         if not a.rank or not b.rank:
             raise GraphError(f"expected at least one dimension, got {show(a.shape)} and {show(b.shape)}")
-        unify(a.shape[-1], b.shape[-2 if b.rank > 1 else 0], "length of the products")
-        batch = broadcast(a.shape[:-2], b.shape[:-2])
-        return TensorType(result, (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ())))
+        unify(a.shape[-1], b.shape[-2 if b.rank > 1 else 0], "length of the products", assumed)
+        batch = broadcast(a.shape[:-2], b.shape[:-2], assumed=assumed)
+        return Inferred(TensorType(result, (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.rank > 1 else ()))), assumed)
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         # Of m × k by k × n: the root of m·k · k·n · m·n is m·n·k. Wide floats and integers have no library.
@@ -76,7 +78,7 @@ class MatMul(Operator):
     def reference(self, *arrays: Array | None) -> Array:
         a, b = arrays
         assert a is not None and b is not None
-        result = self.infer(TensorType(_dtype(a), a.shape), TensorType(_dtype(b), b.shape)).dtype
+        result = self.dtype or _dtype(a)
         if self.dtype is not None:
             a, b = a.astype(self.dtype.numpy), b.astype(self.dtype.numpy)
         return rounded(np.matmul(widen(a), widen(b)), result)
@@ -85,10 +87,10 @@ class MatMul(Operator):
     def direct(self, a: Tensor, b: Tensor) -> Tensor:
         dtype = self.dtype or a.dtype
         wide = compute_dtype(dtype)
-        batch = broadcast(a.shape[:-2], b.shape[:-2])
+        batch = broadcast(a.shape[:-2], b.shape[:-2], assumed=[])
         row, column = a.rank > 1, b.rank > 1
         shape = (*batch, *a.shape[-2:-1], *(b.shape[-1:] if column else ()))
-        k = reduce_axis(unify(a.shape[-1], b.shape[-2 if column else 0], "length of the products"), "k")
+        k = reduce_axis(unify(a.shape[-1], b.shape[-2 if column else 0], "length of the products", []), "k")
 
         def formula(*index: Expr) -> Expr:
             lead = index[: len(batch)]
@@ -189,18 +191,19 @@ class Conv(Operator):
     kind = "contraction"
     layout_role = "convolution"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for ranks, channels or attributes that do not agree."""
+        assumed: list[Assumption] = []
         x, w = operands(types, 2)
         result = self.dtype or one_dtype([x, w])
         if x.rank < 3 or w.rank != x.rank:
             raise GraphError(
                 f"expected x [n, c, in…] and w [oc, c/groups, kernel…], got {show(x.shape)} and {show(w.shape)}"
             )
-        unify(as_dim(w.shape[1] * self.groups), x.shape[1], "channels")
+        unify(as_dim(w.shape[1] * self.groups), x.shape[1], "channels", assumed)
         if isinstance(w.shape[0], int) and w.shape[0] % self.groups:
             raise GraphError(f"output channels: expected a multiple of groups = {self.groups}, got {w.shape[0]}")
-        return TensorType(result, (x.shape[0], w.shape[0], *self.out_dims(x.shape[2:], w.shape[2:])))
+        return Inferred(TensorType(result, (x.shape[0], w.shape[0], *self.out_dims(x.shape[2:], w.shape[2:]))), assumed)
 
     def spatial(self, n: int) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], tuple[int, ...]]:
         """Strides, (begin, end) pads and dilations for n spatial axes."""
@@ -356,17 +359,19 @@ class ConvTranspose(Operator):
             for n, k, s, (lo, hi), d, extra in zip(size, kernel, *settings)
         )
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for ranks, channels or attributes that do not agree."""
+        assumed: list[Assumption] = []
         x, w = operands(types, 2)
         dtype = one_dtype([x, widened(w, x)])
         if x.rank < 3 or w.rank != x.rank:
             raise GraphError(
                 f"expected x [n, c, in…] and w [c, oc/groups, kernel…], got {show(x.shape)} and {show(w.shape)}"
             )
-        unify(w.shape[0], x.shape[1], "channels")
-        return TensorType(
-            dtype, (x.shape[0], as_dim(w.shape[1] * self.groups), *self.out_dims(x.shape[2:], w.shape[2:]))
+        unify(w.shape[0], x.shape[1], "channels", assumed)
+        return Inferred(
+            TensorType(dtype, (x.shape[0], as_dim(w.shape[1] * self.groups), *self.out_dims(x.shape[2:], w.shape[2:]))),
+            assumed,
         )
 
     def reference(self, *arrays: Array | None) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.expr.functions import FUNCTIONS, call
 from weft.expr.nodes import Expr
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Elementwise, Sample
 from weft_ops.examples import floats, integers, special
@@ -31,13 +32,17 @@ class Scalar(Elementwise):
     result_bool: ClassVar[bool] = False
     optional: ClassVar[bool] = False
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Shape: the broadcast. Raises GraphError for operands of other kinds, different dtypes or shapes that do not
         broadcast."""
+        assumed: list[Assumption] = []
         given = operands([t for t in types if t is not None]) if self.optional else operands(types, self.arity)
         dtype = one_dtype(given)
         expect_kind(dtype, self.kinds)
-        return TensorType(dt.bool_ if self.result_bool else dtype, broadcast(*(t.shape for t in given)))
+        return Inferred(
+            TensorType(dt.bool_ if self.result_bool else dtype, broadcast(*(t.shape for t in given), assumed=assumed)),
+            assumed,
+        )
 
     def value(self, *arrays: Any) -> Any:
         raise NotImplementedError

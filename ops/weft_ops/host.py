@@ -17,6 +17,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.graph.host import HostOperator, joined, opened
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import OpenType, OptionalType, SequenceType, TensorType, Type
 from weft.tensor.language import Dim
 from weft_ops.shapes import broadcast
@@ -279,18 +280,26 @@ class StringConstant(HostOperator):
 class StringConcat(HostOperator):
     """Each string of a with that of b behind it; they broadcast."""
 
-    def infer(self, *types: Type | None) -> Type:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         _count(types, 2)
-        return TensorType(dt.string, broadcast(_strings(types[0]).shape, _strings(types[1], 1).shape))
+        return Inferred(
+            TensorType(dt.string, broadcast(_strings(types[0]).shape, _strings(types[1], 1).shape, assumed=assumed)),
+            assumed,
+        )
 
 
 @dataclass(frozen=True)
 class StringEqual(HostOperator):
     """Whether strings are equal; they broadcast."""
 
-    def infer(self, *types: Type | None) -> Type:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         _count(types, 2)
-        return TensorType(dt.bool_, broadcast(_strings(types[0]).shape, _strings(types[1], 1).shape))
+        return Inferred(
+            TensorType(dt.bool_, broadcast(_strings(types[0]).shape, _strings(types[1], 1).shape, assumed=assumed)),
+            assumed,
+        )
 
 
 @dataclass(frozen=True)

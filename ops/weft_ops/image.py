@@ -14,6 +14,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, Let, Stmt, Store, buffer, seq
@@ -73,8 +74,9 @@ class Resize(Operator):
     extrapolation: float = 0.0
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for a shape, scales or names that do not fit."""
+        assumed: list[Assumption] = []
         x = tensor(types[0] if types else None)
         expect_kind(x.dtype, ("int", "uint", "float"))
         if len(self.shape) != x.rank:
@@ -93,10 +95,10 @@ class Resize(Operator):
             raise GraphError("roi: expected an input for tf_crop_and_resize, got nothing")
         for d in range(x.rank):
             if d not in axes:
-                unify(x.shape[d], self.shape[d], f"dimension {d} is not resized")
+                unify(x.shape[d], self.shape[d], f"dimension {d} is not resized", assumed)
             else:
-                expect_some(x.shape[d], self.shape[d], f"dimension {d}, which is resized")
-        return TensorType(x.dtype, self.shape)
+                expect_some(x.shape[d], self.shape[d], f"dimension {d}, which is resized", assumed)
+        return Inferred(TensorType(x.dtype, self.shape), assumed)
 
     def all_axes(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank)) if self.axes is None else axes_of(self.axes, rank)
@@ -458,7 +460,8 @@ class GridSample(Operator):
     align_corners: bool = False
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, grid = operands(types, 2)
         expect_kind(x.dtype, ("float",))
         expect_kind(grid.dtype, ("float",), "grid")
@@ -466,11 +469,11 @@ class GridSample(Operator):
             raise GraphError(
                 f"expected x [n, c, in…] and grid [n, out…, axes], got {show(x.shape)} and {show(grid.shape)}"
             )
-        unify(x.shape[0], grid.shape[0], "batch")
-        unify(x.rank - 2, grid.shape[-1], "axes of the grid")
+        unify(x.shape[0], grid.shape[0], "batch", assumed)
+        unify(x.rank - 2, grid.shape[-1], "axes of the grid", assumed)
         for d in x.shape[2:]:
-            expect_some(d, product(grid.shape[1:-1]), "an axis that is sampled")
-        return TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))
+            expect_some(d, product(grid.shape[1:-1]), "an axis that is sampled", assumed)
+        return Inferred(TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, grid = arrays
@@ -623,16 +626,17 @@ class RoiAlign(Operator):
     maximum: bool = False
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, rois, batch = operands(types, 3)
         expect_kind(x.dtype, ("float",))
         expect_rank(x, 4, "x")
         expect_rank(rois, 2, "rois")
-        unify(4, rois.shape[1], "region")
-        unify(rois.shape[0], batch.shape[0], "regions")
+        unify(4, rois.shape[1], "region", assumed)
+        unify(rois.shape[0], batch.shape[0], "regions", assumed)
         for d in x.shape[2:]:
-            expect_some(d, rois.shape[0], "an axis that is sampled")
-        return TensorType(x.dtype, (rois.shape[0], x.shape[1], self.height, self.width))
+            expect_some(d, rois.shape[0], "an axis that is sampled", assumed)
+        return Inferred(TensorType(x.dtype, (rois.shape[0], x.shape[1], self.height, self.width)), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, rois, batch = arrays

@@ -13,6 +13,7 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import STEP, Array, Commutes, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
@@ -93,13 +94,14 @@ class GatherND(Movement):
             raise GraphError(f"indices {show(indices)} with {self.batch_dims} batch dimension(s) do not fit {show(x)}")
         return m, (*indices[:-1], *x[self.batch_dims + m :])
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, indices = operands(types, 2)
         expect_kind(indices.dtype, INDEX, "indices")
         _, shape = self.parts(x.shape, indices.shape)
         for d in range(self.batch_dims):
-            unify(x.shape[d], indices.shape[d], f"batch dimension {d}")
-        return TensorType(x.dtype, shape)
+            unify(x.shape[d], indices.shape[d], f"batch dimension {d}", assumed)
+        return Inferred(TensorType(x.dtype, shape), assumed)
 
     @property
     def commutes(self) -> Commutes:
@@ -147,7 +149,8 @@ class ScatterElements(Movement):
     reduction: Reduction = "none"
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, indices, updates = operands(types, 3)
         one_dtype([x, updates])
         expect_kind(indices.dtype, INDEX, "indices")
@@ -158,8 +161,8 @@ class ScatterElements(Movement):
                 f" {show(updates.shape)}"
             )
         for d, (a, b) in enumerate(zip(indices.shape, updates.shape)):
-            unify(a, b, f"updates, dimension {d}")
-        return TensorType(x.dtype, x.shape)
+            unify(a, b, f"updates, dimension {d}", assumed)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         """A step of Python for each index."""
@@ -216,7 +219,8 @@ class ScatterND(Movement):
     reduction: Reduction = "none"
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, indices, updates = operands(types, 3)
         one_dtype([x, updates])
         expect_kind(indices.dtype, INDEX, "indices")
@@ -227,8 +231,8 @@ class ScatterND(Movement):
         if len(want) != updates.rank:
             raise GraphError(f"updates: expected shape {show(want)}, got {show(updates.shape)}")
         for d, (a, b) in enumerate(zip(want, updates.shape)):
-            unify(a, b, f"updates, dimension {d}")
-        return TensorType(x.dtype, x.shape)
+            unify(a, b, f"updates, dimension {d}", assumed)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         """A step of Python for each index."""
@@ -437,7 +441,8 @@ class ReverseSequence(Movement):
     time_axis: int = 0
     batch_axis: int = 1
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, lengths = operands(types, 2)
         expect_kind(lengths.dtype, INDEX, "lengths")
         time, batch = axis_of(self.time_axis, x.rank), axis_of(self.batch_axis, x.rank)
@@ -446,8 +451,8 @@ class ReverseSequence(Movement):
                 f"expected different axes and a vector of lengths, got axes {time} and {batch}, lengths"
                 f" {show(lengths.shape)}"
             )
-        unify(x.shape[batch], lengths.shape[0], "lengths")
-        return TensorType(x.dtype, x.shape)
+        unify(x.shape[batch], lengths.shape[0], "lengths", assumed)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, lengths = arrays

@@ -15,6 +15,7 @@ from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
 from weft.forks import cached_property
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, buffer, seq
@@ -71,7 +72,7 @@ class Einsum(Operator):
                 )
         return expanded, right
 
-    def sizes(self, terms: Sequence[str], shapes: Sequence[Sequence[Dim]]) -> dict[str, Dim]:
+    def sizes(self, terms: Sequence[str], shapes: Sequence[Sequence[Dim]], assumed: list[Assumption]) -> dict[str, Dim]:
         sizes: dict[str, Dim] = {}
         for term, shape in zip(terms, shapes):
             for c, d in zip(term, shape):
@@ -81,16 +82,17 @@ class Einsum(Operator):
                     if known is None or is_one(known)
                     else known
                     if is_one(d)
-                    else unify(known, d, f"'{c}' of '{self.equation}'")
+                    else unify(known, d, f"'{c}' of '{self.equation}'", assumed)
                 )
         return sizes
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         given = operands(types)
         dtype = one_dtype(given)
         terms, right = self.terms([t.rank for t in given])
-        sizes = self.sizes(terms, [t.shape for t in given])
-        return TensorType(dtype, tuple(sizes[c] for c in right))
+        sizes = self.sizes(terms, [t.shape for t in given], assumed)
+        return Inferred(TensorType(dtype, tuple(sizes[c] for c in right)), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         wide = [widen(a) for a in arrays if a is not None]
@@ -110,7 +112,7 @@ class Einsum(Operator):
             return None if len(terms) == 1 else "it has more than one operand"
         if len(terms) != 2:
             return "it has not two operands"
-        sizes = self.sizes(terms, [t.shape for t in given])
+        sizes = self.sizes(terms, [t.shape for t in given], [])
         if any(is_one(d) and not is_one(sizes[c]) for t, x in zip(terms, given) for c, d in zip(t, x.shape)):
             return "an axis broadcasts"
         alone = self._alone(terms, right)
@@ -167,7 +169,7 @@ class Einsum(Operator):
         """
         c = Composer(builder)
         (left, other), right = self.terms([len(a.shape), len(b.shape)])
-        sizes = self.sizes((left, other), (a.shape, b.shape))
+        sizes = self.sizes((left, other), (a.shape, b.shape), [])
         if right and right[-1] in left and right[-1] not in other:
             a, b, left, other = b, a, other, left
         rows, columns = (
@@ -197,7 +199,7 @@ class Einsum(Operator):
     @algorithm("tensors")
     def direct(self, *xs: Tensor) -> Tensor:
         terms, right = self.terms([x.rank for x in xs])
-        sizes = self.sizes(terms, [x.shape for x in xs])
+        sizes = self.sizes(terms, [x.shape for x in xs], [])
         wide = compute_dtype(xs[0].dtype)
         axes = {c: reduce_axis(d, f"r_{c}") for c, d in sizes.items() if c not in right}
 
@@ -217,7 +219,7 @@ class Einsum(Operator):
 
     def tolerance(self, *types: TensorType) -> float:
         terms, right = self.terms([t.rank for t in types])
-        sizes = self.sizes(terms, [t.shape for t in types])
+        sizes = self.sizes(terms, [t.shape for t in types], [])
         return reduction_tolerance(product([d for c, d in sizes.items() if c not in right]))
 
     @classmethod
@@ -259,13 +261,14 @@ class Det(Operator):
 
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         (x,) = operands(types, 1)
         expect_kind(x.dtype, ("float",))
         if x.rank < 2:
             raise GraphError(f"expected square matrices, got {show(x.shape)}")
-        unify(x.shape[-2], x.shape[-1], "square matrix")
-        return TensorType(x.dtype, x.shape[:-2])
+        unify(x.shape[-2], x.shape[-1], "square matrix", assumed)
+        return Inferred(TensorType(x.dtype, x.shape[:-2]), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None

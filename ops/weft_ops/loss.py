@@ -10,6 +10,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import GraphError
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft_ops.arithmetic import Negative, Where
@@ -35,7 +36,8 @@ class NegativeLogLikelihood(Operator):
     ignore: int | None = None
     kind = "composite"
 
-    def infer(self, *types: Type | None) -> Type | tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, target = operands(types[:2], 2)
         expect_kind(x.dtype, ("float",))
         expect_kind(target.dtype, ("int", "uint"), "target")
@@ -46,10 +48,10 @@ class NegativeLogLikelihood(Operator):
                 f"expected x [n, classes, …] and target [n, …], got {show(x.shape)} and {show(target.shape)}"
             )
         for a, b in zip((x.shape[0], *x.shape[2:]), target.shape):
-            unify(a, b, "target")
+            unify(a, b, "target", assumed)
         if len(types) > 2 and types[2] is not None:
-            unify(x.shape[1], tensor(types[2]).shape[0], "weight")
-        return TensorType(x.dtype, target.shape if self.reduction == "none" else ())
+            unify(x.shape[1], tensor(types[2]).shape[0], "weight", assumed)
+        return Inferred(TensorType(x.dtype, target.shape if self.reduction == "none" else ()), assumed)
 
     def reference(self, *arrays: Array | None) -> Any:
         x, target, weight = (*arrays, None)[:3]
@@ -103,10 +105,9 @@ class NegativeLogLikelihood(Operator):
 class SoftmaxCrossEntropy(NegativeLogLikelihood):
     """NegativeLogLikelihood of LogSoftmax along axis 1; outputs the loss and the log probabilities."""
 
-    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
         loss = super().infer(*types)
-        assert isinstance(loss, TensorType)
-        return loss, tensor(types[0])
+        return Inferred((loss.type, tensor(types[0])), loss.assumes)
 
     def likelihood(self) -> NegativeLogLikelihood:
         return NegativeLogLikelihood(self.reduction, self.ignore)

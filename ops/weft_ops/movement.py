@@ -13,7 +13,7 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, select
-from weft.graph.assumptions import assume, assume_equal
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Commutes, Operator, OpKind, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, factors
@@ -103,12 +103,13 @@ class Reshape(Movement):
     shape: tuple[Dim, ...]
     is_view = True
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError if the shapes certainly differ in size."""
+        assumed: list[Assumption] = []
         (x,) = operands(types, 1)
-        return TensorType(x.dtype, self.out_shape(x.shape))
+        return Inferred(TensorType(x.dtype, self.out_shape(x.shape, assumed)), assumed)
 
-    def out_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    def out_shape(self, shape: Sequence[Dim], assumed: list[Assumption]) -> tuple[Dim, ...]:
         unknown = [k for k, d in enumerate(self.shape) if isinstance(d, int) and d == -1]
         if len(unknown) > 1:
             raise GraphError(f"expected at most one -1, got shape {show(self.shape)}")
@@ -126,7 +127,7 @@ class Reshape(Movement):
                 f"expected a shape of {before} elements, got {show(self.shape)}", where=f"reshape of {show(shape)}"
             )
         if equal is None:
-            assume_equal(before, after, "number of elements")
+            assumed.append(Assumption.equal(before, after, "number of elements"))
         return tuple(result)
 
     def cost(self, *types: Type | None) -> float:
@@ -139,11 +140,11 @@ class Reshape(Movement):
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
-        return x.reshape(static(self.out_shape(x.shape)))
+        return x.reshape(static(self.out_shape(x.shape, [])))
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
-        shape = self.out_shape(x.shape)
+        shape = self.out_shape(x.shape, [])
         return compute(shape, lambda *i: x[reshape_index(i, shape, x.shape)], "reshape")
 
     @classmethod
@@ -202,6 +203,16 @@ class Transpose(Movement):
         yield Sample(cls(()), (floats(()),), "scalar")
 
 
+def _fit(axis: int, x: Dim, y: Dim) -> list[Assumption]:
+    """That one of two sizes is 1 or both are equal, where only a run knows; what is certain shows as the shapes are put
+    together."""
+    if is_one(x) or is_one(y) or same(x, y) is not None:
+        return []
+    holds = e.any_of([*(equals(d, 1) for d in (x, y) if isinstance(d, Expr)), equals(x, y)])
+    what = f"dimension {axis}: {{0}} does not broadcast with {{1}}"
+    return [Assumption(holds, (dim_expr(x), dim_expr(y)), what, "")]
+
+
 @dataclass(frozen=True)
 class BroadcastTo(Movement):
     """The operand broadcast with `shape` (both ways, as ONNX's Expand: a 1 in `shape` keeps the operand's dimension).
@@ -211,39 +222,28 @@ class BroadcastTo(Movement):
 
     shape: tuple[Dim, ...]
 
-    def out_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    def out_shape(self, shape: Sequence[Dim], assumed: list[Assumption]) -> tuple[Dim, ...]:
         rank = max(len(shape), len(self.shape))
         a = (1,) * (rank - len(shape)) + tuple(shape)
         b = (1,) * (rank - len(self.shape)) + self.shape
         result: list[Dim] = []
         for k, (x, y) in enumerate(zip(a, b)):
-            self._assume_fit(k, x, y)
+            assumed += _fit(k, x, y)
             if is_one(y) or (isinstance(x, int) and x != 1 and isinstance(y, Expr)):
                 result.append(x)
             elif is_one(x) or same(x, y):
                 result.append(y)
             elif isinstance(x, int) or (isinstance(y, int) and y == 0):
-                result.append(unify(x, y, f"dimension {k}"))
+                result.append(unify(x, y, f"dimension {k}", assumed))
             else:
                 # x is a formula: 1 (then the result is y), or equal to y or faced by 1 (then it is x).
                 result.append(y if isinstance(y, int) else as_dim(select(equals(x, 1), dim_expr(y), dim_expr(x))))
         return tuple(result)
 
-    def _assume_fit(self, axis: int, x: Dim, y: Dim) -> None:
-        """That one is 1 or both are equal, where only a run knows; what is certain shows as the shapes are put
-        together."""
-        if not is_one(x) and not is_one(y) and same(x, y) is None:
-            open_ = [equals(d, 1) for d in (x, y) if isinstance(d, Expr)]
-            assume(
-                e.any_of([*open_, equals(x, y)]),
-                (dim_expr(x), dim_expr(y)),
-                f"dimension {axis}: {{0}} does not broadcast with {{1}}",
-                "",
-            )
-
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         (x,) = operands(types, 1)
-        return TensorType(x.dtype, self.out_shape(x.shape))
+        return Inferred(TensorType(x.dtype, self.out_shape(x.shape, assumed)), assumed)
 
     def cost(self, *types: Type | None) -> float:
         return 1.0
@@ -255,11 +255,11 @@ class BroadcastTo(Movement):
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
-        return np.broadcast_to(x, static(self.out_shape(x.shape))).copy()
+        return np.broadcast_to(x, static(self.out_shape(x.shape, []))).copy()
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
-        shape = self.out_shape(x.shape)
+        shape = self.out_shape(x.shape, [])
 
         def formula(*index: Expr) -> Expr:
             at: list[Expr] = []
@@ -287,8 +287,9 @@ class Concat(Movement):
 
     axis: int = 0
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for no operands, different dtypes, or other dimensions that differ."""
+        assumed: list[Assumption] = []
         given = operands(types)
         if not given:
             raise GraphError("expected at least one operand, got none")
@@ -302,11 +303,11 @@ class Concat(Movement):
                 shape[d] = (
                     as_dim(shape[d] + t.shape[d])
                     if d == axis
-                    else unify(shape[d], t.shape[d], f"operand {k}, dimension {d}")
+                    else unify(shape[d], t.shape[d], f"operand {k}, dimension {d}", assumed)
                 )
             if k % 16 == 0:
                 shape[axis] = simplified(shape[axis])  # n + n + … as a product
-        return TensorType(dtype, tuple(shape))
+        return Inferred(TensorType(dtype, tuple(shape)), assumed)
 
     @property
     def commutes(self) -> Commutes:
@@ -401,9 +402,10 @@ class Slice(Movement):
     sizes: tuple[Dim, ...]
     steps: tuple[Dim, ...] = ()
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for a number of starts, sizes or steps other than the rank, or an element certainly
         outside."""
+        assumed: list[Assumption] = []
         (x,) = operands(types, 1)
         for name, value in (("starts", self.starts), ("sizes", self.sizes), ("steps", self.steps or self.starts)):
             if len(value) != x.rank:
@@ -424,8 +426,9 @@ class Slice(Movement):
             end = first + (dim_expr(size) - 1) * step
             inside = all_of([e.le(zero, first), e.lt(first, count), e.le(zero, end), e.lt(end, count)])
             what = f"dimension {d}: expected elements below {{0}}, got {{1}} … {{2}}"
-            assume(e.or_(e.le(dim_expr(size), zero), inside), (count, first, end), what, "slice inside the operand")
-        return TensorType(x.dtype, self.sizes)
+            holds = e.or_(e.le(dim_expr(size), zero), inside)
+            assumed.append(Assumption(holds, (count, first, end), what, "slice inside the operand"))
+        return Inferred(TensorType(x.dtype, self.sizes), assumed)
 
     @property
     def all_steps(self) -> tuple[Dim, ...]:
@@ -480,9 +483,10 @@ class Pad(Movement):
             raise GraphError(f"pads: expected {2 * rank} numbers, got {show(self.pads)}")
         return list(zip(self.pads[:rank], self.pads[rank:]))
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for a number of pads that does not fit, another mode, a value of another dtype, or no
         elements to repeat."""
+        assumed: list[Assumption] = []
         x, *value = operands([t for t in types if t is not None])
         if self.mode not in PAD_MODES:
             raise GraphError(f"mode: expected constant, edge, reflect or wrap, got '{self.mode}'")
@@ -493,8 +497,8 @@ class Pad(Movement):
         pairs = self.pairs(x.rank)
         if self.mode != "constant":
             for k, (d, (lo, hi)) in enumerate(zip(x.shape, pairs)):
-                expect_some(d, dim_max(lo, hi), f"dimension {k}, whose elements are repeated")
-        return TensorType(x.dtype, tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape, pairs)))
+                expect_some(d, dim_max(lo, hi), f"dimension {k}, whose elements are repeated", assumed)
+        return Inferred(TensorType(x.dtype, tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape, pairs))), assumed)
 
     @property
     def commutes(self) -> Commutes:

@@ -15,6 +15,7 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, and_, cast_to, const, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm, touched
 from weft.tensor.language import Dim, Tensor, compute, reduce_axis
@@ -49,7 +50,7 @@ class Composite(Operator):
 
     kind = "composite"
 
-    def infer(self, *types: Type | None) -> Type | tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Type | tuple[Type, ...] | Inferred:
         x = tensor(types[0] if types else None)
         expect_kind(x.dtype, ("float",))
         return TensorType(x.dtype, x.shape)
@@ -139,14 +140,17 @@ class LayerNorm(Composite):
     row_wise = True
     stays_whole = True
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for other dtypes, an axis out of range, or a scale or bias that does not broadcast to x."""
+        assumed: list[Assumption] = []
         given = operands([t for t in types if t is not None])
         x = tensor(types[0] if types else None)
         expect_kind(one_dtype(given), ("float",))
         axis_of(self.axis, x.rank)
-        unify_shapes(x.shape, broadcast(*(t.shape for t in given)), "broadcast of scale and bias")
-        return TensorType(x.dtype, x.shape)
+        unify_shapes(
+            x.shape, broadcast(*(t.shape for t in given), assumed=assumed), "broadcast of scale and bias", assumed
+        )
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return (1 << 8) * touched(*inputs, *outputs)
@@ -224,15 +228,16 @@ class BatchNorm(Composite):
     epsilon: float = 1e-5
     axis: int = 1
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for vectors of another length; the vectors' float dtype may differ from x's."""
+        assumed: list[Assumption] = []
         x, *vectors = operands(types, 5)
         expect_kind(x.dtype, ("float",))
         axis = axis_of(self.axis, x.rank)
         for name, v in zip(("scale", "bias", "mean", "variance"), vectors):
             expect_kind(v.dtype, ("float",), name)
-            unify_shapes([unify(x.shape[axis], x.shape[axis], name)], v.shape, name)
-        return TensorType(x.dtype, x.shape)
+            unify_shapes([unify(x.shape[axis], x.shape[axis], name, assumed)], v.shape, name, assumed)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, *vectors = arrays
@@ -276,15 +281,16 @@ class InstanceNorm(Composite):
 
     epsilon: float = 1e-5
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, scale, bias = operands(types, 3)
         expect_kind(one_dtype([x, scale, bias]), ("float",))
         if x.rank < 2:
             raise GraphError(f"expected x [n, c, …], got {show(x.shape)}")
         for t, name in ((scale, "scale"), (bias, "bias")):
-            unify_shapes([x.shape[1]], t.shape, name)
+            unify_shapes([x.shape[1]], t.shape, name, assumed)
         self.groups_of(x.shape)
-        return TensorType(x.dtype, x.shape)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def groups_of(self, shape: tuple[Dim, ...]) -> Dim:
         return shape[1]

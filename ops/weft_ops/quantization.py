@@ -12,6 +12,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm, touched
 from weft.tensor.language import Dim, as_dim
@@ -27,25 +28,26 @@ from weft_ops.shapes import axis_of, dim_ceildiv, expect_kind, is_one, operands,
 
 def integer_range(dtype: DType) -> tuple[int, int]:
     """The least and greatest value of an integer dtype."""
-    return (
-        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.kind == "int" else (0, (1 << dtype.bits) - 1)
-    )
+    half = 1 << (dtype.bits - 1)
+    return (-half, half - 1) if dtype.kind == "int" else (0, 2 * half - 1)
 
 
-def check_scale(x: Sequence[Dim], scale: Sequence[Dim], axis: int, block: int, what: str) -> None:
+def check_scale(x: Sequence[Dim], scale: Sequence[Dim], axis: int, block: int, what: str) -> list[Assumption]:
     """Raises GraphError unless `scale` is one element, a vector along `axis`, or (block > 0) has x's shape with `axis`
-    divided by `block`."""
+    divided by `block`; what is left to a run."""
     if is_one(product(scale)) and block == 0:
-        return
+        return []
     axis = axis_of(axis, len(x))
     if block == 0:
         if len(scale) != 1:
             raise GraphError(f"{what}: expected one element or a vector, got shape {show(scale)}")
-        unify(x[axis], scale[0], what)
-        return
+        assumed: list[Assumption] = []
+        unify(x[axis], scale[0], what, assumed)
+        return assumed
     want = [dim_ceildiv(d, block) if k == axis else d for k, d in enumerate(x)]
     if len(scale) != len(x) or any(same(a, b) is False for a, b in zip(want, scale)):
         raise GraphError(f"{what}: expected shape {show(want)}, got {show(scale)}")
+    return []
 
 
 def spread(c: Composer, scale: Value, x: Sequence[Dim], axis: int, block: int) -> Value:
@@ -119,15 +121,15 @@ class Quantize(Quantization):
     block: int = 0
     saturate: bool = True
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for a scale or zero point whose shape does not fit."""
         x, scale = operands(types[:2], 2)
         expect_kind(x.dtype, ("float", "int"))
         expect_kind(scale.dtype, ("float",), "scale")
-        check_scale(x.shape, scale.shape, self.axis, self.block, "scale")
+        assumed = check_scale(x.shape, scale.shape, self.axis, self.block, "scale")
         if len(types) > 2 and types[2] is not None:
-            check_scale(x.shape, tensor(types[2]).shape, self.axis, self.block, "zero point")
-        return TensorType(self.to, x.shape)
+            assumed += check_scale(x.shape, tensor(types[2]).shape, self.axis, self.block, "zero point")
+        return Inferred(TensorType(self.to, x.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, scale, zero = (*arrays, None)[:3]
@@ -174,14 +176,14 @@ class Dequantize(Quantization):
     to: DType | None = None
     folds_late = True
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for a scale or zero point whose shape does not fit."""
         x, scale = operands(types[:2], 2)
         expect_kind(scale.dtype, ("float",), "scale")
-        check_scale(x.shape, scale.shape, self.axis, self.block, "scale")
+        assumed = check_scale(x.shape, scale.shape, self.axis, self.block, "scale")
         if len(types) > 2 and types[2] is not None:
-            check_scale(x.shape, tensor(types[2]).shape, self.axis, self.block, "zero point")
-        return TensorType(self.to or scale.dtype, x.shape)
+            assumed += check_scale(x.shape, tensor(types[2]).shape, self.axis, self.block, "zero point")
+        return Inferred(TensorType(self.to or scale.dtype, x.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, scale, zero = (*arrays, None)[:3]
@@ -285,7 +287,7 @@ class MatMulInteger(Quantization):
     """(a - a_zero) · (b - b_zero) in int32; inputs a, b, a_zero (one or one per row), b_zero (one or one per column),
     the latter optional."""
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         a, b = operands(types[:2], 2)
         for t in (a, b):
             expect_kind(t.dtype, ("int", "uint"))
@@ -330,7 +332,7 @@ class ConvInteger(Quantization):
     def conv(self) -> Conv:
         return Conv(self.strides, self.pads, self.dilations, self.groups, dt.int32)
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         return self.conv().infer(*types[:2])
 
     def reference(self, *arrays: Array | None) -> Array:
@@ -371,9 +373,10 @@ class QLinearMatMul(Quantization):
     The sum is multiplied by a_scale·b_scale/y_scale, a constant where scales are.
     """
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         a, _, _, b, _, _, _, zero = operands(types, 8)
-        return TensorType(zero.dtype, MatMul(dt.int32).infer(a, b).shape)
+        total = MatMul(dt.int32).infer(a, b)
+        return Inferred(TensorType(zero.dtype, tensor(total.type).shape), total.assumes)
 
     def reference(self, *arrays: Array | None) -> Array:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (x for x in arrays if x is not None)
@@ -412,11 +415,8 @@ class QLinearMatMul(Quantization):
         one: Callable[..., Any] = lambda v, d: np.array([v], d)
         a, b = integers((2, 4), "uint8", 0, 255), integers((4, 3), "int8", -128, 127)
         scales = one(0.01, np.float32), one(0.02, np.float32), one(0.05, np.float32)
-        yield Sample(
-            cls(),
-            (a, scales[0], one(100, np.uint8), b, scales[1], one(3, np.int8), scales[2], one(9, np.int8)),
-            "tensor",
-        )
+        given = (a, scales[0], one(100, np.uint8), b, scales[1], one(3, np.int8), scales[2], one(9, np.int8))
+        yield Sample(cls(), given, "tensor")
 
 
 @dataclass(frozen=True)
@@ -435,9 +435,10 @@ class QLinearConv(Quantization):
     def conv(self) -> ConvInteger:
         return ConvInteger(self.strides, self.pads, self.dilations, self.groups)
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         x, _, _, w, _, _, _, zero = operands(types[:8], 8)
-        return TensorType(zero.dtype, self.conv().infer(x, w).shape)
+        total = self.conv().infer(x, w)
+        return Inferred(TensorType(zero.dtype, tensor(total.type).shape), total.assumes)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*arrays, None)[:9]

@@ -19,6 +19,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, cast_to, const, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis, scan
@@ -152,20 +153,23 @@ class Recurrence(Operator):
     kind = "opaque"
     layout_role = "recurrence"
 
-    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for ranks, dtypes or sizes that do not agree."""
+        assumed: list[Assumption] = []
         xw, r, h0 = operands(types[:3], 3)
         dtype = one_dtype([xw, widened(r, xw), h0])
         expect_kind(dtype, ("float",))
         for t, rank, name in ((xw, 3, "xw"), (r, 3, "r"), (h0, 2, "h0")):
             expect_rank(t, rank, name)
         gates = GATES[self.cell]
-        hidden = unify(r.shape[2], r.shape[1], "rows of r")
-        unify(gates, r.shape[0], "gates of r")
-        unify(as_dim(hidden * gates), xw.shape[2], "gates of xw")
-        state = TensorType(dtype, (unify(xw.shape[1], h0.shape[0], "batch"), hidden))
+        hidden = unify(r.shape[2], r.shape[1], "rows of r", assumed)
+        unify(gates, r.shape[0], "gates of r", assumed)
+        unify(as_dim(hidden * gates), xw.shape[2], "gates of xw", assumed)
+        state = TensorType(dtype, (unify(xw.shape[1], h0.shape[0], "batch", assumed), hidden))
         self.functions()
-        return (TensorType(dtype, (xw.shape[0], *state.shape)), state, *((state,) if self.cell == "lstm" else ()))
+        return Inferred(
+            (TensorType(dtype, (xw.shape[0], *state.shape)), state, *((state,) if self.cell == "lstm" else ())), assumed
+        )
 
     def functions(self) -> list[Activation]:
         names = self.activations or DEFAULTS[self.cell]
@@ -443,8 +447,9 @@ class RecurrentNetwork(Operator):
             reverse,
         )
 
-    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for ranks, dtypes or sizes that do not agree."""
+        assumed: list[Assumption] = []
         x, w, r = operands(types[:3], 3)
         dtype = one_dtype([x, w, r])
         expect_kind(dtype, ("float",))
@@ -458,12 +463,12 @@ class RecurrentNetwork(Operator):
             (r, (self.directions, gates * self.hidden, self.hidden), "R"),
         ):
             for got, want in zip(t.shape, shape):
-                unify(want, got, f"{name}: {show(t.shape)} for {show(shape)}")
+                unify(want, got, f"{name}: {show(t.shape)} for {show(shape)}", assumed)
         steps, batch = (x.shape[1], x.shape[0]) if self.layout else x.shape[:2]
         d, h = self.directions, self.hidden
         state = TensorType(dtype, (batch, d, h) if self.layout else (d, batch, h))
         y = TensorType(dtype, (batch, steps, d, h) if self.layout else (steps, d, batch, h))
-        return (y, state, *((state,) if self.cell == "lstm" else ()))
+        return Inferred((y, state, *((state,) if self.cell == "lstm" else ())), assumed)
 
     def bias(
         self, split: Callable[[int, int], Any], add: Callable[[Any, Any], Any], join: Callable[[Any, Any], Any]

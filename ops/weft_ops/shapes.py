@@ -12,7 +12,7 @@ from weft.errors import GraphError, literal
 from weft.expr.nodes import Const, Expr, ceildiv, eq, floordiv, free_vars, le, lt, maximum, minimum, or_, select, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.graph.assumptions import assume, assume_equal
+from weft.graph.inferred import Assumption
 from weft.graph.nodes import TensorType, Type
 from weft.tensor.language import Dim, as_dim, factors
 
@@ -72,9 +72,9 @@ def same(a: Dim, b: Dim) -> bool | None:
     return None if isinstance(difference, Expr) else difference == 0
 
 
-def unify(a: Dim, b: Dim, what: str) -> Dim:
-    """The one value of two dimensions that must agree: the number if one is, which a run has to bear out where only
-    that knows the other.
+def unify(a: Dim, b: Dim, what: str, assumed: list[Assumption]) -> Dim:
+    """The one value of two dimensions that must agree: the number if one is. Where only a run knows whether they do,
+    that goes to `assumed`.
 
     Raises:
         GraphError: they differ.
@@ -83,13 +83,13 @@ def unify(a: Dim, b: Dim, what: str) -> Dim:
     if equal is False:
         raise GraphError(f"{what}: expected {a}, got {b}")
     if equal is None:
-        assume_equal(a, b, what)
+        assumed.append(Assumption.equal(a, b, what))
     return b if isinstance(b, int) else a
 
 
-def expect_some(n: Dim, wanted: Dim, what: str) -> None:
-    """Refuses an axis of no elements where `wanted` results, some, are made of its elements wherever they lie; a run
-    does where only that knows.
+def expect_some(n: Dim, wanted: Dim, what: str, assumed: list[Assumption]) -> None:
+    """Refuses an axis of no elements where `wanted` results, some, are made of its elements wherever they lie. Where
+    only a run knows, that goes to `assumed`.
 
     Raises:
         GraphError: there are none.
@@ -99,16 +99,13 @@ def expect_some(n: Dim, wanted: Dim, what: str) -> None:
     if isinstance(n, int) and isinstance(wanted, int):
         raise GraphError(f"{what}: expected 1 element or more, got {n}")
     size = dim_expr(n)
-    assume(
-        or_(lt(0, size), le(dim_expr(wanted), 0)),
-        (size,),
-        f"{literal(what)}: expected 1 element or more, got {{0}}",
-        f"{literal(n)} must be at least 1",
-    )
+    holds = or_(lt(0, size), le(dim_expr(wanted), 0))
+    text = f"{literal(what)}: expected 1 element or more, got {{0}}"
+    assumed.append(Assumption(holds, (size,), text, f"{literal(n)} must be at least 1"))
 
 
-def expect_positive(n: Dim, what: str) -> None:
-    """Refuses a step or a length below 1; a run does where only that knows.
+def expect_positive(n: Dim, what: str, assumed: list[Assumption]) -> None:
+    """Refuses a step or a length below 1. Where only a run knows, that goes to `assumed`.
 
     Raises:
         GraphError: it is certainly below 1.
@@ -117,20 +114,19 @@ def expect_positive(n: Dim, what: str) -> None:
         if n < 1:
             raise GraphError(f"{what}: expected 1 or more, got {n}")
         return
-    assume(
-        le(dim_expr(1), n), (n,), f"{literal(what)}: expected 1 or more, got {{0}}", f"{literal(n)} must be at least 1"
-    )
+    text = f"{literal(what)}: expected 1 or more, got {{0}}"
+    assumed.append(Assumption(le(dim_expr(1), n), (n,), text, f"{literal(n)} must be at least 1"))
 
 
-def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str) -> Shape:
-    """Two shapes that must agree, dimension by dimension."""
+def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str, assumed: list[Assumption]) -> Shape:
+    """Two shapes that must agree, dimension by dimension, as `unify` has it."""
     if len(a) != len(b):
         raise GraphError(f"{what}: expected shape {show(a)}, got {show(b)}")
-    return tuple(unify(x, y, f"{what}, dimension {k}") for k, (x, y) in enumerate(zip(a, b)))
+    return tuple(unify(x, y, f"{what}, dimension {k}", assumed) for k, (x, y) in enumerate(zip(a, b)))
 
 
-def broadcast(*shapes: Sequence[Dim]) -> Shape:
-    """numpy's broadcast of shapes; 1 gives way to anything.
+def broadcast(*shapes: Sequence[Dim], assumed: list[Assumption]) -> Shape:
+    """numpy's broadcast of shapes; 1 gives way to anything. What only a run knows goes to `assumed`.
 
     Raises:
         GraphError: the shapes do not broadcast.
@@ -145,7 +141,7 @@ def broadcast(*shapes: Sequence[Dim]) -> Shape:
                 result[k] = d
             else:
                 try:
-                    result[k] = unify(result[k], d, f"broadcast, dimension {k}")
+                    result[k] = unify(result[k], d, f"broadcast, dimension {k}", assumed)
                 except GraphError as error:
                     raise GraphError(
                         f"shapes {' and '.join(show(s) for s in shapes)} do not broadcast: {error.what}", why=error.why

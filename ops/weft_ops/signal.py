@@ -17,6 +17,7 @@ from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
@@ -324,17 +325,18 @@ class STFT(Operator):
     def frames(self, n: Dim) -> Dim:
         return as_dim(dim_floordiv(as_dim(n - self.length), self.step) + 1)
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, *window = operands([t for t in types if t is not None])
         expect_kind(x.dtype, ("float",))
         if x.rank != 3 or x.shape[2] not in (1, 2):
             raise GraphError(f"expected x [b, n, 1 or 2], got {show(x.shape)}")
         if window:
-            unify(self.length, window[0].shape[0], "window")
-        expect_positive(self.step, "step")
-        expect_positive(self.length, "length of a frame")
+            unify(self.length, window[0].shape[0], "window", assumed)
+        expect_positive(self.step, "step", assumed)
+        expect_positive(self.length, "length of a frame", assumed)
         count = as_dim(dim_floordiv(self.length, 2) + 1) if self.onesided else self.length
-        return TensorType(x.dtype, (x.shape[0], self.frames(x.shape[1]), count, 2))
+        return Inferred(TensorType(x.dtype, (x.shape[0], self.frames(x.shape[1]), count, 2)), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, window = (*arrays, None)[:2]

@@ -13,7 +13,7 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var, cast_to, const, select, wrap
-from weft.graph.assumptions import assume_at_most
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import STEP, Array, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, While, buffer, seq
@@ -235,15 +235,15 @@ class TopK(Operator):
     largest: bool = True
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
         (x,) = operands(types, 1)
         expect_kind(x.dtype, ("int", "uint", "float"))
         axis = axis_of(self.axis, x.rank)
         if isinstance(self.k, int) and isinstance(x.shape[axis], int) and not 0 <= self.k <= x.shape[axis]:
             raise GraphError(f"k: expected 0 … {x.shape[axis]}, got {self.k}")
-        assume_at_most(self.k, x.shape[axis], "k")
         shape = (*x.shape[:axis], self.k, *x.shape[axis + 1 :])
-        return TensorType(x.dtype, shape), TensorType(dt.int64, shape)
+        found = TensorType(x.dtype, shape), TensorType(dt.int64, shape)
+        return Inferred(found, [Assumption.at_most(self.k, x.shape[axis], "k")])
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return (1 << 10) * touched(*inputs, *outputs)
@@ -413,19 +413,24 @@ class NonMaxSuppression(Operator):
     center_point_box: bool = False
     kind = "opaque"
 
-    def infer(self, *types: Type | None) -> tuple[Type, ...]:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         boxes, scores, *thresholds = operands([t for t in types if t is not None])
         expect_rank(boxes, 3, "boxes")
         expect_rank(scores, 3, "scores")
-        unify(4, boxes.shape[2], "box")
-        unify(boxes.shape[0], scores.shape[0], "batch")
-        n = unify(boxes.shape[1], scores.shape[2], "boxes")
+        unify(4, boxes.shape[2], "box", assumed)
+        unify(boxes.shape[0], scores.shape[0], "batch", assumed)
+        n = unify(boxes.shape[1], scores.shape[2], "boxes", assumed)
         for t in thresholds:
             if product(t.shape) != 1:
                 raise GraphError(f"threshold: expected one element, got shape {show(t.shape)}")
-        return TensorType(
-            dt.int64, (product([boxes.shape[0], scores.shape[1], dim_min(self.limit, n)]), 3)
-        ), TensorType(dt.int64, (1,))
+        return Inferred(
+            (
+                TensorType(dt.int64, (product([boxes.shape[0], scores.shape[1], dim_min(self.limit, n)]), 3)),
+                TensorType(dt.int64, (1,)),
+            ),
+            assumed,
+        )
 
     def reference(self, *arrays: Array | None) -> Any:
         boxes, scores, overlap, threshold = (*arrays, None)[:4]

@@ -13,6 +13,7 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, all_of, cast_to, const, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
 from weft.tensor.language import Dim, ReduceAxis, Tensor, compute, lowest, reduce, reduce_axis
@@ -384,15 +385,16 @@ class Col2Im(Operator):
     def windows(self) -> tuple[Dim, ...]:
         return tuple(window_extent(*a) for a in zip(self.image, self.block, *self.spatial()))
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         (x,) = operands(types, 1)
         if x.rank != 3 or len(self.image) != len(self.block):
             raise GraphError(
                 f"expected x [n, c·block, windows] and a block of {len(self.image)} axes, got {show(x.shape)} and"
                 f" {show(self.block)}"
             )
-        unify(product(self.windows()), x.shape[2], "windows")
-        return TensorType(x.dtype, (x.shape[0], quotient([x.shape[1]], self.block), *self.image))
+        unify(product(self.windows()), x.shape[2], "windows", assumed)
+        return Inferred(TensorType(x.dtype, (x.shape[0], quotient([x.shape[1]], self.block), *self.image)), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays

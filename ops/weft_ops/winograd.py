@@ -19,6 +19,7 @@ import numpy as np
 
 from weft.errors import GraphError
 from weft.expr.nodes import Const, Expr, all_of, eq, minimum, select
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.scheduling.winograd import RESULT, SPARING, STAGES
@@ -148,8 +149,9 @@ class WinogradConv(Operator):
     kind = "contraction"
     layout_role = "winograd"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for other tile sizes, ranks or channels that do not agree."""
+        assumed: list[Assumption] = []
         x, u = operands(types, 2)
         dtype = one_dtype([x, u])
         expect_kind(dtype, ("float",))
@@ -159,11 +161,11 @@ class WinogradConv(Operator):
             raise GraphError(
                 f"expected x [n, c, h, w] and u [{(self.m + 2) ** 2}, c, oc], got {show(x.shape)} and {show(u.shape)}"
             )
-        unify(u.shape[1], x.shape[1], "channels")
+        unify(u.shape[1], x.shape[1], "channels", assumed)
         for d in u.shape[1:]:
             if not isinstance(d, int) or self.block < 1 or d % self.block:
                 raise GraphError(f"channels: expected multiples of block = {self.block}, got {show(u.shape[1:])}")
-        return TensorType(dtype, (x.shape[0], u.shape[2], *self.out_dims(x.shape[2:])))
+        return Inferred(TensorType(dtype, (x.shape[0], u.shape[2], *self.out_dims(x.shape[2:]))), assumed)
 
     def out_dims(self, size: Sequence[Dim]) -> tuple[Dim, ...]:
         return tuple(window_extent(n, TAPS, 1, p, 1) for n, p in zip(size, pad_pairs(self.pads, 2)))

@@ -74,6 +74,7 @@ def test_every_fact_of_an_operator_has_a_row() -> None:
         "samples",
         "tolerance",
         "infer_checked",
+        "inferred",
         "algorithms",
         "applies",
         "attributes",

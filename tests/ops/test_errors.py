@@ -11,6 +11,7 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.errors import GraphError, TensorError
 from weft.expr.nodes import Var
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, SequenceType, TensorType, tensor_type
 from weft.graph.operator import Operator
 from weft.tensor.evaluate import evaluate
@@ -166,9 +167,30 @@ def test_a_reference_needs_sizes() -> None:
 
 
 def test_symbols_broadcast_with_themselves_and_with_one() -> None:
-    assert ops.Add().infer(f32(N, 1), f32(1, N * 2)).shape == (N, N * 2)
-    assert ops.Add().infer(f32(N + 1), f32(1 + N)).shape == (N + 1,)
-    assert ops.Add().infer(f32(N), f32(Var("m", dt.int64))).shape == (N,)  # assumed equal
+    assert ops.Add().infer(f32(N, 1), f32(1, N * 2)) == Inferred(f32(N, N * 2))
+    assert ops.Add().infer(f32(N + 1), f32(1 + N)) == Inferred(f32(N + 1))
+
+
+def test_a_type_rule_returns_what_it_assumes() -> None:
+    """Beside the types, and each time: nothing is told to anybody else."""
+    m = Var("m", dt.int64)
+    for _ in range(2):
+        found = ops.Add().infer(f32(N), f32(m))
+        assert found == Inferred(f32(N), [Assumption.equal(N, m, "broadcast, dimension 0")])
+    b = GraphBuilder()
+    x, y = b.input("x", f32(N)), b.input("y", f32(m))
+    assert ops.Add().inferred([x, y]) == found and ops.Add().infer_checked([x, y]) == (f32(N),)
+    assert Inferred.of(f32(N)) == Inferred((f32(N),)) and Inferred.of(found) is found
+    product = ops.QLinearMatMul().inferred(
+        [
+            b.input(f"v{k}", tensor_type(d, s))
+            for k, (d, s) in enumerate(
+                [("uint8", (2, N)), ("float32", ()), ("uint8", ()), ("uint8", (m, 3)), ("float32", ()), ("uint8", ())]
+                + [("float32", ()), ("uint8", ())]
+            )
+        ]
+    )
+    assert product.assumes == (Assumption.equal(N, m, "length of the products"),)
 
 
 def test_evaluate_says_what_is_missing() -> None:

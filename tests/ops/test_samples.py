@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from weft import dtypes as dt
+from weft.graph.inferred import Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator, Sample
 from weft.loop.interpret import interpret
@@ -18,7 +19,7 @@ from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Tensor, compute, placeholder
 from weft_ops import ALL_OPERATORS
 from weft_ops.precision import widen
-from weft_ops.shapes import broadcast_indices
+from weft_ops.shapes import broadcast_indices, tensor
 
 CASES = [
     pytest.param(op, sample, id=f"{op.__name__}-{sample.name or k}")
@@ -69,8 +70,7 @@ ROUNDED: set[str] = set()
 
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_type_rule_fits_reference(op: type[Operator], sample: Sample) -> None:
-    inferred = sample.op.infer(*types_of(sample))
-    inferred = inferred if isinstance(inferred, tuple) else (inferred,)
+    inferred = Inferred.of(sample.op.infer(*types_of(sample))).types
     results = outputs_of(sample.op, sample.inputs)
     assert len(results) == len(inferred)
     for type_, result in zip(inferred, results):
@@ -80,7 +80,8 @@ def test_type_rule_fits_reference(op: type[Operator], sample: Sample) -> None:
 
 
 def elementwise_tensors(op: Elementwise, *inputs: Tensor | None) -> Tensor:
-    shape = op.infer(*(None if t is None else TensorType(t.dtype, t.shape) for t in inputs)).shape  # type: ignore[union-attr]
+    types = (None if t is None else TensorType(t.dtype, t.shape) for t in inputs)
+    shape = tensor(Inferred.of(op.infer(*types)).type).shape
     read = lambda t, i: None if t is None else t[broadcast_indices(t.shape, i)]
     return compute(shape, lambda *i: op.formula(*(read(t, i) for t in inputs)))
 

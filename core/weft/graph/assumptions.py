@@ -1,79 +1,30 @@
-"""Assumptions of a graph about sizes that only a run knows. Type rules return them; a compiled segment checks them
-before it computes.
+"""Assumptions of a graph about sizes that only a run knows. Type rules return them (`weft.graph.inferred`); a compiled
+segment checks them before it computes.
 
 Add of `a` and `b` elements infers `a` and assumes `a == b`. Without the check a kernel would read beyond the shorter
 operand."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
 
 from weft import dtypes as dt
 from weft.errors import literal, shown
-from weft.expr.nodes import Expr, Var, all_of, eq, free_vars, le, maximum, mul, wrap
+from weft.expr.nodes import Expr, Var, all_of, free_vars, le, maximum, mul, wrap
 from weft.expr.ranges import Range
 from weft.expr.simplify import prove, simplify
 from weft.graph.group import Group
-from weft.graph.nodes import Graph, Node, TensorType, Type, Value
-from weft.graph.operator import Operator
+from weft.graph.inferred import Assumption, brief
+from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import attribute_symbols
 from weft.tensor.language import Dim, factors
 from weft_runtime.abi import ERROR_ARGS, LARGEST
 
 LONGEST = 200
 """Characters of a node's names in a text: archives keep it."""
-BRIEF = 60
-"""Characters of a formula in a hint."""
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """A condition `holds` over symbols. `what` and `hint` are the texts of the error if it is false, with the values of
-    `args` for {0}, {1}; names in them are written by `literal`, since they may contain braces."""
-
-    holds: Expr
-    args: tuple[Expr, ...]
-    what: str
-    hint: str
-    of: str = ""
-    """The operator that it is of, where that is not the one whose type rule says it."""
 
 
 ONE = wrap(1, dt.int64)
-_heard: ContextVar[list[Assumption] | None] = ContextVar("heard", default=None)
-
-
-def assume(holds: Expr, args: tuple[Expr, ...], what: str, hint: str, of: str = "") -> None:
-    """For type rules: a condition over sizes that only a run knows; see `Assumption`."""
-    heard = _heard.get()
-    if heard is not None:
-        heard.append(Assumption(holds, args, what, hint, of))
-
-
-def assume_equal(a: Dim, b: Dim, what: str) -> None:
-    """For type rules: `a` and `b`, which only a run knows, have to be equal."""
-    x, y = wrap(a, dt.int64), wrap(b, dt.int64)
-    assume(
-        eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", f"{_brief(a)} and {_brief(b)} must be equal"
-    )
-
-
-def assume_at_most(a: Dim, most: Dim, what: str) -> None:
-    """For type rules: `a`, which only a run knows, may not exceed `most`."""
-    x, y = wrap(a, dt.int64), wrap(most, dt.int64)
-    assume(
-        le(x, y),
-        (x, y),
-        f"{literal(what)}: expected at most {{1}}, got {{0}}",
-        f"{_brief(a)} must not exceed {_brief(most)}",
-    )
-
-
-def _brief(d: Dim) -> str:
-    """A formula in an error's template; of a long one its ends."""
-    return literal(shown(d, BRIEF))
 
 
 def assumptions(graph: Graph) -> list[Assumption]:
@@ -173,21 +124,10 @@ def _up_to(x: Expr, most: int) -> Expr:
     return all_of([le(wrap(0, dt.int64), x), le(x, wrap(most, dt.int64))])
 
 
-def inferred(op: Operator, inputs: Sequence[Value | None]) -> tuple[tuple[Type, ...], list[Assumption]]:
-    """What an operator's type rule gives, and what it takes for granted, certain or not."""
-    heard: list[Assumption] = []
-    token = _heard.set(heard)
-    try:
-        return op.infer_checked(inputs), heard
-    finally:
-        _heard.reset(token)
-
-
 def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
     """What a node takes for granted, but conditions that are judged already."""
-    _, heard = inferred(node.op, node.inputs)
     result = []
-    for a in heard:
+    for a in node.op.inferred(node.inputs).assumes:
         if a.holds not in judged:
             name = _named(node)
             names = name.removeprefix(node.op.operator_name)
@@ -196,7 +136,7 @@ def _of_node(node: Node, judged: Container[Expr]) -> list[Assumption]:
         for axis, d in enumerate(value.type.shape if isinstance(value.type, TensorType) else ()):
             if isinstance(d, Expr) and (holds := le(wrap(0, dt.int64), d)) not in judged:
                 what = f"{_named(node)}: its output would have size {{0}} on axis {axis}, expected 0 … {LARGEST}"
-                result.append(Assumption(holds, (d,), what, f"it is {_brief(d)}"))
+                result.append(Assumption(holds, (d,), what, f"it is {brief(d)}"))
     return result
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.errors import GraphError, fill
 from weft.expr.nodes import Const, Expr, all_of, le, wrap
-from weft.graph.assumptions import assume
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import Type
 from weft.graph.operator import Array, Elementwise, Sample
 from weft.tensor.language import Dim
@@ -79,14 +79,15 @@ class Require(Elementwise):
         ]
         return all_of(le(wrap(x, dt.int64), wrap(y, dt.int64)) for x, y in pairs)
 
-    def infer(self, *types: Type | None) -> Type:
+    def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError if it certainly does not hold."""
         holds = self.holds
-        if not isinstance(holds, Const):
-            assume(holds, tuple(wrap(x, dt.int64) for x in self.args), self.what, "", self.of)
-        elif not holds.value:
-            raise GraphError(fill(self.what, self.args))
-        return same_type(*types)
+        if isinstance(holds, Const):
+            if not holds.value:
+                raise GraphError(fill(self.what, self.args))
+            return Inferred(same_type(*types))
+        args = tuple(wrap(x, dt.int64) for x in self.args)
+        return Inferred(same_type(*types), [Assumption(holds, args, self.what, "", self.of)])
 
     def formula(self, *args: Expr) -> Expr:
         return args[0]

@@ -19,6 +19,7 @@ import numpy as np
 from weft.dtypes import DType
 from weft.errors import GraphError, WeftError
 from weft.expr.nodes import Call, Cast, Const, Div, Expr, FloorDiv, FloorMod, TruncDiv, TruncMod, Var, walk
+from weft.graph.inferred import Inferred
 from weft.graph.nodes import TensorType, Type, Value
 
 OpKind = Literal[
@@ -136,8 +137,9 @@ class Operator(ABC):
             cls.operator_name = cls.__name__
 
     @abstractmethod
-    def infer(self, *types: Type | None) -> Type | tuple[Type, ...]:
-        """The types of the outputs.
+    def infer(self, *types: Type | None) -> Type | tuple[Type, ...] | Inferred:
+        """The types of the outputs; as `Inferred` where they take something for granted of sizes that only a run
+        knows.
 
         Raises:
             GraphError: the inputs do not fit; says expected and got.
@@ -213,15 +215,18 @@ class Operator(ABC):
         return None
 
     def infer_checked(self, inputs: Sequence[Value | None]) -> tuple[Type, ...]:
-        """`infer` on values; its errors gain the operator and the operands."""
+        """The types that `infer` gives for values; its errors gain the operator and the operands."""
+        return self.inferred(inputs).types
+
+    def inferred(self, inputs: Sequence[Value | None]) -> Inferred:
+        """As `infer_checked`, with what the types take for granted, certain or not."""
         try:
-            result = self.infer(*(None if v is None else v.type for v in inputs))
+            return Inferred.of(self.infer(*(None if v is None else v.type for v in inputs)))
         except WeftError as error:
             operands = ", ".join("_" if v is None else repr(v) for v in inputs)
             raise GraphError(
                 f"{self.operator_name}: {error.what}", where=f"{self}({operands})", why=error.why, hint=error.hint
             ) from error
-        return result if isinstance(result, tuple) else (result,)
 
     @classmethod
     def algorithms(cls) -> dict[str, Algorithm]:

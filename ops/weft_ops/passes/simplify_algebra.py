@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft.graph.assumptions import inferred
 from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Operator
@@ -385,12 +384,12 @@ def _infers(node: Node, op: Operator, inputs: Sequence[Value | None]) -> bool:
     from weft.errors import WeftError
 
     try:
-        types, assumed = inferred(op, inputs)
+        found = op.inferred(inputs)
     except WeftError:
         return False
-    known = {a.holds for a in inferred(node.op, node.inputs)[1]}
-    return all(a.holds in known for a in assumed) and all(
-        same_type(a, b.type, layouts=False) for a, b in zip(types, node.outputs)
+    known = {a.holds for a in node.op.inferred(node.inputs).assumes}
+    return all(a.holds in known for a in found.assumes) and all(
+        same_type(a, b.type, layouts=False) for a, b in zip(found.types, node.outputs)
     )
 
 

@@ -1,0 +1,74 @@
+"""The result of a type rule: the types of the outputs, and assumptions about sizes that only a run knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weft import dtypes as dt
+from weft.errors import literal, shown
+from weft.expr.nodes import Expr, eq, le, wrap
+from weft.graph.nodes import Type
+from weft.tensor.language import Dim
+
+BRIEF = 60
+"""Characters of a formula in a hint."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A condition `holds` over symbols. `what` and `hint` are the texts of the error if it is false, with the values of
+    `args` for {0}, {1}; names in them are written by `literal`, since they may contain braces."""
+
+    holds: Expr
+    args: tuple[Expr, ...]
+    what: str
+    hint: str
+    of: str = ""
+    """The operator that it is of, where that is not the one whose type rule says it."""
+
+    @classmethod
+    def equal(cls, a: Dim, b: Dim, what: str) -> Assumption:
+        """That `a` and `b`, sizes of `what`, are equal."""
+        x, y = wrap(a, dt.int64), wrap(b, dt.int64)
+        hint = f"{brief(a)} and {brief(b)} must be equal"
+        return cls(eq(x, y), (x, y), f"{literal(what)}: expected {{0}}, got {{1}}", hint)
+
+    @classmethod
+    def at_most(cls, a: Dim, most: Dim, what: str) -> Assumption:
+        """That `a`, a size of `what`, does not exceed `most`."""
+        x, y = wrap(a, dt.int64), wrap(most, dt.int64)
+        hint = f"{brief(a)} must not exceed {brief(most)}"
+        return cls(le(x, y), (x, y), f"{literal(what)}: expected at most {{1}}, got {{0}}", hint)
+
+
+@dataclass(frozen=True, init=False)
+class Inferred:
+    """The result of a type rule that assumes something: the `types` of the outputs if all of `assumes` hold, which a
+    run checks before it computes."""
+
+    types: tuple[Type, ...]
+    assumes: tuple[Assumption, ...]
+
+    def __init__(self, types: Type | tuple[Type, ...], assumes: Iterable[Assumption] = ()) -> None:
+        object.__setattr__(self, "types", types if isinstance(types, tuple) else (types,))
+        object.__setattr__(self, "assumes", tuple(assumes))
+
+    @classmethod
+    def of(cls, result: Type | tuple[Type, ...] | Inferred) -> Inferred:
+        """What a type rule gave, in whatever form."""
+        return result if isinstance(result, Inferred) else cls(result)
+
+    @property
+    def type(self) -> Type:
+        """The type of the one output."""
+        (found,) = self.types
+        return found
+
+
+def brief(d: Dim) -> str:
+    """A formula in an error's template; of a long one its ends."""
+    return literal(shown(d, BRIEF))
+
+
+__all__ = ["Assumption", "Inferred"]
