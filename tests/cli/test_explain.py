@@ -184,7 +184,7 @@ def test_the_command(weft: Callable[..., Any]) -> None:
         "preferred 2 of 2",
         "winograd",
         "start_empty_reductions … expand_math",
-        "plugins are well",
+        "plugins are in use",
     ):
         assert text in result.out
     assert (

@@ -72,7 +72,7 @@ def print_explanation(targets: Sequence[ResolvedTarget]) -> None:
     from weft.cli.terminal import say
 
     lines = health(targets[0].plugins)
-    say("\n".join(lines) if lines else f"all {len(targets[0].plugins.plugins)} plugins are well")
+    say("\n".join(lines) if lines else f"all {len(targets[0].plugins.plugins)} plugins are in use")
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _offload(t: ResolvedTarget) -> list[Choice]:
 
     what = "offers of nodes"
     if t.native:
-        return [Choice(what, "everything", _owner(t), "a host's CPU takes what others leave")]
+        return [Choice(what, "everything", _owner(t), "a host CPU computes the remaining nodes")]
     names = sorted(i.plugin_name for i in t.plugins.manager.hook.offload.get_hookimpls())
     own = [p for p in t.plugins.plugins if p.name in names]
     if not own:

@@ -143,7 +143,7 @@ class Inspection:
 class Inspected:
     """What a page shows: the command's arguments and what was found.
 
-    `graph` is as the frontend gave it; `regions` what each target does with its part, by name: one, called "", where
+    `graph` is the result of the frontend; `regions` what each target does with its part, by name: one, called "", where
     one target computes everything.
     """
 
@@ -359,7 +359,7 @@ def print_summary(found: Inspection) -> None:
     assert plan is not None
     invariants = {p.name: p.invariant for p in ordered_passes(compilation.target.graph_passes())}
     spent = {name: shown(value) for name, value in compilation.seconds.items()}
-    invariants["load"] = "as the frontend gave it"
+    invariants["load"] = "the result of the frontend"
     rows = [
         (name, f"{len(g.nodes)} nodes", spent.get(name, ""), invariants.get(name, ""))
         for name, g in compilation.graphs.items()
@@ -369,7 +369,7 @@ def print_summary(found: Inspection) -> None:
     rows.append(("schedule", per_kernel, spent.get("schedule", ""), "same meaning, by the target's best rule"))
     rows += [(s.name, "", "", s.after) for s in ordered(compilation.target.loop_passes())]
     if isinstance(compilation.target.codegen(), SourceCodegen):
-        rows.append((SOURCE, "", "", "what the target makes code from"))
+        rows.append((SOURCE, "", "", "the text that is compiled to code"))
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
     print_table(
         f"{found.graph.name} for {brief(str(compilation.target.target))}",

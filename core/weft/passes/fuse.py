@@ -41,7 +41,7 @@ ALIKE = 32
 
 
 def fuse(graph: Graph, capabilities: Capabilities | None = None, choices: Choices | None = None) -> Graph:
-    """Afterwards every node is a Group, but control flow and nodes on strings, sequences and optionals.
+    """Afterwards every node is a Group, except for control flow and nodes on strings, sequences and optionals.
 
     Every node that shares a group has a choice `fuse.%VALUE`: true by default; false leaves it a group of its own.
     """

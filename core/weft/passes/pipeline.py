@@ -83,9 +83,9 @@ def _fold(graph: Graph, budget: Budget) -> Graph:
     return fold_constants(graph, budget=budget)
 
 
-FOLDED = "no node has constant inputs only, within the bounds of folding"
-FOLDED_EARLY = f"{FOLDED}, but what `folds_late`; no size is bound to a constant"
-FUSED = "every node is a Group, but control flow and nodes on strings, sequences and optionals"
+FOLDED = "no node has constant inputs only, within the limits of folding"
+FOLDED_EARLY = f"{FOLDED}, except for operators that state `folds_late`; no size is bound to a constant"
+FUSED = "every node is a Group, except for control flow and nodes on strings, sequences and optionals"
 
 # A name that comes again has a number.
 CORE: tuple[GraphPass, ...] = (
@@ -99,7 +99,7 @@ CORE: tuple[GraphPass, ...] = (
         invariant="no two nodes compute the same",
     ),
     GraphPass("eliminate_dead_code", eliminate_dead_code, shared=True, invariant="every node contributes to an output"),
-    GraphPass("choose_layouts", choose_layouts, invariant="values carry layouts; inputs and outputs are row-major"),
+    GraphPass("choose_layouts", choose_layouts, invariant="values have layouts; inputs and outputs are row-major"),
     GraphPass("fuse", fuse, invariant=FUSED),
 )
 """The core's passes in order: those that know operators by their facts only."""

@@ -38,7 +38,7 @@ GEMM_CYCLES = TILE
 PEAK = TILE * TILE * TILE // GEMM_CYCLES
 """Multiply-adds a cycle."""
 SPECIAL = 4
-"""How many times as long as an addition the vector unit takes for exp, div and their kin."""
+"""How many times as long as an addition the vector unit takes for exp, div and similar operations."""
 SLOW = frozenset({"vec.exp", "vec.log", "vec.sqrt", "vec.tanh", "vec.erf", "vec.div"})
 LARGEST_MEMORY = 1 << 26
 

@@ -54,7 +54,7 @@ DEPTH = 8
 
 
 def narrow_products(graph: Graph, capabilities: Capabilities) -> Graph:
-    """Afterwards contractions with constant weights that fit a dot product of the target are in its terms."""
+    """Afterwards contractions with constant weights that fit a dot product of the target are in its form."""
     if not capabilities.dots:
         return graph
 

@@ -59,7 +59,7 @@ PASSES: tuple[GraphPass, ...] = (
         fuse_attention,
         before="eliminate_common_subexpressions",
         shared=True,
-        invariant="no attention whose scores nothing else uses is spelled out, where the target claims it",
+        invariant="attention whose scores have no other reader is one operator, if the target claims it",
     ),
     GraphPass(
         "fold_scale",
@@ -80,28 +80,28 @@ PASSES: tuple[GraphPass, ...] = (
         narrow_products,
         before="eliminate_common_subexpressions",
         when=_has_dot_products,
-        invariant="contractions with constant weights that fit a dot product of the target are in its terms",
+        invariant="contractions with constant weights that fit a dot product of the target are in its form",
     ),
     GraphPass(
         "reduce_precision",
         reduce_precision,
         before="choose_layouts",
         when=_has_precision,
-        invariant="constant weights of contractions are rounded to the precision that the target was asked for",
+        invariant="constant weights of contractions are rounded to the precision of the target",
     ),
     GraphPass(
         "choose_algorithms",
         choose_algorithms,
         before="choose_layouts",
         when=_has_winograd,
-        invariant="no convolution is computed by its definition where the target has a faster way",
+        invariant="convolutions for which the target has a faster algorithm use it",
     ),
     GraphPass(
         "narrow_weights",
         narrow_weights,
         before="fuse",
         when=_has_precision,
-        invariant="weights that are read in vectors are stored in that precision",
+        invariant="weights that are read in vectors are stored in the precision of the target",
     ),
 )
 """In the order in which they run."""

@@ -15,16 +15,16 @@ def probe(
     ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Remove the stored measurement; measure nothing.")] = False,
 ) -> None:
-    """Measures this processor and stores the rates, which later compilations use.
+    """Measures this processor for later compilations.
 
-    Takes some seconds. Other work on the machine lowers the rates. The target option `-machine=table` ignores the
-    measurement.
+    Takes a few seconds and stores the rates in the cache. Other work on the machine lowers the rates. The target option
+    `-machine=table` ignores the measurement.
     """
     from weft_llvm import measured
 
     if forget:
         measured.forget()
-        typer.echo(f"{measured.processor()}: compilations go by the table")
+        typer.echo(f"{measured.processor()}: compilations use the table")
         return
     from weft_llvm.probe import report, run
 

@@ -88,7 +88,7 @@ def _passes(found: Inspection) -> list[dict[str, Any]]:
     before: str | None = None
     for name, graph in found.compilation.graphs.items():
         text = str(graph)
-        said = "as the frontend gave it" if name == "load" else after.get(name, "")
+        said = "the result of the frontend" if name == "load" else after.get(name, "")
         seconds = found.compilation.seconds.get(name)
         rows.append(
             {

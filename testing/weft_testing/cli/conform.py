@@ -41,9 +41,10 @@ def conform(
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all results.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="File for a page with all results.")] = None,
 ) -> None:
-    """Tests a target: metadata, device, operators, schedules, graphs, models, determinism, faults, speed, tiles.
+    """Tests a target on ten levels.
 
-    Prints what the target takes and what failed. Exits with 1 on a failure.
+    The levels are metadata, device, operators, schedules, graphs, models, determinism, faults, speed and tiles. Prints
+    what the target takes and what failed. Exits with 1 on a failure.
     """
     from weft_testing.conform import run
 

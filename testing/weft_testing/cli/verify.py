@@ -68,9 +68,9 @@ def verify(
     records: RecordsOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Compares a model's outputs with a reference, and finds the cause of a difference.
+    """Compares a model's outputs with a reference.
 
-    If outputs differ, names the cause: the frontend, a graph pass, a node, or a stage of its kernel. Each is checked
+    If outputs differ, finds the cause: the frontend, a graph pass, a node, or a stage of its kernel. Each is checked
     with the inputs that it received, so an error is reported where it begins. Exits with 1 on a mismatch.
     """
     from weft.cli.inputs import make_inputs

@@ -1,5 +1,5 @@
-"""Softmax, normalisation and their kin: several passes over each row, one loop over the rows, rows in parallel, lanes
-along the row.
+"""Softmax, normalisation and similar operators: several passes over each row, one loop over the rows, rows in parallel,
+lanes along the row.
 
 Choices: `rows` that go through all passes together, `parallel`, and for each block of a row `BLOCK.vectors`.
 """

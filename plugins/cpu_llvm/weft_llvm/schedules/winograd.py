@@ -1,4 +1,4 @@
-"""Winograd convolutions: both transforms and the product in one kernel, in pieces of the picture that stay in cache.
+"""Winograd convolutions: both transforms and the product in one kernel, in parts of the image that stay in cache.
 
 A piece is some rows of tiles. Its transformed inputs V are made first, one row of tiles after another; then, for one
 panel of output channels after another, the (m + 2)² products with the transformed weights U, whose results M stay in

@@ -1,5 +1,5 @@
-"""Softmax, normalisation and their kin: rows that all blocks share. A group takes a row, or a few short ones, whose
-intermediate values stay in shared memory; of very short rows a thread takes one, in registers."""
+"""Softmax, normalisation and similar operators: rows that all blocks share. A group takes a row, or a few short ones,
+whose intermediate values stay in shared memory; of very short rows a thread takes one, in registers."""
 
 from __future__ import annotations
 
