@@ -151,7 +151,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             *_in("tests/cli", "bench", "compile", "demo", "inputs", "inspect", "main", "overwriting", "refusals"),
             *_in("tests/cli", "run", "verify"),
             *_in("tests/frontends/onnx", "converters", "graphs", "reading", "values"),
-            *_in("tests", "loops", "names", "records", "control"),
+            *_in("tests", "loops", "names", "records"),
         ),
         _in("tests/cli", "compile"),
     ),

@@ -153,6 +153,7 @@ def test_an_unknown_frontend(weft: Weft, recipe: Path) -> None:
     )
 
 
+@pytest.mark.needs("weft_darknet")
 def test_options_of_a_frontend(weft: Weft, tmp_path: Path) -> None:
     (tmp_path / "n.cfg").write_text("[net]\nchannels=1\nheight=4\nwidth=4\n[maxpool]\nsize=2\nstride=2\n")
     (tmp_path / "w").write_bytes(struct.pack("<4i", 0, 1, 0, 0))  # version 0.1, no picture seen
