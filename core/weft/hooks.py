@@ -42,10 +42,10 @@ class Frontend:
     """A reader of one model format.
 
     Args:
-        name: what `frontend=` names, e.g. "onnx".
+        name: the value of `frontend=`, e.g. "onnx".
         suffixes: file suffixes it reads, e.g. (".onnx",).
         sniff: the first 4096 bytes of a file → whether it looks like this format.
-        accepts: a Python object → whether `load` takes it; must not import the framework to answer no.
+        accepts: a Python object → whether `load` takes it; must not import the framework to return False.
         load: (source: path, bytes or object, an instance of `options`) → Graph. Raises FrontendError.
         files: (path, an instance of `options`) → the other files that the model refers to, whose content is part of the
             cache's key, and which nothing is written over; must be quick. None: a model is one file.
@@ -63,16 +63,17 @@ class Frontend:
 
 @dataclass(frozen=True)
 class Converter:
-    """How a frontend reads an operator that it does not know itself: a vendor's, or one of a newer version.
+    """A function by which a frontend reads an operator that it does not support itself: a vendor's, or one of a newer
+    version.
 
     Args:
         frontend: the frontend's name, e.g. "onnx".
-        domain: whose operator it is, as models say, e.g. "com.acme"; "" the format's own.
+        domain: the operator's domain in models, e.g. "com.acme"; "" is the format's own.
         operator: its name in models.
-        function: what the frontend calls with a context of its own kind, which builds nodes; what it returns stands for
-            the operator's outputs. The frontend's documentation says more.
-        since_version: the first version of the domain that it is for. It is also for later ones, up to the next that a
-            converter names.
+        function: the frontend calls it with a context of its own kind, which builds nodes. It returns the operator's
+            outputs. The frontend's documentation describes the context.
+        since_version: the first version of the domain to which it applies. It also applies to later ones, up to the
+            next that a converter names.
     """
 
     frontend: str
@@ -90,9 +91,9 @@ class EngineKind:
         name: e.g. "onnxruntime".
         available: the version if it is installed here, else None.
         open: (model path, threads) → callable(dict of arrays) → list of arrays.
-        values: (model path) → callable(names of values as the frontend calls them, dict of arrays) → those that it can
-            tell, by name, computed as the model says, without optimisation. So `weft verify` finds the node that a
-            frontend reads otherwise. None: it can tell none.
+        values: (model path) → callable(names of values in the frontend's graph, dict of arrays) → the values that it
+            can give, by name, computed without optimisation. With it, `weft verify` finds a node that a frontend reads
+            incorrectly. None: it gives no values between nodes.
     """
 
     name: str
@@ -103,7 +104,7 @@ class EngineKind:
 
 @dataclass(frozen=True)
 class StageReport:
-    """What `stage_done` hears: the stage's name, what it is about (a graph, a kernel's name), seconds, and its
+    """The argument of `stage_done`: the stage's name, its subject (the name of a graph or kernel), seconds, and its
     result."""
 
     stage: str
@@ -113,11 +114,11 @@ class StageReport:
 
 
 OnStage = Callable[[StageReport], None]
-"""What hears of each stage when it is done."""
+"""Called after each stage."""
 
 
 class Specifications:
-    """The hooks, in the order in which a compilation meets them."""
+    """The hooks, in the order in which a compilation calls them."""
 
     @hookspec
     def frontends(self) -> Sequence[Frontend]:
@@ -224,11 +225,11 @@ class Specifications:
         """Offers to take nodes or patterns of a graph, or reasons why not; None for targets of others. Called where
         several targets share a model, or one has a device of its own, once per model. The graph has been through the
         passes of the core and of `graph_passes(target)` that come before `choose_layouts`, as the nodes will be
-        computed; what falls to other targets is as it was before the target's own passes.
+        computed. Nodes of other targets are as they were before the target's own passes.
 
-        Where a target's own plugin gives None or has no such hook, each node goes by its schedule rules: it takes those
-        that a rule takes alone, and their compute time there counts as 0 s. `weft.lower.offers.offer_by_rules` gives
-        that answer for one node, for hooks that state the time as well.
+        If a target's own plugin returns None or has no such hook, its schedule rules decide for each node: it takes
+        those that a rule takes alone, and their compute time there counts as 0 s. `weft.lower.offers.offer_by_rules`
+        gives that answer for one node, to hooks that state the time as well.
 
         @hookimpl
         def offload(graph, target):

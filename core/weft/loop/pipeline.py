@@ -41,18 +41,20 @@ def _stage(function: Callable[[Program], Program], after: str) -> Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    _stage(start_empty_reductions, "a reduction that may have no step has its start value stored"),
+    _stage(start_empty_reductions, "the start value of a reduction that may have no iteration is stored"),
     _stage(lower_blocks, "no Block"),
-    _stage(simplify, "formulas simplified by ranges and conditions; no empty or single-trip loop"),
+    _stage(simplify, "formulas are simplified by ranges and conditions; no loop of zero or one iteration"),
     _stage(block_sums, "a sum of floats is a chain of bounded length, or one of blocks"),
-    _stage(unswitch_loops, "a loop that says so is free of conditions that do not vary in it, in one of two copies"),
-    _stage(partition_loops, "the hot part of a loop carries no condition that splits its range"),
+    _stage(
+        unswitch_loops, "invariant conditions of loops annotated `unswitch` are evaluated once, outside of two copies"
+    ),
+    _stage(partition_loops, "the main part of a loop has no condition that divides its range"),
     _stage(flatten_buffers, "every buffer has one dimension"),
-    _stage(guard_loads, "a Load that a Select guards has a predicate"),
+    _stage(guard_loads, "a Load that a Select keeps in bounds has a predicate"),
     _stage(vectorize_loops, "no vectorized loop"),
     _stage(unroll_loops, "no unrolled loop"),
-    _stage(relax_masks, "vectors in registers are computed whole where only a part of them is read"),
-    _stage(hoist_invariants, "costly invariant formulas are Let outside their loop"),
+    _stage(relax_masks, "vectors in registers are computed whole if they are read under one mask only"),
+    _stage(hoist_invariants, "costly invariant formulas are Lets outside their loop"),
     Stage("expand_math", "every Call names a function that the target has", expand_math),
 )
 
