@@ -75,7 +75,7 @@ NEEDS: dict[str, Need] = {
         for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")
     },
     **{
-        m: _package(m, "pip install .") for m in ("ml_dtypes", "weft_c", "weft_gpu", "weft_llvm")
+        m: _package(m, "pip install .") for m in ("weft_c", "weft_darknet", "weft_gpu", "weft_llvm")
     },  # tests/alone: one package each
     **{
         m: _package(m, 'pip install ".[bench]"', optional=True)
