@@ -5,14 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from weft_runtime.abi import ABI_VERSION
 from weft_runtime.dtypes import dtype
-from weft_runtime.errors import ArchiveError, ExecutionError, WeftError
-from weft_runtime.formulas import from_postfix, to_postfix
+from weft_runtime.errors import ArchiveError, ExecutionError
+from weft_runtime.plan_json import Reader, Writer, section_data
+from weft_runtime.plan_steps import ANY as ANY
+from weft_runtime.plan_steps import HOST as HOST
+from weft_runtime.plan_steps import SEQUENCE as SEQUENCE
+from weft_runtime.plan_steps import STEPS as STEPS
+from weft_runtime.plan_steps import Branch as Branch
+from weft_runtime.plan_steps import Condition as Condition
+from weft_runtime.plan_steps import ConstantInfo as ConstantInfo
+from weft_runtime.plan_steps import Copy as Copy
+from weft_runtime.plan_steps import DataSymbol as DataSymbol
+from weft_runtime.plan_steps import DeviceCall as DeviceCall
+from weft_runtime.plan_steps import HostCall as HostCall
+from weft_runtime.plan_steps import Launch as Launch
+from weft_runtime.plan_steps import Native as Native
+from weft_runtime.plan_steps import ObjectInfo as ObjectInfo
+from weft_runtime.plan_steps import Place as Place
+from weft_runtime.plan_steps import PlaceKind as PlaceKind
+from weft_runtime.plan_steps import Plan as Plan
+from weft_runtime.plan_steps import Repeat as Repeat
+from weft_runtime.plan_steps import SectionInfo as SectionInfo
+from weft_runtime.plan_steps import Step as Step
+from weft_runtime.plan_steps import TensorInfo as TensorInfo
 
 FORMAT_VERSION = 6
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with
@@ -21,246 +42,6 @@ loops; values that are no tensors. 5: the worker pool is the runtime's; code sec
 sizes are postfix code over numbered symbols (`names`).
 
 `loops` came later; what does not know it, or lacks it, runs the same plan without."""
-_MAX_INT = (1 << 63) - 1
-_MOST_ALIGN = 1 << 30
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output. A dimension is an int or the text of a formula over symbols; equal texts, equal sizes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class ObjectInfo(TensorInfo):
-    """A value whose form only a run knows: a sequence, an optional, or a tensor of any sizes (`rank` None: of any rank,
-    too).
-
-    `within` says what is around the tensors, outermost first; `shape` is empty.
-    """
-
-    within: tuple[str, ...] = ()
-    rank: int | None = None
-
-    def __str__(self) -> str:
-        text = f"{self.dtype}[{'...' if self.rank is None else f'rank {self.rank}'}]"
-        for word in reversed(self.within):
-            text = f"{word}({text})"
-        return f"{self.name}: {text}"
-
-
-@dataclass(frozen=True)
-class ConstantInfo:
-    """An entry of the table `ctx.constants`; its data lie in the weights under its name."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Native:
-    """One call into native code: segment `entry` of code section `section`. `kernels` names its items in order, for
-    people and errors."""
-
-    kind: ClassVar[str] = "native"
-    section: str
-    entry: str
-    items: tuple[str, ...] = ()
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
-    """Its table of constants, by name, in order."""
-    checks: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Error code → (what, hint), templates over {0} … {7}."""
-
-    def __str__(self) -> str:
-        lines = [f"native {self.section}:{self.entry}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
-        return "\n".join(lines + [f"  {number:4} {item}" for number, item in enumerate(self.items)])
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A value's data go from one memory to another: `source` and `target` name devices, "host" is the host's memory."""
-
-    kind: ClassVar[str] = "copy"
-    value: str
-    source: str
-    target: str
-
-    def __str__(self) -> str:
-        return f"copy {self.value} from {self.source} to {self.target}"
-
-
-PlaceKind = Literal["value", "constant", "arena"]
-PLACES: tuple[PlaceKind, ...] = get_args(PlaceKind)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a kernel's buffer lies: a value of the plan, a constant, or `bytes` at `offset` of the device's arena
-    (numbers or formulas)."""
-
-    where: PlaceKind
-    name: str = ""
-    offset: int | str = 0
-    bytes: int | str = 0
-
-    def __str__(self) -> str:
-        return self.name if self.where != "arena" else f"arena+{self.offset}"
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel of a device step: `kernel` is an entry of the section, `buffers` number the step's places, `dims` are
-    numbers or formulas."""
-
-    kernel: str
-    buffers: tuple[int, ...]
-    dims: tuple[int | str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Condition:
-    """What must hold before a device step starts: else an error of `what` and `hint`, templates over the values of
-    `args`."""
-
-    holds: str
-    what: str
-    hint: str = ""
-    args: tuple[int | str, ...] = ()
-
-
-@dataclass(frozen=True)
-class DeviceCall:
-    """Kernels launched one after another on a device. Its inputs are in the device's memory already, its outputs stay
-    there.
-
-    `align`: bytes of which all buffers begin at multiples, by what the machine declares and the kernels take for
-    granted: a power of two, 1 if it declares nothing.
-    """
-
-    kind: ClassVar[str] = "device"
-    device: str
-    section: str
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
-    launches: tuple[Launch, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    arena: int | str = 0
-    align: int = 1
-
-    def __str__(self) -> str:
-        lines = [f"{self.device} {self.section}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]
-        for number, launch in enumerate(self.launches):
-            lines.append(f"  {number:4} {launch.kernel}({', '.join(str(self.places[b]) for b in launch.buffers)})")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class HostCall:
-    """A function of `weft_runtime.host`, of values of the host or constants; "" for an input that is not given, or an
-    output that nothing needs."""
-
-    kind: ClassVar[str] = "host"
-    function: str
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{k}={v!r}"[:60] for k, v in self.attributes.items())
-        return (
-            f"host {self.function}({shown})({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
-        )
-
-
-@dataclass(frozen=True)
-class Branch:
-    """One of two plans, by number: `then` if the first input, a bool, holds. The next inputs are those of `then`, the
-    last those of `orelse`."""
-
-    kind: ClassVar[str] = "if"
-    then: int
-    orelse: int
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return (
-            f"if plan {self.then} else plan {self.orelse} ({', '.join(n or '_' for n in self.inputs)}) ->"
-            f" ({', '.join(self.outputs)})"
-        )
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """A plan again and again, by number; inputs, outputs and the other fields are those of `weft_ops.Loop`."""
-
-    kind: ClassVar[str] = "loop"
-    body: int
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    carried: int = 0
-    tests: bool = False
-    item_axes: tuple[int, ...] = ()
-    item_backward: tuple[bool, ...] = ()
-    result_axes: tuple[int, ...] = ()
-    result_backward: tuple[bool, ...] = ()
-
-    def __str__(self) -> str:
-        return f"loop plan {self.body} ({', '.join(n or '_' for n in self.inputs)}) -> ({', '.join(self.outputs)})"
-
-
-@dataclass(frozen=True)
-class DataSymbol:
-    """A size that data say: element `index` (flat) of the integer `value`, which is on the host."""
-
-    name: str
-    value: str
-    index: int
-
-
-HOST = "host"
-ANY = "any"
-SEQUENCE = -1
-"""In the place of an axis: what a loop takes items from, or collects, is a sequence."""
-Step: TypeAlias = Native | Copy | DeviceCall | HostCall | Branch | Repeat
-STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall, HostCall, Branch, Repeat)}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a branch or a loop runs: as a manifest's own, with its sections and constants. It may run plans of smaller
-    numbers."""
-
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    steps: tuple[Step, ...]
-    values: tuple[TensorInfo, ...] = ()
-    symbols: tuple[DataSymbol, ...] = ()
-
-
-@dataclass(frozen=True)
-class SectionInfo:
-    """A code section: what it is checked against and where its entries lie.
-
-    In an archive `sha256` and `bytes` are those of the image and the manifest's signature behind it; of an executable,
-    those of the image.
-    """
-
-    sha256: str
-    bytes: int
-    entries: Mapping[str, int] = field(default_factory=dict)
-    plugin: str = ""
-    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -359,7 +140,6 @@ class Manifest:
 
     def _trouble(self) -> str | None:
         known = {t.name for t in (*self.inputs, *self.values, *self.outputs)}
-        constants = {c.name for c in self.constants}
         there = {(HOST, t.name) for t in self.inputs}
         twice = [
             n for n, count in Counter(t.name for t in (*self.inputs, *self.values, *self.outputs)).items() if count > 1
@@ -374,60 +154,68 @@ class Manifest:
                 f"a size is read from '{lost[0]}', which is no value of"
                 f" {'integers' if lost[0] in known else 'the plan'}"
             )
-        places = {HOST, *self.devices}
         for number, step in enumerate(self.steps):
             if isinstance(step, Copy):
-                if step.value not in known:
-                    return f"step {number} copies '{step.value}', which is no value of the plan"
-                if (step.source, step.value) not in there:
-                    return f"step {number} copies '{step.value}' from {step.source}, where nothing has put it"
-                if step.target not in places or (step.source == HOST) == (step.target == HOST):
-                    between = "copies are between the host and a device that a step runs on"
-                    return f"step {number} copies '{step.value}' from {step.source} to {step.target}: {between}"
+                found = self._copy_trouble(step, known, there)
                 there.add((step.target, step.value))
-                continue
-            if isinstance(step, (HostCall, Branch, Repeat)):
-                lost = [n for n in step.outputs if n and n not in known]
-                if lost:
-                    return f"step {number} names '{lost[0]}', which is no value of the plan"
-                late = [n for n in step.inputs if n and n not in constants and (HOST, n) not in there]
-                if late:
-                    return f"step {number} needs '{late[0]}' on {HOST}, where nothing has put it"
-                wrong = self._misfit(step)
-                if wrong is not None:
-                    return f"step {number} {wrong}"
+            elif isinstance(step, (HostCall, Branch, Repeat)):
+                found = self._host_trouble(step, known, there)
                 there.update((HOST, n) for n in step.outputs)
-                continue
-            place = HOST if isinstance(step, Native) else step.device
-            entries = {step.entry} if isinstance(step, Native) else {launch.kernel for launch in step.launches}
-            missing = (
-                sorted(entries - set(self.sections[step.section].entries))
-                if step.section in self.sections
-                else sorted(entries)
-            )
-            if missing:
-                return f"step {number} names {step.section}:{missing[0]}, which no section has"
-            lost = [n for n in (*step.inputs, *step.outputs) if n not in known]
-            if lost:
-                return f"step {number} names '{lost[0]}', which is no value of the plan"
-            late = [n for n in step.inputs if (place, n) not in there]
-            if late:
-                return f"step {number} needs '{late[0]}' on {place}, where nothing has put it"
-            if isinstance(step, Native):
-                wanted = list(step.constants)
             else:
-                wanted = [p.name for p in step.places if p.where == "constant"]
-                foreign = [
-                    p.name for p in step.places if p.where == "value" and p.name not in (*step.inputs, *step.outputs)
-                ]
-                if foreign:
-                    return f"step {number} uses '{foreign[0]}', which is neither its input nor its output"
-            lost = [n for n in wanted if n not in constants]
-            if lost:
-                return f"step {number} names '{lost[0]}', which is no constant of the plan"
-            there.update((place, n) for n in step.outputs)
+                found = self._kernel_trouble(step, known, there)
+                place = HOST if isinstance(step, Native) else step.device
+                there.update((place, n) for n in step.outputs)
+            if found is not None:
+                return f"step {number} {found}"
         unmade = [o.name for o in self.outputs if (HOST, o.name) not in there]
         return f"no step gives the output '{unmade[0]}'" if unmade else None
+
+    def _copy_trouble(self, step: Copy, known: Set[str], there: Set[tuple[str, str]]) -> str | None:
+        if step.value not in known:
+            return f"copies '{step.value}', which is no value of the plan"
+        if (step.source, step.value) not in there:
+            return f"copies '{step.value}' from {step.source}, where nothing has put it"
+        if step.target not in {HOST, *self.devices} or (step.source == HOST) == (step.target == HOST):
+            between = "copies are between the host and a device that a step runs on"
+            return f"copies '{step.value}' from {step.source} to {step.target}: {between}"
+        return None
+
+    def _host_trouble(
+        self, step: HostCall | Branch | Repeat, known: Set[str], there: Set[tuple[str, str]]
+    ) -> str | None:
+        lost = [n for n in step.outputs if n and n not in known]
+        if lost:
+            return f"names '{lost[0]}', which is no value of the plan"
+        constants = {c.name for c in self.constants}
+        late = [n for n in step.inputs if n and n not in constants and (HOST, n) not in there]
+        if late:
+            return f"needs '{late[0]}' on {HOST}, where nothing has put it"
+        return self._misfit(step)
+
+    def _kernel_trouble(self, step: Native | DeviceCall, known: Set[str], there: Set[tuple[str, str]]) -> str | None:
+        place = HOST if isinstance(step, Native) else step.device
+        entries = {step.entry} if isinstance(step, Native) else {launch.kernel for launch in step.launches}
+        section = self.sections.get(step.section)
+        missing = sorted(entries if section is None else entries - set(section.entries))
+        if missing:
+            return f"names {step.section}:{missing[0]}, which no section has"
+        lost = [n for n in (*step.inputs, *step.outputs) if n not in known]
+        if lost:
+            return f"names '{lost[0]}', which is no value of the plan"
+        late = [n for n in step.inputs if (place, n) not in there]
+        if late:
+            return f"needs '{late[0]}' on {place}, where nothing has put it"
+        if isinstance(step, Native):
+            wanted = list(step.constants)
+        else:
+            wanted = [p.name for p in step.places if p.where == "constant"]
+            own = (*step.inputs, *step.outputs)
+            foreign = [p.name for p in step.places if p.where == "value" and p.name not in own]
+            if foreign:
+                return f"uses '{foreign[0]}', which is neither its input nor its output"
+        constants = {c.name for c in self.constants}
+        lost = [n for n in wanted if n not in constants]
+        return f"names '{lost[0]}', which is no constant of the plan" if lost else None
 
     def _misfit(self, step: HostCall | Branch | Repeat) -> str | None:
         """How a step does not fit what it runs; None if it does."""
@@ -487,7 +275,7 @@ class Manifest:
     # -- JSON
     def to_json(self) -> bytes:
         """Raises ArchiveError if a size of a device step is no formula that an archive can hold."""
-        sizes = _Writer()
+        sizes = Writer()
         data: dict[str, Any] = {
             "format": self.format,
             "weft": self.weft,
@@ -498,13 +286,13 @@ class Manifest:
             **sizes.plan(self),
             "plans": [sizes.plan(p) for p in self.plans],
             "names": list(sizes.numbers),
-            "sections": {name: _section(s) for name, s in self.sections.items()},
+            "sections": {name: section_data(s) for name, s in self.sections.items()},
             "constants": [{"name": c.name, "dtype": c.dtype, "shape": c.shape} for c in self.constants],
             "parallel": self.parallel,
             "loops": self.loops,
             "arena": self.arena,
             "threads": self.threads,
-            "weights": _section(self.weights) if self.weights else None,
+            "weights": section_data(self.weights) if self.weights else None,
         }
         return json.dumps(data, indent=1, ensure_ascii=False).encode()
 
@@ -523,7 +311,7 @@ class Manifest:
                 ).encode()  # half of a surrogate pair is no text that could be shown or saved
         except (ValueError, RecursionError) as error:
             raise ArchiveError(f"{where} has an unreadable manifest", why=str(error)) from None
-        reader = _Reader(where)
+        reader = Reader(where)
         root = reader.mapping(data, "manifest")
         version = reader.integer(root.get("format"), "format", 1)
         if version < FORMAT_VERSION:
@@ -565,310 +353,3 @@ class Manifest:
             weft=reader.text(root.get("weft"), "weft"),
             format=version,
         )
-
-
-class _Writer:
-    """Writes plans with their sizes as postfix code, in which symbols are numbered in the order of `numbers`."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def plan(self, p: Plan | Manifest) -> dict[str, Any]:
-        return {
-            "inputs": [self.tensor(t) for t in p.inputs],
-            "outputs": [self.tensor(t) for t in p.outputs],
-            "values": [self.tensor(t) for t in p.values],
-            "symbols": [asdict(s) for s in p.symbols],
-            "steps": [self.step(s) for s in p.steps],
-        }
-
-    def code(self, size: int | str) -> int | str:
-        return (
-            size
-            if isinstance(size, int)
-            else to_postfix(size, lambda name: self.numbers.setdefault(name, len(self.numbers)))
-        )
-
-    def size(self, size: int | str) -> int | str | dict[str, str]:
-        """A dimension. A size that only native code can compute is text for people."""
-        try:
-            return self.code(size)
-        except ArchiveError:
-            return {"text": str(size)}
-
-    def tensor(self, t: TensorInfo) -> dict[str, Any]:
-        found: dict[str, Any] = {"name": t.name, "dtype": t.dtype, "shape": [self.size(d) for d in t.shape]}
-        return {**found, "within": t.within, "rank": t.rank} if isinstance(t, ObjectInfo) else found
-
-    def step(self, s: Step) -> dict[str, Any]:
-        if not isinstance(s, DeviceCall):
-            return {"kind": s.kind, **asdict(s)}
-        changed = replace(
-            s,
-            places=tuple(replace(p, offset=self.code(p.offset), bytes=self.code(p.bytes)) for p in s.places),
-            launches=tuple(replace(x, dims=tuple(map(self.code, x.dims))) for x in s.launches),
-            conditions=tuple(
-                replace(c, holds=str(self.code(c.holds)), args=tuple(map(self.code, c.args))) for c in s.conditions
-            ),
-            arena=self.code(s.arena),
-        )
-        return {"kind": s.kind, **asdict(changed)}
-
-
-def _section(s: SectionInfo) -> dict[str, Any]:
-    return {"sha256": s.sha256, "bytes": s.bytes, "entries": dict(s.entries), "plugin": s.plugin, "version": s.version}
-
-
-class _Reader:
-    """Checks JSON values one by one; an archive may come from anybody."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.names: tuple[str, ...] = ()
-
-    def bad(self, field: str, wanted: str, value: object) -> ArchiveError:
-        shown = repr(value)
-        return ArchiveError(
-            f"{self.where} has a malformed manifest",
-            why=f"'{field}' should be {wanted}, got {shown if len(shown) < 80 else shown[:77] + '...'}",
-        )
-
-    def mapping(self, value: object, field: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self.bad(field, "an object", value)
-        return value
-
-    def sequence(self, value: object, field: str) -> Sequence[Any]:
-        if not isinstance(value, list):
-            raise self.bad(field, "a list", value)
-        return value
-
-    def text(self, value: object, field: str) -> str:
-        if not isinstance(value, str):
-            raise self.bad(field, "text", value)
-        return value
-
-    def texts(self, value: object, field: str) -> tuple[str, ...]:
-        return tuple(self.text(v, f"{field}[{i}]") for i, v in enumerate(self.sequence(value, field)))
-
-    def integer(self, value: object, field: str, low: int = 0, high: int = _MAX_INT) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise self.bad(field, f"an integer from {low} to {high}", value)
-        return value
-
-    def power(self, value: object, field: str) -> int:
-        """A power of two, of bytes that buffers begin at multiples of."""
-        found = self.integer(value, field, 1, _MOST_ALIGN)
-        if found & (found - 1):
-            raise self.bad(field, "a power of two", value)
-        return found
-
-    def code(self, value: str) -> int:
-        return self.integer(int(value) if value.isascii() and value.isdigit() and len(value) < 19 else value, "checks")
-
-    def template(self, value: object, field: str) -> tuple[str, str]:
-        texts = self.texts(value, field)
-        if len(texts) != 2:
-            raise self.bad(field, "two texts", value)
-        return texts[0], texts[1]
-
-    def flag(self, value: object, field: str) -> bool:
-        if not isinstance(value, bool):
-            raise self.bad(field, "true or false", value)
-        return value
-
-    def dtype(self, value: object, field: str, strings: bool = False) -> str:
-        name = self.text(value, field)
-        try:
-            known = dtype(name)
-        except WeftError:
-            known = None
-        if known is None or known.lanes != 1 or known.kind == "handle" or (known.kind == "string" and not strings):
-            raise self.bad(field, "an element type", value)
-        return name
-
-    def plan(self, data: dict[str, Any], field: str) -> Plan:
-        def each(key: str, read: Callable[[object, str], Any]) -> tuple[Any, ...]:
-            return tuple(read(v, f"{field}{key}[{i}]") for i, v in enumerate(self.sequence(data.get(key), field + key)))
-
-        inputs, outputs, values = (each(key, self.value) for key in ("inputs", "outputs", "values"))
-        return Plan(inputs, outputs, each("steps", self.step), values, each("symbols", self.symbol))
-
-    def value(self, value: object, field: str) -> TensorInfo:
-        data = self.mapping(value, field)
-        if "within" not in data:
-            return self.tensor(value, field, strings=True)
-        within = self.texts(data["within"], field + ".within")
-        if len(within) > 8 or not set(within) <= {"sequence", "optional"}:
-            raise self.bad(field + ".within", "at most 8 of sequence, optional", within)
-        rank = None if data.get("rank") is None else self.integer(data["rank"], field + ".rank", 0, 64)
-        return ObjectInfo(
-            self.text(data.get("name"), field + ".name"),
-            self.dtype(data.get("dtype"), field + ".dtype", True),
-            (),
-            within,
-            rank,
-        )
-
-    def tensor(self, value: object, field: str, strings: bool = False) -> TensorInfo:
-        data = self.mapping(value, field)
-        dims = self.sequence(data.get("shape"), field + ".shape")
-        if len(dims) > 64:
-            raise self.bad(field + ".shape", "at most 64 dimensions", len(dims))
-        shape = tuple(self.size(d, field + ".shape") for d in dims)
-        return TensorInfo(
-            self.text(data.get("name"), field + ".name"),
-            self.dtype(data.get("dtype"), field + ".dtype", strings),
-            shape,
-        )
-
-    def constant(self, value: object, field: str) -> ConstantInfo:
-        t = self.tensor(value, field)
-        if not all(isinstance(d, int) for d in t.shape):
-            raise self.bad(field + ".shape", "constant", t.shape)
-        return ConstantInfo(t.name, t.dtype, tuple(int(d) for d in t.shape))
-
-    def section(self, value: object, field: str) -> SectionInfo:
-        data = self.mapping(value, field)
-        digest = self.text(data.get("sha256"), field + ".sha256")
-        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-            raise self.bad(field + ".sha256", "64 hexadecimal digits", digest)
-        size = self.integer(data.get("bytes"), field + ".bytes")
-        entries = self.mapping(data.get("entries"), field + ".entries")
-        return SectionInfo(
-            sha256=digest,
-            bytes=size,
-            entries={
-                name: self.integer(at, f"{field}.entries[{name}]", 0, max(0, size - 1)) for name, at in entries.items()
-            },
-            plugin=self.text(data.get("plugin"), field + ".plugin"),
-            version=self.text(data.get("version"), field + ".version"),
-        )
-
-    def symbol(self, value: object, field: str) -> DataSymbol:
-        data = self.mapping(value, field)
-        name, source = (self.text(data.get(key), f"{field}.{key}") for key in ("name", "value"))
-        return DataSymbol(name, source, self.integer(data.get("index"), field + ".index"))
-
-    def symbols(self, value: object, field: str) -> tuple[str, ...]:
-        """Names of symbols, by their numbers."""
-        names = self.texts(value, field)
-        if any("`" in n for n in names):
-            raise self.bad(field, "names without backquotes", next(n for n in names if "`" in n))
-        return names
-
-    def size(self, value: object, field: str) -> int | str:
-        if isinstance(value, dict):
-            return self.text(value.get("text"), field)
-        return self.formula(value, field)
-
-    def formula(self, value: object, field: str) -> int | str:
-        if not isinstance(value, str):
-            return self.integer(value, field)
-        try:
-            return from_postfix(value, self.names)
-        except ArchiveError as error:
-            raise self.bad(field, f"postfix code ({error.what}: {error.why})", value) from None
-
-    def formulas(self, value: object, field: str) -> tuple[int | str, ...]:
-        return tuple(self.formula(v, f"{field}[{i}]") for i, v in enumerate(self.sequence(value, field)))
-
-    def step(self, value: object, field: str) -> Step:
-        data = self.mapping(value, field)
-        kind = self.text(data.get("kind"), field + ".kind")
-        if kind not in STEPS:
-            raise self.bad(field + ".kind", "one of " + ", ".join(STEPS), kind)
-        read: Callable[[dict[str, Any], str], Step] = getattr(self, f"_{kind}")
-        return read(data, field)
-
-    def _native(self, data: dict[str, Any], field: str) -> Step:
-        return Native(
-            section=self.text(data.get("section"), field + ".section"),
-            entry=self.text(data.get("entry"), field + ".entry"),
-            items=self.texts(data.get("items"), field + ".items"),
-            inputs=self.texts(data.get("inputs"), field + ".inputs"),
-            outputs=self.texts(data.get("outputs"), field + ".outputs"),
-            constants=self.texts(data.get("constants"), field + ".constants"),
-            checks={
-                self.code(k): self.template(v, f"{field}.checks[{k}]")
-                for k, v in self.mapping(data.get("checks"), field + ".checks").items()
-            },
-        )
-
-    def _copy(self, data: dict[str, Any], field: str) -> Step:
-        return Copy(*(self.text(data.get(key), f"{field}.{key}") for key in ("value", "source", "target")))
-
-    def _device(self, data: dict[str, Any], field: str) -> Step:
-        places = tuple(
-            self._place(p, f"{field}.places[{i}]")
-            for i, p in enumerate(self.sequence(data.get("places"), field + ".places"))
-        )
-        launches, conditions = (self.sequence(data.get(key), f"{field}.{key}") for key in ("launches", "conditions"))
-        return DeviceCall(
-            device=self.text(data.get("device"), field + ".device"),
-            section=self.text(data.get("section"), field + ".section"),
-            inputs=self.texts(data.get("inputs"), field + ".inputs"),
-            outputs=self.texts(data.get("outputs"), field + ".outputs"),
-            places=places,
-            launches=tuple(self._launch(v, f"{field}.launches[{i}]", len(places)) for i, v in enumerate(launches)),
-            conditions=tuple(self._condition(v, f"{field}.conditions[{i}]") for i, v in enumerate(conditions)),
-            arena=self.formula(data.get("arena"), field + ".arena"),
-            align=self.power(data.get("align", 1), field + ".align"),
-        )
-
-    def _host(self, data: dict[str, Any], field: str) -> Step:
-        attributes = {
-            k: tuple(v) if isinstance(v, list) else v
-            for k, v in self.mapping(data.get("attributes"), field + ".attributes").items()
-        }
-        function = self.text(data.get("function"), field + ".function")
-        return HostCall(function, *self._ends(data, field), attributes)
-
-    def _if(self, data: dict[str, Any], field: str) -> Step:
-        then, orelse = (self.integer(data.get(key), f"{field}.{key}") for key in ("then", "orelse"))
-        return Branch(then, orelse, *self._ends(data, field))
-
-    def _loop(self, data: dict[str, Any], field: str) -> Step:
-        def each(key: str, read: Callable[..., Any], *limits: int) -> tuple[Any, ...]:
-            return tuple(
-                read(v, f"{field}.{key}[{i}]", *limits)
-                for i, v in enumerate(self.sequence(data.get(key), f"{field}.{key}"))
-            )
-
-        return Repeat(
-            self.integer(data.get("body"), field + ".body"),
-            *self._ends(data, field),
-            carried=self.integer(data.get("carried"), field + ".carried"),
-            tests=self.flag(data.get("tests"), field + ".tests"),
-            item_axes=each("item_axes", self.integer, -1, 64),
-            item_backward=each("item_backward", self.flag),
-            result_axes=each("result_axes", self.integer, -1, 64),
-            result_backward=each("result_backward", self.flag),
-        )
-
-    def _ends(self, data: dict[str, Any], field: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        inputs, outputs = (self.texts(data.get(key), f"{field}.{key}") for key in ("inputs", "outputs"))
-        return inputs, outputs
-
-    def _place(self, value: object, field: str) -> Place:
-        data = self.mapping(value, field)
-        given = self.text(data.get("where"), field + ".where")
-        where = next((w for w in PLACES if w == given), None)
-        if where is None:
-            raise self.bad(field + ".where", "value, constant or arena", given)
-        name, offset, size = self.text(data.get("name"), field + ".name"), data.get("offset"), data.get("bytes")
-        return Place(where, name, self.formula(offset, field + ".offset"), self.formula(size, field + ".bytes"))
-
-    def _launch(self, value: object, field: str, places: int) -> Launch:
-        data = self.mapping(value, field)
-        numbers = self.sequence(data.get("buffers"), field + ".buffers")
-        buffers = tuple(self.integer(b, f"{field}.buffers[{i}]", 0, places - 1) for i, b in enumerate(numbers))
-        return Launch(
-            self.text(data.get("kernel"), field + ".kernel"), buffers, self.formulas(data.get("dims"), field + ".dims")
-        )
-
-    def _condition(self, value: object, field: str) -> Condition:
-        data = self.mapping(value, field)
-        what, hint = (self.text(data.get(key), f"{field}.{key}") for key in ("what", "hint"))
-        holds = str(self.formula(data.get("holds"), f"{field}.holds"))
-        return Condition(holds, what, hint, self.formulas(data.get("args"), field + ".args"))
