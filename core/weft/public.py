@@ -127,6 +127,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **{f"weft_ops.{family}": EVERYTHING for family in _OPERATORS},
         "weft_ops.composing": ("Composer",),
         "weft_ops.elementwise": ("Binary", "FloatUnary", "Function", "Scalar", "Unary"),
+        "weft_ops.moving": ("Movement",),
         "weft_ops.precision": ("float_info", "in_compute_dtype"),
         "weft_ops.winograd": ("POINTS", "TAPS", "WinogradConv"),
         "weft_ops.shapes": EVERYTHING,
@@ -361,9 +362,9 @@ def _passed_on(module: str) -> dict[str, str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
             for a in node.names:
                 if a.name == "*":
-                    found.update(
-                        {n: _passed_on(str(node.module)).get(n, str(node.module)) for n in _defined(str(node.module))}
-                    )
+                    source = str(node.module)
+                    further = {} if source in PUBLIC else _passed_on(source)
+                    found.update({n: further.get(n, source) for n in _defined(source)})
                 elif a.asname in (None, a.name):
                     found[a.name] = str(node.module)
         if isinstance(node, ast.Assign) and _targets(node) == ["_PUBLIC"]:

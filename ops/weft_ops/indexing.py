@@ -20,7 +20,8 @@ from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Se
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.examples import booleans, floats, integers
-from weft_ops.movement import Movement, clamp_indices, safe_index
+from weft_ops.gathering import clamp_indices, safe_index
+from weft_ops.moving import Movement
 from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, show, static, unify
 from weft_ops.words import Reduction
 

@@ -18,7 +18,8 @@ from weft_ops.comparison import Equal
 from weft_ops.composing import Composer
 from weft_ops.contraction import reduction_tolerance
 from weft_ops.examples import floats, integers
-from weft_ops.movement import Fill, GatherElements, clamp_indices
+from weft_ops.gathering import clamp_indices
+from weft_ops.movement import Fill, GatherElements
 from weft_ops.normalization import LogSoftmax
 from weft_ops.precision import rounded, widen
 from weft_ops.shapes import expect_kind, operands, product, show, tensor, unify
