@@ -33,8 +33,8 @@ from weft.tensor.language import compute, placeholder, reduce_axis, sum
 
 if TYPE_CHECKING:
     from weft.machine import Machine
-    from weft_llvm.arithmetic import Value
     from weft_llvm.emitter import Emitter
+    from weft_llvm.instructions import Value
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def intrinsics(machine: Machine) -> list[Intrinsic]:
 
 def _emit(d: Dot) -> Callable[[Emitter, IntrinsicCall], Value]:
     def emit(emitter: Emitter, call: IntrinsicCall) -> Value:
-        from weft_llvm.arithmetic import Value
+        from weft_llvm.instructions import Value
 
         held, left, right = call.args
         if not isinstance(left, Load) or not isinstance(right, Load):
