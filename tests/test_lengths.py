@@ -14,13 +14,13 @@ MOST_LINES_OF_A_MODULE = 500
 
 FUNCTIONS = {
     "core/weft/assemble.py::_Assembler.run": "to be split",
-    "core/weft/cli/bench.py::bench": "to be split",
-    "core/weft/cli/bench.py::examine": "to be split",
+    "testing/weft_testing/cli/bench.py::bench": "to be split",
+    "testing/weft_testing/cli/bench.py::examine": "to be split",
     "core/weft/cli/inspect.py::inspect": "to be split",
     "core/weft/cli/inspect.py::inspect_graph": "to be split",
     "core/weft/cli/placement.py::inspect_placed": "to be split",
-    "core/weft/cli/roofline.py::print_roofline": "to be split",
-    "core/weft/cli/roofline_page.py::plot": "to be split",
+    "testing/weft_testing/bench/roofline.py::print_roofline": "to be split",
+    "testing/weft_testing/bench/roofline_page.py::plot": "to be split",
     "core/weft/graph/parser.py::_Parser._line": "to be split",
     "core/weft/graph/verify.py::_order": "to be split",
     "core/weft/loading.py::_frontend": "to be split",
@@ -62,7 +62,6 @@ FUNCTIONS = {
 """path::qualified name → why the function is longer."""
 
 MODULES = {
-    "core/weft/cli/bench.py": "to be split",
     "core/weft/compilation.py": "to be split",
     "core/weft/expr/nodes.py": "to be split",
     "core/weft/loop/math_tables.py": "to be split",
