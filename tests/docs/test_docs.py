@@ -114,7 +114,7 @@ class Reader:
             assert self.folder.is_dir()
             return ""
         if command.startswith("pip install -e "):
-            self.install(self.folder / command[15:].partition("[")[0].strip())
+            self.install(self.folder / shlex.split(command)[3].partition("[")[0])
             return ""
         if command.startswith(self.NOT_HERE):
             return ""
