@@ -1,6 +1,6 @@
-"""The binary interface between compiled code and whoever runs it: structures, functions, imports and error codes.
+"""The binary interface between compiled code and its caller: structures, functions, imports and error codes.
 
-`STRUCTURES` is the one description of every structure that compiled code and the runtime share. The ctypes classes
+`STRUCTURES` describes every structure that compiled code and the runtime share. The ctypes classes
 below, the offsets that emitters use (`OFFSETS`, `TENSOR_OFFSETS`, …) and the C header (`weft_runtime.header`) are made
 from it. Compiled code reads fields by offset; nothing here may move without a new `ABI_VERSION`.
 """

@@ -1,4 +1,4 @@
-"""Arrays whose memory native code reads: where it is, and on which boundary it starts."""
+"""Arrays that native code reads: their address and alignment."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def item_of(x: Any, axis: int, k: int, backward: bool) -> Any:
 
 @dataclass
 class Collected:
-    """What iterations gave as one of a loop's results, in their order: rows of a tensor that is nobody else's, then
-    what later iterations gave, one by one."""
+    """One collected result of a loop, in order: rows of a tensor that no other code refers to, then the results of
+    later iterations, one by one."""
 
     rows: Array | None = None
     parts: list[Any] = field(default_factory=list)
@@ -116,21 +116,19 @@ class Course(Protocol):
 
 
 class Trips(Protocol):
-    """Many iterations of a loop at once, after one that left the sizes of what is carried as they were.
+    """Runs several iterations of a loop at once, after one that did not change the sizes of carried values.
 
     Args:
-        k: the number of the next trip.
-        trips: how many there are at most; None: until the body ends the loop.
-        last: what the iteration before gave: whether to go on, if the body tests, what is carried, what is collected.
-            Nobody else has it.
-        items, captured: what the body takes besides.
-        collected: what iterations gave so far; what these give is added.
+        k: the number of the next iteration.
+        trips: the greatest number of iterations; None: until the body ends the loop.
+        last: the results of the iteration before: whether to continue, if the body tests, the carried values, the
+            collected values. No other code refers to them.
+        items, captured: the other inputs of the body.
+        collected: results of the iterations so far; new results are appended.
 
     Returns:
-        The number of the next iteration, what is carried then, whether the last wanted another. If it did and there
-        could be
-            one, that is none of the many:
-        it fails, or changes sizes.
+        The number of the next iteration, the carried values, and whether to continue. If so, and more iterations are
+        allowed, the next one fails or changes a size.
     """
 
     def __call__(
@@ -151,12 +149,12 @@ def repeat(
     empty: Sequence[tuple[Any, tuple[int, ...]]],
     many: Trips | None = None,
 ) -> list[Any]:
-    """The carried values at last, then what was collected.
+    """Runs a loop. Returns the last carried values, then the collected values.
 
     Args:
         body: runs an iteration.
-        empty: of each collected, the dtype and shape of an element where there was none.
-        many: runs what it can of the iterations that follow the first.
+        empty: for each collected value, the dtype and shape of an element if there was no iteration.
+        many: runs as many of the iterations after the first as it can.
     """
     count = len(step.item_axes)
     carried, rest = list(values[2 : 2 + step.carried]), values[2 + step.carried :]

@@ -24,7 +24,7 @@ from weft_runtime.errors import ExecutionError, WeftError, from_signal, nearest,
 
 @dataclass
 class Memory:
-    """A piece of a device's memory: `size` bytes; `handle` is the device's own. Freed when nobody holds it."""
+    """A part of a device's memory: `size` bytes; `handle` belongs to the device. Released when no reference is left."""
 
     size: int
     handle: Any
@@ -62,10 +62,9 @@ class Started:
 
 
 class Device(ABC):
-    """One opened device. Its methods are called by one thread at a time, which holds `lock`.
+    """One opened device. One thread at a time, which holds `lock`, calls its methods.
 
-    Whatever goes wrong is an ExecutionError, after which the device takes the next call.
-    """
+    Every failure is an ExecutionError, after which the device accepts the next call."""
 
     shares_memory: bool = False
     """Whether it works on the host's memory: values then come and go by `share`, and neither `write` nor `read` copies
@@ -179,12 +178,10 @@ class Device(ABC):
 
 
 class HostDevice(Device):
-    """A device on the host's memory, a library or a simulator: what runs its code is all that is left to say, `load`
-    and `launch`.
+    """A device on the host's memory, such as a library or a simulator. A subclass implements `load` and `launch`.
 
-    Handles are arrays of bytes. Launches return when they are done. `capacity` is what arenas and copies may have;
-    values are the host's arrays.
-    """
+    Handles are arrays of bytes. `launch` returns when the kernel has ended. `capacity` limits arenas and copies; values
+    are the host's arrays."""
 
     shares_memory = True
 
@@ -226,11 +223,11 @@ class HostDevice(Device):
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """What a plugin contributes to run code on.
+    """A kind of device, contributed by a plugin.
 
     Args:
-        name: what plans call it.
-        missing: None if it is here, else why not, as a sentence.
+        name: its name in plans.
+        missing: None if it is available, else why not, as a sentence.
         open: the device, opened once a process.
         named: where a machine may have several: the kind of the one that plans call "name:WHICH", by WHICH. Its name is
             that whole text.

@@ -1,4 +1,4 @@
-"""The Machine of an llvm target: vectors from the instruction set, caches and cores from the host or by habit."""
+"""The Machine of an llvm target: vectors from the instruction set, caches and cores from the host or from defaults."""
 
 from __future__ import annotations
 

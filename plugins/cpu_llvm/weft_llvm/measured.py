@@ -1,4 +1,4 @@
-"""Rates of a machine that a compilation is given: by `weft probe`, which keeps them in Weft's cache, or in a file."""
+"""Rates of a machine: measured by `weft probe`, which stores them in Weft's cache, or given in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A native segment: its entry compiled, its kernels linked with it into one image; the image of what runs loops."""
+"""A native segment: its entry is compiled and linked with its kernels into one image; the image that runs loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What weft-llvm contributes. Imports nothing heavy: a plugin module loads in milliseconds."""
+"""The hooks of weft-llvm. Functions import expensive modules themselves: a plugin module loads in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Measures the rates of this machine by kernels of one loop each, which Weft compiles as any other.
+"""Measurement of the rates of this machine by kernels of one loop each, compiled by Weft.
 
-Every time is the least of several runs, as other work only ever adds to it. A rate far from what is assumed is taken
-for a disturbed measurement and left out.
-"""
+Every time is the minimum of several runs, since other work can only increase it. A rate that differs greatly from the
+assumed one is treated as a disturbed measurement and omitted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Processes of this Python that run a module of this package: how they are started, how they end, and that they do not
-outlive who started them."""
+"""Subprocesses that run a module of this package: start and end; they do not outlive the process that started them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered Programs → kernels of one launch or several: cut, emitted in a dialect, compiled where a target has a
+"""Lowered Programs → kernels of one or several launches: divided, emitted in a dialect, compiled if the target has a
 compiler, packed."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shape of programs for grids of groups of threads, as docs/architecture.md has it under "Grids".
+"""The form of programs for grids of groups of threads, defined in docs/architecture.md under "Grids".
 
 program := (Allocate of scope global | Let | If | launch)*
 launch  := blockIdx loops around a group, or a group alone
@@ -51,13 +51,13 @@ def has_threads(stmt: Stmt) -> bool:
 
 @dataclass(frozen=True)
 class Phase:
-    """Threads of a group, each with serial code, which all end before what follows begins.
+    """Threads of a group, each with serial code; all end before the next statement begins.
 
     Args:
         shape: threads along x, y and z.
         vars: the loops' variables; None of an axis without a loop.
         body: what each thread does.
-        loop: the outermost of the loops, as the program has it.
+        loop: the outermost of the loops.
     """
 
     shape: tuple[int, int, int]

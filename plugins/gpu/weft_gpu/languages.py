@@ -1,4 +1,4 @@
-"""What a language lacks, no rule can schedule around: rules that ask it first."""
+"""Rules for a target whose language lacks features: they decline Programs that need them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft_gpu.schedules import RULES
 
 
 class InLanguage(Rule):
-    """A rule that declines what values or atomic updates of a program its language does not have."""
+    """A rule that declines a program with values or atomic updates that its language does not have."""
 
     def __init__(self, rule: Rule, dialect: Dialect) -> None:
         self.name = rule.name

@@ -1,5 +1,5 @@
-"""What a launch needs before it starts: the extents of its grid, within what the device allows. Runtime: no compiler is
-imported."""
+"""The grid of a launch, checked against the limits of the device. This module is part of the runtime: it imports no
+compiler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A lowered Program cut into launches of grids: for each a Program of its own, its grid, and what it takes of the
-kernel's buffers and dims."""
+"""Division of a lowered Program into launches of grids: a Program for each, its grid, and its buffers and dims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a scheduled Program fits the grids that a machine launches."""
+"""Checks that a scheduled Program fits the grids of a machine."""
 
 from __future__ import annotations
 

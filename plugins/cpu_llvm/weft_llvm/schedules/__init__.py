@@ -1,4 +1,4 @@
-"""How this target computes groups: one schedule rule per pattern of blocks."""
+"""Schedule rules of the target `llvm`: one for each pattern of blocks."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Attention as one kernel: per tile of queries the scores, their softmax and the weighted sum of values, with no score
-leaving the second cache.
+"""Attention as one kernel: for each tile of queries the scores, their softmax and the weighted sum of values, with
+scores in L2.
 
-Everything is computed under the loop over tiles of queries of the second product: the scores of a tile against all
-keys, in register tiles whose epilogue scales and masks; the softmax on the tile's rows; the second product in register
-tiles whose epilogue divides by the rows' sums and stores where the group's output wants it. Keys (and values) that the
-group stores in panels are packed before, once for all tiles. Tiling over queries is FlashAttention's (Dao et al.,
-2022); keys are not tiled, as rows of scores fit into a core's second cache, so that no running maximum is needed.
-"""
+The loop over tiles of queries of the second product contains all steps: the scores of a tile and all keys, in register
+tiles with scale and mask as epilogue; the softmax of the tile's rows; the second product, in register tiles whose
+epilogue divides by the rows' sums and stores in the layout of the group's output. Keys (and values) in panels are
+packed before, once for all tiles. The tiling over queries is that of FlashAttention (Dao et al., 2022). Keys are not
+tiled, since rows of scores fit into a core's L2, so that no running maximum is needed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Matrix products and convolutions: register tiles over two output loops, the reduction innermost but for the tile.
+"""Matrix products and convolutions: register tiles over two output loops, with the reduction directly around the tile.
 
-One plan serves all of them. The vector loop is the output's contiguous one along which an operand is contiguous too;
-the column loop gives more vectors of the same operand row; the row loop is one along which the other operand moves and
-the vector operand does not. What follows the contraction in its group is computed on the tile before it leaves the
-registers.
-"""
+All of them have the same plan. The vector loop is the contiguous loop of the output along which an operand is
+contiguous, too. The column loop gives more vectors of the same operand row. The row loop is one along which the other
+operand moves and the vector operand does not. What follows the contraction in its group is the epilogue of the tile."""
 
 from __future__ import annotations
 

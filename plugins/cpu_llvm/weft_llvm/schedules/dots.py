@@ -1,10 +1,8 @@
-"""Products and convolutions of 8-bit or 16-bit operands: the tiles of `contraction`, each vector of which is dot
-products by one instruction.
+"""Products and convolutions of 8-bit or 16-bit operands: the tiles of `contraction`, with each vector computed by dot
+product instructions.
 
-The operands lie as `weft.passes.layout_offers` packs them for it: the elements of one dot product side by side, those
-of the right operand for one lane after another. `weft_ops.passes.narrow_products` makes such products of quantised
-ones.
-"""
+`weft.passes.layout_offers` packs the operands: the elements of one dot product are contiguous, those of the right
+operand lane after lane. `weft_ops.passes.narrow_products` makes such products of quantised ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What no other rule takes: the naive program as it is, its outermost independent loops in parallel. Correct, not
-fast."""
+"""Programs that no other rule takes: the naive program with its outermost independent loops in parallel. Correct and
+slow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What hardware does not read ahead: the next panel of weights that come from memory, and the next block of rows that
-lie in pieces."""
+"""Prefetches that the hardware does not make: of the next panel of weights in memory, and of the next block of rows in
+blocked layouts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Scans: the steps one after another; products keep their tile in registers, and what follows one unit by unit is
-computed beside its units' tile.
+"""Scans: steps in order; products keep their tile in registers, and blocks that depend on single units are computed
+together with the units' tile.
 
-So a step of a cell is one loop over panels of units, which runs in parallel: the gates of a panel, then its new states.
-Other blocks of a step are scheduled as they would be alone.
-"""
+A step of a cell is thus one parallel loop over panels of units: the gates of a panel, then its new states. Other blocks
+of a step are scheduled as they would be alone."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ MOST_ROWS = 8
 
 
 class ReductionRule(Rule):
-    """Groups with reductions that no more special rule takes; also pooling."""
+    """Groups with reductions that no more specific rule takes; also pooling."""
 
     name = "reduction"
     priority = 5

@@ -35,11 +35,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Window:
-    """Taps of an unrolled body that reach over what neighbouring rows of a tile read: `step` elements from row to row,
-    `taps` of them side by side.
+    """Taps of an unrolled body that overlap with those of neighbouring rows of a tile: `step` elements from row to row,
+    `taps` contiguous taps.
 
-    `lanes`: what they share are vectors, as in a depthwise convolution, not scalars that are broadcast.
-    """
+    `lanes`: the shared elements are vectors, as in a depthwise convolution, not scalars that are broadcast."""
 
     step: int
     taps: int

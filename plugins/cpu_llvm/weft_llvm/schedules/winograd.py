@@ -37,11 +37,9 @@ together."""
 
 @dataclass(frozen=True)
 class Shape:
-    """What the loops of a Winograd convolution say: channels in and out, tiles down and across, outputs of a tile along
-    an axis.
+    """Sizes of a Winograd convolution: channels in and out, tiles down and across, outputs of a tile along an axis.
 
-    `spared`: whether the last row and the last column of tiles do without the products at infinity.
-    """
+    `spared`: whether the products at infinity are omitted for the last row and the last column of tiles."""
 
     channels: int
     outputs: int

@@ -1,4 +1,4 @@
-"""The loop passes of targets that run grids, each in its place among the core's."""
+"""The loop passes of targets that run grids, with their positions among those of the core."""
 
 from __future__ import annotations
 

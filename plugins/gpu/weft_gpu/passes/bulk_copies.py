@@ -1,5 +1,4 @@
-"""Loops that copy a box of a tensor, read as what a machine is told that copies it by itself:
-`weft_gpu.bulk_copies`."""
+"""Recognition of loops that copy a box of a tensor, as descriptions for bulk tensor copies: `weft_gpu.bulk_copies`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies from global to shared memory that threads begin and do not wait for until they wait for each other."""
+"""Makes copies from global to shared memory asynchronous: threads wait for them at the next barrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One nest of loops over threads around everything that a group does."""
+"""Puts one nest of loops over threads around the body of a group."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Indices of 32 bits where ranges show that they suffice: for machines that compute with these several times as fast as
-with 64."""
+"""Computes indices in 32 bits if ranges prove that they suffice, for machines that are several times as fast with 32
+bits as with 64."""
 
 from __future__ import annotations
 

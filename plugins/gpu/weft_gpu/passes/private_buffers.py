@@ -1,4 +1,4 @@
-"""Buffers of a group that belong to its threads say so: the thread comes first in their indices."""
+"""Puts the thread first in the indices of a group's buffers that belong to its threads."""
 
 from __future__ import annotations
 

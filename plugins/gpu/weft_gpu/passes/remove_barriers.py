@@ -1,4 +1,4 @@
-"""Barriers that order nothing are gone."""
+"""Removes barriers that order no accesses."""
 
 from __future__ import annotations
 

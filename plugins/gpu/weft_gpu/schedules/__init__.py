@@ -1,5 +1,4 @@
-"""How machines of groups of threads compute kernels: one schedule rule per pattern of blocks, for every target whose
-`Machine.grid` is set."""
+"""Schedule rules for every target whose `Machine.grid` is set: one for each pattern of blocks."""
 
 from __future__ import annotations
 

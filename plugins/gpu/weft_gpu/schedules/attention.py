@@ -1,12 +1,11 @@
-"""Attention in one kernel: a group takes a tile of queries and goes through the keys in tiles, with no score in global
+"""Attention in one kernel: a group computes a tile of queries and visits the keys in tiles; no score is in global
 memory.
 
-Per tile of keys: scores by a register-tiled product over shared memory, whose epilogue scales and masks them where they
-are, in registers; their maximum, by threads and then by rows; exponentials, in registers; and the second product, which
-reads them through shared memory and keeps its sums in registers. The maximum is the one so far (`make_online`): where
-it grows, sums are scaled. Each thread sums up its own exponentials; a row's sum is complete at the end. This is
-FlashAttention-2's order of work (Dao, 2023), on Milakov and Gimelshein's online softmax (2018).
-"""
+For each tile of keys: scores by a register-tiled product over shared memory, with scale and mask as epilogue in
+registers; their maximum, by threads and then by rows; exponentials, in registers; and the second product, which reads
+them through shared memory and accumulates in registers. The maximum is a running one (`make_online`): if it grows, sums
+are rescaled. Each thread sums its own exponentials; a row's sum is complete at the end. This is the order of
+FlashAttention-2 (Dao, 2023), with Milakov and Gimelshein's online softmax (2018)."""
 
 from __future__ import annotations
 

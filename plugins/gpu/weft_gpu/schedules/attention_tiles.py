@@ -1,5 +1,5 @@
-"""How large the tiles of an attention are: queries of a group, keys of a step, and what each thread has of both; from a
-model of a core's cycles."""
+"""The choice of attention tiles (queries of a group, keys of a step, the part of each thread), by a model of a core's
+cycles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles that a machine copies to shared memory by itself: one thread says which box of which tensor."""
+"""Tiles in shared memory by bulk tensor copies: one thread describes the box of the tensor."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Matrix products and convolutions on grids: a tile of the result for each group, staged through shared memory, of
-which each thread keeps a part in registers.
+"""Matrix products and convolutions on grids: a group computes a tile of the result, with operands in shared memory and
+a part of the tile in the registers of each thread.
 
-One plan serves all of them, as products are told by which loops move which factor (`products`): the loops of the left
-factor alone are the rows, those of the right one the columns, those of both, of batches and groups, go to groups of
-threads. Rows and columns are each one loop, however many axes they have (a convolution's pixels: an implicit GEMM);
-operands are staged by these loops, so that it does not matter how they are indexed, and what lies beyond a border or a
-tile's end is a zero in shared memory. What follows the product in its group is computed on the thread's part before it
-is stored.
-"""
+All products have the same plan, since `products` classifies loops by the operands that they move. Loops of the left
+operand only are the rows, those of the right operand only the columns; loops of both (batches, groups) are distributed
+to groups of threads. Rows and columns are one loop each, regardless of the number of axes (the pixels of a convolution:
+an implicit GEMM). Operands are copied by these loops, independent of their indices; elements beyond a border or the end
+of a tile are zeros in shared memory. What follows the product in its group is the epilogue of the thread's part."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Groups that reduce nothing: one nest, flattened over groups and threads; vectors where memory lies that way, tiles
-where it is transposed."""
+"""Groups without reduction: one nest, flattened over groups and threads; vectors for contiguous memory, tiles for
+transpositions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What no other rule takes: independent outer loops on groups and threads, everything else by one thread. Correct, not
-fast."""
+"""Programs that no other rule takes: independent outer loops on groups and threads, everything else by one thread.
+Correct and slow."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Products by instructions of a whole warp: tensor cores, matrices of a SIMD group.
 
-A group's tile is staged through shared memory as `contraction` has it, in pieces of one instruction's size; each warp
-(threadIdx.y) holds a part of the result in fragments, which its lanes (threadIdx.x) keep together: loads of fragments,
-products and stores are instructions of the warp. Results go through shared memory, where what follows is computed on
-them by all threads. Which instructions there are, the target says: intrinsics whose operands lie in the scopes "shared"
-and "fragment…" (docs/architecture.md, "Grids").
-"""
+A group's tile is copied through shared memory as in `contraction`, in parts of one instruction's size. Each warp
+(threadIdx.y) has a part of the result in fragments, which its lanes (threadIdx.x) hold together: loads of fragments,
+products and stores are instructions of the warp. Results go through shared memory, where all threads compute the
+epilogue. The target declares the instructions: intrinsics whose operands are in the scopes "shared" and "fragment…"
+(docs/architecture.md, "Grids")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the threads of a group do together, and each by itself: steps that schedules of products have in common."""
+"""Common steps of the schedules of products: work that the threads of a group share, and work of each thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sum of products is made of: its two factors, and the loops that move one of them, both, or the sum."""
+"""Recognition of a sum of products: its two operands, and the loops that move one of them, both, or the sum."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Scans: what does not depend on one another goes to groups, or, where no step mixes it, to threads; the steps come one
-after another in each.
+"""Scans: independent rows are distributed to groups, or, if no step mixes them, to threads, which run the steps in
+order.
 
-A group goes through the steps of its lines. In each step its threads share the outputs; a long sum of a step is several
-threads', so that weights are read as they lie.
-"""
+A group runs the steps of its rows. In each step its threads share the outputs. Several threads share a long sum of a
+step, so that weights are read in their own layout."""
 
 from __future__ import annotations
 

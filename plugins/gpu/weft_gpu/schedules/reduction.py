@@ -1,11 +1,10 @@
-"""Reductions: an output is a thread's where there are many; else the threads of a group share each sum, and where even
-groups would be few, two launches do.
+"""Reductions: one thread per output if there are many outputs; otherwise the threads of a group share each sum, and for
+few groups there are two launches.
 
-A sum that threads share is cut into as many partial sums, each in a register of its thread. Threads of a warp hand
-theirs to each other, where the machine has shuffles, and what each warp has meets in shared memory; else all of them
-do, where a tree of few, wide levels adds them up. What follows a reduction element by element is computed before the
-result leaves the registers.
-"""
+A sum that threads share is divided into partial sums, each in a register of its thread. Threads of a warp combine
+theirs by shuffles, if the machine has them, and warps combine theirs in shared memory; otherwise all threads do, in a
+tree of few, wide levels. What follows a reduction element by element is computed before the result leaves the
+registers."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ MOST_TAPS = 16
 
 
 class ReductionRule(Rule):
-    """Groups with reductions that no more special rule takes; also windows."""
+    """Groups with reductions that no more specific rule takes; also windows."""
 
     name = "reduction"
     priority = 5

@@ -1,5 +1,5 @@
-"""How iterations become groups and threads: how many a group has, what a thread keeps to itself, and loops given to
-them."""
+"""Distribution of iterations to groups and threads: the number of threads of a group, the iterations of a thread, and
+the binding of loops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How large the tiles of a product are: of a group, of a thread, and of the sum; from a model of what a core does in a
-cycle."""
+"""The choice of product tiles (of a group, of a thread, and of the sum), by a model of a core's cycles."""
 
 from __future__ import annotations
 

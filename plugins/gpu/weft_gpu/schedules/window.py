@@ -1,6 +1,5 @@
-"""Windows: pooling, and convolutions of each channel with itself alone. No operand is used by more than a window's
-outputs, so nothing is staged: a thread computes an output, its taps unrolled, and neighbours find in the first cache
-what they share."""
+"""Windows: pooling and depthwise convolutions. Only the outputs of a window share an operand, so nothing is copied to
+shared memory: a thread computes an output, its taps unrolled, and neighbouring threads share elements in L1."""
 
 from __future__ import annotations
 
