@@ -1,7 +1,13 @@
 """Groups without reduction: one nest, flattened over groups and threads; vectors for contiguous memory, tiles for
-transpositions."""
+transpositions.
+
+Choices of each block: `BLOCK.tile` (elements along each side of a tile; 0: none), `BLOCK.lanes` (elements of a vector),
+and those of `spread`.
+"""
 
 from __future__ import annotations
+
+import math
 
 from weft.errors import ScheduleError
 from weft.expr.affine import affine
@@ -16,6 +22,8 @@ from weft_gpu.schedules.threads import GROUP, grid_of, most_threads, share, spre
 
 TILE = 32
 """Elements along each side of a tile that is transposed."""
+SIDES = (8, 16, TILE)
+"""Options of `tile`, but 0: no tiles."""
 
 
 class ElementwiseRule(Rule):
@@ -62,16 +70,27 @@ def transpose(s: Schedule, name: str, machine: Machine) -> bool:
     if found is None:
         return False
     buffer, across, inner = found
-    side = min(TILE, most_threads(machine))
-    beside = max(1, min(TILE // 4, grid_of(machine).threads // side, grid_of(machine).threads_per_axis[1]))
-    trial = Schedule(s.program, machine)
-    try:
-        size = _tile(trial, name, buffer, across, inner, side, beside)
-    except ScheduleError:
+    grid = grid_of(machine)
+
+    def beside(side: int) -> int:
+        return max(1, min(TILE // 4, grid.threads // side, grid.threads_per_axis[1]))
+
+    def refuse(side: int) -> str | None:
+        if side == 0:
+            return None
+        trial = Schedule(s.program, machine)
+        try:
+            size = _tile(trial, name, buffer, across, inner, side, beside(side))
+        except ScheduleError as error:
+            return error.why or error.what
+        return "a tile of shared memory would be larger" if size is None or size > side * (side + 1) else None
+
+    usual, most = min(TILE, most_threads(machine)), most_threads(machine)
+    options = sorted({0, usual, *(x for x in SIDES if x <= most)})
+    side = s.choose(f"{name}.tile", options, usual if refuse(usual) is None else 0, refuse)
+    if side == 0:
         return False
-    if size is None or size > side * (side + 1):
-        return False
-    _tile(s, name, buffer, across, inner, side, beside)
+    _tile(s, name, buffer, across, inner, side, beside(side))
     return True
 
 
@@ -133,17 +152,16 @@ def vector_lanes(s: Schedule, name: str, machine: Machine) -> int:
     inner = view.loops[-1]
     n = view.extents[inner]
     widest = max(x.buffer.dtype.scalar.bytes for x in [view.store, *view.loads])
-    lanes = machine.vector_bits // (8 * widest)
-    total = 1
-    for x in view.loops:
-        total *= view.extent(x)
-    while lanes > 1 and total // lanes < machine.cores * GROUP:
-        lanes //= 2
     if n is None or view.stride(view.store, inner) != 1:
         return 1
-    while lanes > 1 and (n % lanes or not all(_aligned(view, x, inner, lanes) for x in [view.store, *view.loads])):
-        lanes //= 2
-    return max(1, lanes)
+    able = [1]
+    while 2 * able[-1] * 8 * widest <= machine.vector_bits:
+        able.append(2 * able[-1])
+    every = [view.store, *view.loads]
+    able = [k for k in able if k == 1 or (n % k == 0 and all(_aligned(view, x, inner, k) for x in every))]
+    total = math.prod(view.extent(x) for x in view.loops)
+    usual = max(k for k in able if k == 1 or total // k >= machine.cores * GROUP)
+    return s.choose(f"{name}.lanes", able, usual)
 
 
 def _aligned(view: access.LoopView, x: Load, inner: str, lanes: int) -> bool:

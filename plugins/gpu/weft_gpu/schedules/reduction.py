@@ -4,7 +4,11 @@ few groups there are two launches.
 A sum that threads share is divided into partial sums, each in a register of its thread. Threads of a warp combine
 theirs by shuffles, if the machine has them, and warps combine theirs in shared memory; otherwise all threads do, in a
 tree of few, wide levels. What follows a reduction element by element is computed before the result leaves the
-registers."""
+registers.
+
+Choices of each sum: `BLOCK.sums` (one thread, one group or two launches compute it), `BLOCK.sum_threads` of the group,
+`BLOCK.parts` of the first launch (the second one's choices are `combine.BLOCK.…`), and those of `spread`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from weft.scheduling.patterns import follows, inline_producers, offer_for
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.elementwise import schedule_elementwise
-from weft_gpu.schedules.threads import GROUP, grid_of, most_threads, share, spread
+from weft_gpu.schedules.threads import GROUP, choose_threads, grid_of, most_threads, share, spread
 
 FAN = 16
 """Partial sums that one thread adds up on a level of the tree: reads of shared memory overlap, barriers do not."""
@@ -29,6 +33,8 @@ COLUMNS = 32
 """Neighbouring outputs of a group that shares sums over memory which is contiguous along the outputs."""
 MOST_TAPS = 16
 """Steps of inner reduction loops that are unrolled, at most."""
+PARTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""Options of `parts`."""
 
 
 class ReductionRule(Rule):
@@ -135,32 +141,41 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
     """Schedules one reduction under loops of its own, as one launch or two; `tail` computes its elements from those of
     the result, one by one."""
     shape = Shape.of(s, name)
-    busy = machine.cores * grid_of(machine).resident // 2
-    if not shape.reduce or shape.steps < LONG or shape.outputs >= busy or not _may_share(s, name):
-        by_output(s, name, machine, tail)
-        return
-    threads = sum_threads(machine, shape.steps)
+    usual = sum_threads(machine, shape.steps)
+    able = ["output"]
+    if shape.reduce and _may_share(s, name):
+        able += ["group", "launches"] if _most_parts(s, name, shape) > 1 else ["group"]
     groups = shape.outputs if shape.columns is None else -(-shape.outputs // COLUMNS)
-    parts = min(-(-2 * machine.cores // groups), shape.steps // (4 * threads))
-    if groups < machine.cores and parts > 1 and s.loops(name)[-1] == shape.reduce[-1]:
-        outer, _ = (
-            s.split(shape.reduce[0], [min(parts, access.extent(s.loop(shape.reduce[0]))), None])
-            if _splits(s, shape, parts)
-            else (None, None)
-        )
-        if outer is not None:
-            first = s.rfactor(name, outer)
-            others = [x for x in s.loops(first) if x != outer]
-            s.reorder(outer, *others)
-            schedule_reduction(s, first, machine)
+    parts = min(-(-2 * machine.cores // groups), shape.steps // (4 * usual))
+    busy = machine.cores * grid_of(machine).resident // 2
+    if "group" not in able or shape.steps < LONG or shape.outputs >= busy:
+        best = "output"
+    else:
+        two = groups < machine.cores and 1 < parts <= _most_parts(s, name, shape)
+        best = "launches" if two else "group"
+    way = s.choose(f"{name}.sums", able, best)
+    if way == "output":
+        by_output(s, name, machine, tail)
+    elif way == "group":
+        threads = choose_threads(s, f"{name}.sum_threads", usual, most_threads(machine))
+        by_group(s, name, machine, shape, threads, tail)
+    else:
+        most = _most_parts(s, name, shape)
+        parts = min(max(2, parts), most)
+        parts = s.choose(f"{name}.parts", sorted({parts, *(k for k in PARTS if k <= most)}), parts)
+        outer, _ = s.split(shape.reduce[0], [parts, None])
+        first = s.rfactor(name, outer)
+        s.reorder(outer, *(x for x in s.loops(first) if x != outer))
+        schedule_reduction(s, first, machine)
+        with s.choices_of("combine"):
             schedule_reduction(s, name, machine, tail)
-            return
-    by_group(s, name, machine, shape, threads, tail)
 
 
-def _splits(s: Schedule, shape: Shape, parts: int) -> bool:
+def _most_parts(s: Schedule, name: str, shape: Shape) -> int:
+    """Into how many parts a first launch may cut the outermost loop of a sum; 1 where it is not innermost, or too
+    short."""
     n = int_const(s.loop(shape.reduce[0]).extent)
-    return n is not None and n >= 2 * parts
+    return max(1, n // 2) if n is not None and s.loops(name)[-1] == shape.reduce[-1] else 1
 
 
 def _may_share(s: Schedule, name: str) -> bool:

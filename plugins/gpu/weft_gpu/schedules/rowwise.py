@@ -1,5 +1,8 @@
 """Softmax, normalisation and similar operators: rows that all blocks share. A group takes a row, or a few short ones,
-whose intermediate values stay in shared memory; of very short rows a thread takes one, in registers."""
+whose intermediate values stay in shared memory; of very short rows a thread takes one, in registers.
+
+Choices: `rows` (a group or a thread takes one), `row_threads`, `rows_of_group`, and those of `spread`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,20 @@ from weft.scheduling.patterns import common_rows, inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.reduction import Shape, cooperate, in_register, schedule_apart, sum_threads
-from weft_gpu.schedules.threads import GROUP, grid_of, share, shared_of_group, spread
+from weft_gpu.schedules.threads import (
+    GROUP,
+    choose_threads,
+    grid_of,
+    most_threads,
+    share,
+    shared_of_group,
+    spread,
+)
 
 SHORT = 32
 """Elements of rows that one thread goes through where there are many rows."""
+MOST_OF_A_THREAD = 2 * SHORT
+"""Elements of rows that a thread may go through, in registers."""
 LONG_ROW = 1 << 13
 """Elements of rows from which on as many threads as may be share one."""
 SHARED_PART = 2
@@ -70,10 +83,10 @@ def schedule_rows(s: Schedule, names: list[str], rows: int, machine: Machine) ->
         count *= access.extent(s.loop(x))
     for name in names:
         length = max(length, access.block_work(s.block(name)) // max(1, count))
-    short = length <= SHORT and all(
-        int_const(s.loop(x).extent) is not None for name in names for x in s.loops(name)[rows:]
-    )
-    if short and (count >= machine.cores * GROUP or length <= grid_of(machine).warp // 4):
+    known = all(int_const(s.loop(x).extent) is not None for name in names for x in s.loops(name)[rows:])
+    short = length <= SHORT and (count >= machine.cores * GROUP or length <= grid_of(machine).warp // 4)
+    able = ["thread", "group"] if known and length <= MOST_OF_A_THREAD else ["group"]
+    if s.choose("rows", able, "thread" if short and known else "group") == "thread":
         _by_thread(s, names, around, machine)
     else:
         _by_group(s, names, around, count, length, machine)
@@ -118,7 +131,8 @@ def _by_thread(s: Schedule, names: list[str], around: list[str], machine: Machin
 def _by_group(s: Schedule, names: list[str], around: list[str], count: int, length: int, machine: Machine) -> None:
     """The threads of a group share a row, or some short ones."""
     wanted = grid_of(machine).threads if length >= LONG_ROW else GROUP
-    threads = sum_threads(machine, length, wanted)
+    usual, most = sum_threads(machine, length, wanted), most_threads(machine, grid_of(machine).threads)
+    threads = choose_threads(s, "row_threads", usual, most)
     several = _rows_of_group(s, around[-1], threads, count, machine)
     group = around[-1]
     if several > 1:
@@ -143,17 +157,14 @@ def _by_group(s: Schedule, names: list[str], around: list[str], count: int, leng
 
 def _rows_of_group(s: Schedule, row: str, threads: int, count: int, machine: Machine) -> int:
     """Rows of one group: as many as fill it, if every core still has groups and the rows come out even."""
-    n = int_const(s.loop(row).extent)
-    several = 1
-    while (
-        n is not None
-        and n % (2 * several) == 0
-        and 2 * several * threads <= min(GROUP, grid_of(machine).threads) // 2
-        and 2 * several <= grid_of(machine).threads_per_axis[1]
-        and count // (2 * several) >= 2 * machine.cores
-    ):
-        several *= 2
-    return several
+    n, grid = int_const(s.loop(row).extent), grid_of(machine)
+    able = [1]
+    while n is not None and n % (2 * able[-1]) == 0 and 2 * able[-1] <= grid.threads_per_axis[1]:
+        if 2 * able[-1] * threads > grid.threads:
+            break
+        able.append(2 * able[-1])
+    fitting = (k for k in able if k * threads <= min(GROUP, grid.threads) // 2 and count // k >= 2 * machine.cores)
+    return s.choose("rows_of_group", able, max(fitting, default=1))
 
 
 def _keep(s: Schedule, name: str, room: int) -> int:

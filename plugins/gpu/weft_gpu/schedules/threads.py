@@ -16,6 +16,8 @@ FEW = 16
 """Threads of the smallest groups, where no warp is wider: a group costs more than a thread."""
 MOST_EACH = 4
 """Independent elements of one thread: enough to have several loads under way."""
+EACH = (1, 2, MOST_EACH, 8)
+"""Options of `each`, the elements of one thread."""
 WAVES = 2
 """Times that all threads a machine keeps at once should be busy before one thread takes several elements."""
 
@@ -61,6 +63,12 @@ def threads_for(machine: Machine, n: int | None, wanted: int = GROUP) -> int:
     return min(most, n)
 
 
+def choose_threads(s: Schedule, choice: str, default: int, most: int) -> int:
+    """Threads that share something, a choice: powers of two up to `most`, and what is there without a record."""
+    options = {1 << k for k in range(most.bit_length())}
+    return s.choose(choice, sorted({default, *options}), default)
+
+
 def each(machine: Machine, n: int | None, threads: int) -> int:
     """Iterations that one thread takes where there are so many that all threads of the machine have enough."""
     if n is None:
@@ -96,13 +104,15 @@ def spread(
     Args:
         wanted: threads of a group.
         several: a thread may take several iterations, which are unrolled.
+
+    Choices: `BLOCK.threads` of a group, and `BLOCK.each`, the iterations of a thread if it may take several.
     """
     flat = _independent(s, name, loops, "spread_declined")
     if flat is None:
         return False
     n = int_const(s.loop(flat).extent)
-    threads = threads_for(machine, n, wanted)
-    k = each(machine, n, threads) if several else 1
+    threads = choose_threads(s, f"{name}.threads", threads_for(machine, n, wanted), most_threads(machine))
+    k = s.choose(f"{name}.each", EACH, each(machine, n, threads)) if several else 1
     if k > 1:
         group, own, thread = s.split(flat, [None, k, threads])
         s.reorder(group, thread, own)

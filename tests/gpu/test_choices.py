@@ -1,0 +1,154 @@
+"""Choices of the rules elementwise, reduction, rowwise and window for grids: every option that is not refused computes
+the same within the machine's limits, another value of each changes the program, and records are followed or refused."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+import pytest
+from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, within_limits
+
+from weft.compilation import Compilation, Kernel
+from weft.errors import ChoiceError, ScheduleWarning
+from weft.graph.group import Group
+from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.operator import Operator
+from weft.kernel_cache import KernelCache
+from weft.loop.nodes import Program
+from weft.lower.lower import lower_group
+from weft.records import Record, Records, program_key
+from weft.resolve import resolve_targets
+from weft.scheduling.run_rules import Scheduled, run_recorded
+from weft_gpu.schedules import RULES
+from weft_ops import Erf, MaxPool, ReduceSum, Relu, Softmax, Transpose
+
+
+def of(op: Operator, *shape: int) -> Graph:
+    b = GraphBuilder("model")
+    b.output(b.add(op, b.input("x", tensor_type("float32", shape))), "y")
+    return b.build()
+
+
+GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
+    "relu": ("elementwise", of(Relu(), 6, 40), ("lanes", "threads", "each")),
+    "erf": ("elementwise", of(Erf(), 700), ("lanes", "threads", "each")),
+    "transpose": ("elementwise", of(Transpose((1, 0)), 21, 34), ("tile",)),
+    "rows": ("reduction", of(ReduceSum((1,)), 3, 200), ("sums", "sum_threads")),
+    "columns": ("reduction", of(ReduceSum((0,)), 66, 5), ("sums", "sum_threads")),
+    "whole": ("reduction", of(ReduceSum((0,)), 4200), ("sums", "parts")),
+    "pool": ("window", of(MaxPool((2, 2)), 1, 3, 6, 8), ("sums", "threads")),
+    "softmax": ("rowwise", of(Softmax(-1), 8, 20), ("rows", "row_threads", "rows_of_group")),
+    "long_softmax": ("rowwise", of(Softmax(-1), 4, 130), ("row_threads", "rows_of_group")),
+}
+
+
+@cache
+def naive(name: str) -> Program:
+    return lower_group(GRAPHS[name][1], "kernel")
+
+
+def run_with(name: str, machine: str, recorded: dict[str, Any]) -> Scheduled:
+    return run_recorded(RULES, naive(name), MACHINES[machine], {}, lambda _: None, recorded)
+
+
+@pytest.mark.parametrize("machine", ["small", "wide"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_option(name: str, machine: str) -> None:
+    """What is followed means what the naive program means; the default is followed; what is not, has its reason."""
+    rule, _, wanted = GRAPHS[name]
+    found = run_with(name, machine, {})
+    assert found.rule.name == rule
+    assert {w for c in found.choices for w in wanted if c.name.rpartition(".")[2] == w} == set(wanted), found.choices
+    inputs = random_inputs(naive(name))
+    want = meaning(naive(name), inputs)
+    usual, changing = str(found.schedule.program), set()
+    for c in found.choices[1:]:
+        for option in c.options:
+            try:
+                made = run_with(name, machine, {c.name: option})
+            except ChoiceError as error:
+                assert option != c.default and error.why, (c, option)
+                continue
+            text = f"{c.name} = {option}\n{made.schedule.program}"
+            try:
+                within_limits(made.schedule.program, MACHINES[machine])
+            except AssertionError as error:
+                raise AssertionError(text) from error
+            agree(meaning(made.schedule.program, inputs), want, 64.0, text)
+            if str(made.schedule.program) != usual:
+                assert option != c.default
+                changing.add(c.name.rpartition(".")[2])
+    assert changing >= {w for w in wanted if any(c.name.endswith(w) and len(c.options) > 1 for c in found.choices)}
+
+
+# -- records
+
+TARGET = "cuda -arch=sm_80"
+
+
+def kernel(graph: Graph, records: Records | None = None) -> tuple[Compilation, Kernel]:
+    (resolved,) = resolve_targets(TARGET, records=records)
+    compilation = Compilation(resolved, cache=False)
+    (node,) = [n for n in compilation.optimize(graph).nodes if isinstance(n.op, Group) and not n.op.view]
+    _, found = compilation._kernel(node, KernelCache(resolved.fingerprint, enabled=False))
+    compilation.schedule(found)
+    return compilation, found
+
+
+@cache
+def default(name: str) -> tuple[Compilation, Kernel]:
+    return kernel(GRAPHS[name][1])
+
+
+def record(name: str, choice: str, value: Any) -> tuple[str, Records]:
+    """The full name of the first choice that ends so, and a record of it."""
+    compilation, found = default(name)
+    full = next(c.name for c in found.choices if c.name.rpartition(".")[2] == choice)
+    made = Record("program", program_key(found.naive), compilation.target.machine_key, {full: value})
+    return full, Records((made,))
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "value"),
+    [
+        ("relu", "lanes", 4),
+        ("relu", "threads", 64),
+        ("relu", "each", 2),
+        ("transpose", "tile", 8),
+        ("rows", "sums", "output"),
+        ("rows", "sum_threads", 8),
+        ("softmax", "row_threads", 4),
+        ("long_softmax", "rows_of_group", 2),
+    ],
+)
+def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
+    full, records = record(name, choice, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, after = kernel(GRAPHS[name][1], records)
+    (made,) = [c for c in after.choices if c.name == full]
+    assert (made.value, made.recorded) == (value, True) and made.default != value and not after.refused
+    before = default(name)[1]
+    assert str(after.scheduled).replace(after.name, before.name) != str(before.scheduled)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "value", "reason"),
+    [
+        ("relu", "lanes", 3, "cannot be 3; the options are 1, 2, 4"),
+        ("relu", "threads", 300, "cannot be 300; the options are 1, 2, 4"),
+        ("transpose", "tile", 7, "cannot be 7; the options are 0, 8, 16, 32"),
+        ("rows", "sums", "warp", "cannot be 'warp'; the options are 'output', 'group'"),
+        ("long_softmax", "rows", "thread", "cannot be 'thread'; the options are 'group'"),
+    ],
+)
+def test_a_stale_record(name: str, choice: str, value: Any, reason: str) -> None:
+    """The default stands, and a warning has the reason."""
+    full, records = record(name, choice, value)
+    before = default(name)[1]
+    with pytest.warns(ScheduleWarning, match=f"choice '{full}' {reason}"):
+        _, after = kernel(GRAPHS[name][1], records)
+    assert str(after.scheduled).replace(after.name, before.name) == str(before.scheduled)
+    assert after.refused and not any(c.recorded for c in after.choices)
