@@ -85,85 +85,111 @@ def group_expressions(body: Graph, algorithms: Mapping[str, str] | None = None) 
     Raises:
         LoweringError: an operator is a loop program (those stand alone), or none of its algorithms applies.
     """
-    overrides = algorithms or {}
-    result = Expressions([], [])
-    known: dict[int, Tensor] = {}
+    maker = _Maker(algorithms or {})
+    for value in body.inputs:
+        tensor = T.placeholder(value.shape, value.dtype, value.name)
+        maker.adopt(value, tensor)
+        maker.result.inputs.append(tensor)
+    maker.nodes(body.nodes)
+    maker.result.outputs = [maker.tensor_of(v) for v in body.outputs]
+    return maker.result
 
-    def adopt(value: Value, tensor: Tensor) -> None:
-        known[id(value)] = tensor
-        result.keep.append(tensor)
-        result.values.setdefault(id(tensor), value)
 
-    def tensor_of(value: Value) -> Tensor:
-        if id(value) not in known:
+@dataclass(frozen=True)
+class _Whole:
+    """The operator of the group whose parts are lowered: its number, its class, its role."""
+
+    number: int
+    composite: str
+    part_of: str
+
+
+class _Maker:
+    """Makes the expressions of a group, node by node. `overrides`: operator class → algorithm."""
+
+    def __init__(self, overrides: Mapping[str, str]) -> None:
+        self.overrides = overrides
+        self.result = Expressions([], [])
+        self.known: dict[int, Tensor] = {}
+
+    def adopt(self, value: Value, tensor: Tensor) -> None:
+        self.known[id(value)] = tensor
+        self.result.keep.append(tensor)
+        self.result.values.setdefault(id(tensor), value)
+
+    def tensor_of(self, value: Value) -> Tensor:
+        if id(value) not in self.known:
             if value.constant is None or value.constant.size != 1:
                 raise LoweringError(
                     f"value '{value.name}' is neither an input nor computed in the group",
                     hint="constants of a group are its inputs",
                 )
             tensor = T.placeholder(value.shape, value.dtype, value.name)
-            adopt(value, tensor)
-            result.scalars[id(tensor)] = Const(value.constant.reshape(-1)[0].item(), value.dtype)
-        return known[id(value)]
+            self.adopt(value, tensor)
+            self.result.scalars[id(tensor)] = Const(value.constant.reshape(-1)[0].item(), value.dtype)
+        return self.known[id(value)]
 
-    def lower_nodes(nodes: Sequence[Node], index: int | None, composite: str | None, part_of: str = "") -> None:
+    def nodes(self, nodes: Sequence[Node], whole: _Whole | None = None) -> None:
         for k, node in enumerate(nodes):
-            number = k if index is None else index
-            op_name = node.op.operator_name
-            stem = op_name.lower()
+            number = k if whole is None else whole.number
             if isinstance(node.op, Elementwise):
-                tensors = [None if v is None else tensor_of(v) for v in node.inputs]
-                out = elementwise(node.op, tensors, node.output.shape, stem)
-                result.stages[id(out.source)] = Stage(
-                    op_name, number, "direct", composite, node.output, node.op.role, part_of
-                )
-                adopt(node.output, out)
+                tensors = [None if v is None else self.tensor_of(v) for v in node.inputs]
+                out = elementwise(node.op, tensors, node.output.shape, node.op.operator_name.lower())
+                self.result.stages[id(out.source)] = self.stage(node, number, "direct", whole, node.output)
+                self.adopt(node.output, out)
                 continue
-            chosen = choose_algorithm(node, overrides)
+            chosen = choose_algorithm(node, self.overrides)
             if chosen.form == "program":
-                why = (
-                    f"it is part of {composite}, which stands in one group"
-                    if composite is not None
-                    else "it shares a group with other operators"
-                )
-                hint = "run the pass 'decompose' before 'fuse', and claim no composite with such a part"
-                raise LoweringError(
-                    f"{op_name} is a loop program and needs a kernel of its own", where=repr(node), why=why, hint=hint
-                )
+                raise self._program(node, whole)
             if chosen.form == "decompose":
-                builder = GraphBuilder("part")
-                inner = [None if v is None else _shadow(v) for v in node.inputs]
-                for shadow, outer in zip(inner, node.inputs):
-                    if shadow is not None and outer is not None and shadow.constant is None:
-                        adopt(shadow, tensor_of(outer))
-                parts = chosen.function(node.op, builder, *inner)
-                lower_nodes(builder.graph.nodes, number, composite or op_name, part_of or node.op.role)
-                for value, part in zip(node.outputs, parts if isinstance(parts, tuple) else (parts,)):
-                    tensor = tensor_of(part)
-                    known[id(value)] = tensor
-                    result.values[id(tensor)] = value
-                continue
-            tensors_or_none = [None if v is None else tensor_of(v) for v in node.inputs]
-            outs = chosen.function(node.op, *tensors_or_none)
-            for value, tensor in zip(node.outputs, outs if isinstance(outs, tuple) else (outs,)):
-                result.stages[id(tensor.source)] = Stage(
-                    op_name, number, chosen.name, composite, value, node.op.role, part_of
-                )
-                for inner_stage in _inner_sources(tensor, known.values()):
-                    result.stages.setdefault(
-                        id(inner_stage.source),
-                        Stage(op_name, number, chosen.name, composite, None, node.op.role, part_of),
-                    )
-                    result.keep.append(inner_stage)
-                adopt(value, tensor)
+                self.parts(node, chosen, number, whole)
+            else:
+                self.direct(node, chosen, number, whole)
 
-    for value in body.inputs:
-        tensor = T.placeholder(value.shape, value.dtype, value.name)
-        adopt(value, tensor)
-        result.inputs.append(tensor)
-    lower_nodes(body.nodes, None, None)
-    result.outputs = [tensor_of(v) for v in body.outputs]
-    return result
+    def parts(self, node: Node, chosen: Algorithm, number: int, whole: _Whole | None) -> None:
+        """A node by simpler operators."""
+        builder = GraphBuilder("part")
+        inner = [None if v is None else _shadow(v) for v in node.inputs]
+        for shadow, outer in zip(inner, node.inputs):
+            if shadow is not None and outer is not None and shadow.constant is None:
+                self.adopt(shadow, self.tensor_of(outer))
+        parts = chosen.function(node.op, builder, *inner)
+        composite = whole.composite if whole is not None else node.op.operator_name
+        part_of = (whole.part_of if whole is not None else "") or node.op.role
+        self.nodes(builder.graph.nodes, _Whole(number, composite, part_of))
+        for value, part in zip(node.outputs, parts if isinstance(parts, tuple) else (parts,)):
+            tensor = self.tensor_of(part)
+            self.known[id(value)] = tensor
+            self.result.values[id(tensor)] = value
+
+    def direct(self, node: Node, chosen: Algorithm, number: int, whole: _Whole | None) -> None:
+        """A node by tensors."""
+        outs = chosen.function(node.op, *(None if v is None else self.tensor_of(v) for v in node.inputs))
+        for value, tensor in zip(node.outputs, outs if isinstance(outs, tuple) else (outs,)):
+            self.result.stages[id(tensor.source)] = self.stage(node, number, chosen.name, whole, value)
+            for inner in _inner_sources(tensor, self.known.values()):
+                self.result.stages.setdefault(id(inner.source), self.stage(node, number, chosen.name, whole, None))
+                self.result.keep.append(inner)
+            self.adopt(value, tensor)
+
+    @staticmethod
+    def stage(node: Node, number: int, algorithm: str, whole: _Whole | None, value: Value | None) -> Stage:
+        composite, part_of = (None, "") if whole is None else (whole.composite, whole.part_of)
+        return Stage(node.op.operator_name, number, algorithm, composite, value, node.op.role, part_of)
+
+    @staticmethod
+    def _program(node: Node, whole: _Whole | None) -> LoweringError:
+        why = (
+            f"it is part of {whole.composite}, which stands in one group"
+            if whole is not None
+            else "it shares a group with other operators"
+        )
+        return LoweringError(
+            f"{node.op.operator_name} is a loop program and needs a kernel of its own",
+            where=repr(node),
+            why=why,
+            hint="run the pass 'decompose' before 'fuse', and claim no composite with such a part",
+        )
 
 
 def _shadow(value: Value) -> Value:

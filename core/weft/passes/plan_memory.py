@@ -68,59 +68,9 @@ def plan_memory(
         threads: for up to so many, scratch per thread lies between values; with more it lies above them.
         alignment: bytes of which every offset is a multiple.
     """
-    last: dict[int, int] = {}
-    for k, node in enumerate(graph.nodes):
-        for v in (*node.outputs, *node.inputs):
-            if v is not None:
-                last[id(v)] = k
     values = {id(v): v for v in graph.values()}
-    for source in graph.symbols.values():
-        # A size is read right after its value is computed.
-        last.setdefault(id(source.value), 0)
-    owned = {id(v) for v in (*graph.inputs, *graph.outputs)} | {id(v) for v in graph.constants()}
-    outputs = {id(v) for v in graph.outputs}
-    root: dict[int, int] = {}
-    overwriting: set[str] = set()
-
-    def find(key: int) -> int:
-        while key in root:
-            key = root[key]
-        return key
-
-    # Views first: their uses lengthen the life of what they look at. A view that is an output takes its source there.
-    for node in graph.nodes:
-        if isinstance(node.op, Group) and node.op.view:
-            source_value = node.inputs[0]
-            assert source_value is not None
-            a, b = find(id(source_value)), find(id(node.output))
-            if b in outputs and a not in owned:
-                root[a] = b
-                owned.add(b)
-            elif b not in owned:
-                root[b] = a
-    ends: dict[int, int] = {}
-    for key, k in last.items():
-        ends[find(key)] = max(ends.get(find(key), 0), k)
-    starts: dict[int, int] = {}
-    for k, node in enumerate(graph.nodes):
-        for o in node.outputs:
-            starts.setdefault(find(id(o)), k)
-
-    if in_place:
-        for k, node in enumerate(graph.nodes):
-            for o, candidates in _overwritable(node):
-                result = find(id(o))
-                if result in owned or starts.get(result) != k:
-                    continue
-                for v in candidates:
-                    operand = find(id(v))
-                    if operand in owned or operand == result or ends.get(operand) != k or operand not in starts:
-                        continue
-                    root[result] = operand
-                    overwriting.add(o.name)
-                    ends[operand] = max(ends[operand], ends[result])
-                    break
-
+    shared = _Sharing(graph)
+    overwriting = shared.overwrite() if in_place else frozenset()
     slots: list[_Slot] = []
     aliases: dict[str, str] = {}
     rooms: dict[str, list[_Slot]] = {}
@@ -128,11 +78,11 @@ def plan_memory(
         for o in node.outputs:
             if not isinstance(o.type, TensorType) or o.type.dtype.kind == "string":
                 continue
-            key = find(id(o))
+            key = shared.find(id(o))
             if key != id(o):
                 aliases[o.name] = values[key].name
-            elif key not in owned:
-                slots.append(_Slot(*size_of(o), starts[key], ends[key], o.name))
+            elif key not in shared.owned:
+                slots.append(_Slot(*size_of(o), shared.starts[key], shared.ends[key], o.name))
         for size in (scratch or {}).get(node.outputs[0].name, ()):
             rooms.setdefault(node.outputs[0].name, []).append(_Slot(*_factors([as_dim(size)], 1), k, k))
     steps = {id(o): k for k, node in enumerate(graph.nodes) for o in node.outputs}
@@ -143,11 +93,80 @@ def plan_memory(
         sizes={s.name: s.bytes for s in slots},
         arena_bytes=arena,
         aliases=aliases,
-        in_place=frozenset(overwriting),
+        in_place=overwriting,
         lower_bound=bound,
         lifetimes={s.name: (s.first, s.last) for s in slots},
         scratch={name: tuple(s.offset for s in found) for name, found in rooms.items()},
     )
+
+
+class _Sharing:
+    """Which values of a graph share memory, by id.
+
+    Attributes:
+        owned: what has memory of its own, outside the arena.
+        starts, ends: the first and the last step in which memory is in use, by the value whose memory it is.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.owned = {id(v) for v in (*graph.inputs, *graph.outputs)} | {id(v) for v in graph.constants()}
+        self.root: dict[int, int] = {}
+        self._view()
+        last: dict[int, int] = {}
+        for k, node in enumerate(graph.nodes):
+            for v in (*node.outputs, *node.inputs):
+                if v is not None:
+                    last[id(v)] = k
+        for source in graph.symbols.values():
+            # A size is read right after its value is computed.
+            last.setdefault(id(source.value), 0)
+        self.ends: dict[int, int] = {}
+        for key, k in last.items():
+            self.ends[self.find(key)] = max(self.ends.get(self.find(key), 0), k)
+        self.starts: dict[int, int] = {}
+        for k, node in enumerate(graph.nodes):
+            for o in node.outputs:
+                self.starts.setdefault(self.find(id(o)), k)
+
+    def find(self, key: int) -> int:
+        """The value whose memory a value has."""
+        while key in self.root:
+            key = self.root[key]
+        return key
+
+    def _view(self) -> None:
+        """Views have the memory of what they look at: their uses lengthen its life. A view that is an output takes its
+        source there."""
+        outputs = {id(v) for v in self.graph.outputs}
+        for node in self.graph.nodes:
+            if isinstance(node.op, Group) and node.op.view:
+                source = node.inputs[0]
+                assert source is not None
+                a, b = self.find(id(source)), self.find(id(node.output))
+                if b in outputs and a not in self.owned:
+                    self.root[a] = b
+                    self.owned.add(b)
+                elif b not in self.owned:
+                    self.root[b] = a
+
+    def overwrite(self) -> frozenset[str]:
+        """Gives results the memory of operands that are not read later; returns the names of these results."""
+        found: set[str] = set()
+        for k, node in enumerate(self.graph.nodes):
+            for o, candidates in _overwritable(node):
+                result = self.find(id(o))
+                if result in self.owned or self.starts.get(result) != k:
+                    continue
+                for v in candidates:
+                    operand = self.find(id(v))
+                    free = operand not in self.owned and operand != result and operand in self.starts
+                    if free and self.ends.get(operand) == k:
+                        self.root[result] = operand
+                        found.add(o.name)
+                        self.ends[operand] = max(self.ends[operand], self.ends[result])
+                        break
+        return frozenset(found)
 
 
 @dataclass(eq=False)

@@ -655,76 +655,92 @@ class _Program:
 
     def written(self, nodes: tuple[_Node, ...], names: Names) -> Stmt:
         """The statements of one body that has queues of its own."""
-        tokens: dict[str, Buffer] = {}
-        slots: dict[int, int] = {}
+        return _Writer(self, nodes, names).body()
 
-        def mine(inside: tuple[_Node, ...]) -> Iterator[int]:
-            for n in inside:
-                if n.site is not None:
-                    yield n.site
-                elif not _anew(n.stmt):
-                    yield from mine((*n.body, *n.other))
 
+class _Writer:
+    """Writes the statements of one body that has queues of its own.
+
+    Attributes:
+        tokens: by queue whose instructions give tokens, the buffer that holds them.
+        slots: of each of these instructions, which two elements of the buffer are its own.
+    """
+
+    def __init__(self, program: _Program, nodes: tuple[_Node, ...], names: Names) -> None:
+        self.program, self.nodes, self.names = program, nodes, names
+        self.tokens: dict[str, Buffer] = {}
+        self.slots: dict[int, int] = {}
         counts: dict[str, int] = {}
-        for k in mine(nodes):
-            queue = self.sites[k].queue
+        for k in self.mine(nodes):
+            queue = program.sites[k].queue
             if queue.by == "token":
-                slots[k] = counts.get(queue.name, 0)
-                counts[queue.name] = slots[k] + 1
+                self.slots[k] = counts.get(queue.name, 0)
+                counts[queue.name] = self.slots[k] + 1
         for name, count in counts.items():
-            tokens[name] = Buffer(names.fresh(f"{name}_tokens"), (const(2 * count),), dt.int32, "register")
+            self.tokens[name] = Buffer(names.fresh(f"{name}_tokens"), (const(2 * count),), dt.int32, "register")
 
-        def place(k: int, turn: Expr | int) -> Load:
-            at = add(const(2 * slots[k]), turn)
-            return Load(tokens[self.sites[k].queue.name], (at,))
-
-        def waits(node: _Node, loops: Mapping[str, Var]) -> Iterator[Stmt]:
-            for name, wait in node.waits.items():
-                queue = self.named[name]
-                if queue.by == "all":
-                    yield Evaluate(IntrinsicCall(queue.wait, ()))
-                elif queue.by == "count":
-                    yield Evaluate(IntrinsicCall(queue.wait, (const(wait.left),)))
-                else:
-                    wanted: dict[Load, None] = {}
-                    for k, when in sorted(wait.items, key=lambda i: (i[0], sorted(i[1]))):
-                        loop, states = self.parity.get(k), dict(when)
-                        if loop is None:
-                            wanted[place(k, 0)] = None
-                        elif loop in loops and states.get(loop) in (None, "last"):
-                            wanted[place(k, floormod(add(loops[loop], 0 if states.get(loop) is None else 1), 2))] = None
-                        else:
-                            wanted |= dict.fromkeys((place(k, 0), place(k, 1)))
-                    yield from (Evaluate(IntrinsicCall(queue.wait, (p,))) for p in wanted)
-
-        def visit(node: _Node, loops: Mapping[str, Var]) -> Stmt:
-            return seq(*waits(node, loops), itself(node, loops))
-
-        def itself(node: _Node, loops: Mapping[str, Var]) -> Stmt:
-            s = node.stmt
-            if s is None:
-                return Seq(())
-            if node.site is not None:
-                assert isinstance(s, Evaluate)
-                args = s.call.args
-                if self.sites[node.site].queue.by == "token":
-                    loop = self.parity.get(node.site)
-                    args = (*args, place(node.site, 0 if loop is None else floormod(loops[loop], 2)))
-                return replace(s, call=IntrinsicCall(begin(s.call.name), args))
-            if not node.body:
-                return s
-            if _anew(s):
-                return with_stmt_children(s, (self.written(node.body, names),))
-            if isinstance(s, For):
-                loops = {**loops, s.var.name: s.var}
-            parts = [node.body, node.other] if isinstance(s, If) and s.orelse is not None else [node.body]
-            return with_stmt_children(s, tuple(seq(*(visit(n, loops) for n in part)) for part in parts))
-
-        body = seq(*(visit(n, {}) for n in nodes))
-        for b in tokens.values():
-            var = Var(names.fresh(f"{b.name}_i"), dt.int64)
+    def body(self) -> Stmt:
+        body = seq(*(self.visit(n, {}) for n in self.nodes))
+        for b in self.tokens.values():
+            var = Var(self.names.fresh(f"{b.name}_i"), dt.int64)
             body = Allocate(b, seq(For(var, b.shape[0], Store(b, (var,), Const(0, dt.int32))), body))
         return body
+
+    def mine(self, inside: tuple[_Node, ...]) -> Iterator[int]:
+        """The instructions that are begun in this body, not in one within it."""
+        for n in inside:
+            if n.site is not None:
+                yield n.site
+            elif not _anew(n.stmt):
+                yield from self.mine((*n.body, *n.other))
+
+    def place(self, k: int, turn: Expr | int) -> Load:
+        """The element that holds the token of an instruction, of one of two turns."""
+        at = add(const(2 * self.slots[k]), turn)
+        return Load(self.tokens[self.program.sites[k].queue.name], (at,))
+
+    def waits(self, node: _Node, loops: Mapping[str, Var]) -> Iterator[Stmt]:
+        for name, wait in node.waits.items():
+            queue = self.program.named[name]
+            if queue.by == "all":
+                yield Evaluate(IntrinsicCall(queue.wait, ()))
+            elif queue.by == "count":
+                yield Evaluate(IntrinsicCall(queue.wait, (const(wait.left),)))
+            else:
+                wanted: dict[Load, None] = {}
+                for k, when in sorted(wait.items, key=lambda i: (i[0], sorted(i[1]))):
+                    loop, states = self.program.parity.get(k), dict(when)
+                    if loop is None:
+                        wanted[self.place(k, 0)] = None
+                    elif loop in loops and states.get(loop) in (None, "last"):
+                        turn = floormod(add(loops[loop], 0 if states.get(loop) is None else 1), 2)
+                        wanted[self.place(k, turn)] = None
+                    else:
+                        wanted |= dict.fromkeys((self.place(k, 0), self.place(k, 1)))
+                yield from (Evaluate(IntrinsicCall(queue.wait, (p,))) for p in wanted)
+
+    def visit(self, node: _Node, loops: Mapping[str, Var]) -> Stmt:
+        return seq(*self.waits(node, loops), self.itself(node, loops))
+
+    def itself(self, node: _Node, loops: Mapping[str, Var]) -> Stmt:
+        s = node.stmt
+        if s is None:
+            return Seq(())
+        if node.site is not None:
+            assert isinstance(s, Evaluate)
+            args = s.call.args
+            if self.program.sites[node.site].queue.by == "token":
+                loop = self.program.parity.get(node.site)
+                args = (*args, self.place(node.site, 0 if loop is None else floormod(loops[loop], 2)))
+            return replace(s, call=IntrinsicCall(begin(s.call.name), args))
+        if not node.body:
+            return s
+        if _anew(s):
+            return with_stmt_children(s, (self.program.written(node.body, self.names),))
+        if isinstance(s, For):
+            loops = {**loops, s.var.name: s.var}
+        parts = [node.body, node.other] if isinstance(s, If) and s.orelse is not None else [node.body]
+        return with_stmt_children(s, tuple(seq(*(self.visit(n, loops) for n in part)) for part in parts))
 
 
 def _all(nodes: tuple[_Node, ...]) -> Iterator[_Node]:
