@@ -136,6 +136,33 @@ def _loose(block: Block) -> set[str]:
     return found
 
 
+def _keep_apart(block: Block, x: Load | Store | AtomicUpdate, dims: set[Pair], iters: set[Pair]) -> None:
+    """Takes from `dims` and `iters` the pairs that an access of the block does not go through together."""
+    where = {i.var.name: k for k, i in enumerate(block.iters)}
+    at = {e.name: k for k, e in enumerate(x.indices) if isinstance(e, Var)}
+    if len(at) != sum(isinstance(e, Var) for e in x.indices):
+        at = {}  # one variable in two places: a diagonal
+    for k in range(len(x.indices) - 1):
+        a, b = x.indices[k], x.indices[k + 1]
+        i = where.get(a.name) if isinstance(a, Var) else None
+        together = (
+            i is not None
+            and isinstance(b, Var)
+            and where.get(b.name) == i + 1
+            and (block.name, i) in iters
+            and block.iters[i + 1].extent == x.buffer.shape[k + 1]
+        )
+        if not together:
+            dims.discard((x.buffer.name, k))
+    for i in range(len(block.iters) - 1):
+        pair = block.iters[i].var.name, block.iters[i + 1].var.name
+        if (block.name, i) not in iters or not any(free_vars(e).keys() & set(pair) for e in x.indices):
+            continue
+        a_at, b_at = at.get(pair[0]), at.get(pair[1])
+        if a_at is None or b_at != a_at + 1 or (x.buffer.name, a_at) not in dims:
+            iters.discard((block.name, i))
+
+
 def _join(program: Program) -> Program:
     blocks = {s.name: s for s in walk_stmts(program.body) if isinstance(s, Block)}
     buffers = _buffers(program)
@@ -153,43 +180,13 @@ def _join(program: Program) -> Program:
             if not apart and loops[k] is not None and loops[k + 1] is not None:
                 iters.add((name, k))
     accesses = {name: list(_accesses(block)) for name, block in blocks.items()}
-    position = {name: {i.var.name: k for k, i in enumerate(block.iters)} for name, block in blocks.items()}
     changed = True
     while changed:
-        changed = False
+        before = len(dims), len(iters)
         for name, block in blocks.items():
-            where = position[name]
             for x in accesses[name]:
-                at = {e.name: k for k, e in enumerate(x.indices) if isinstance(e, Var)}
-                if len(at) != sum(isinstance(e, Var) for e in x.indices):
-                    at = {}  # one variable in two places: a diagonal
-                for k in range(len(x.indices) - 1):
-                    if (x.buffer.name, k) not in dims:
-                        continue
-                    a, b = x.indices[k], x.indices[k + 1]
-                    i = where.get(a.name) if isinstance(a, Var) else None
-                    ok = (
-                        i is not None
-                        and isinstance(b, Var)
-                        and where.get(b.name) == i + 1
-                        and (name, i) in iters
-                        and block.iters[i + 1].extent == x.buffer.shape[k + 1]
-                    )
-                    if not ok:
-                        dims.discard((x.buffer.name, k))
-                        changed = True
-                for i in range(len(block.iters) - 1):
-                    if (name, i) not in iters:
-                        continue
-                    a_at, b_at = at.get(block.iters[i].var.name), at.get(block.iters[i + 1].var.name)
-                    absent = not any(
-                        {block.iters[i].var.name, block.iters[i + 1].var.name} & free_vars(e).keys() for e in x.indices
-                    )
-                    if absent:
-                        continue
-                    if a_at is None or b_at != a_at + 1 or (x.buffer.name, a_at) not in dims:
-                        iters.discard((name, i))
-                        changed = True
+                _keep_apart(block, x, dims, iters)
+        changed = before != (len(dims), len(iters))
     if not iters:
         return program
     shape: dict[str, tuple[Expr, ...]] = {}

@@ -236,21 +236,36 @@ class Intrinsic:
                 f"one for each of {', '.join(wanted) or 'no placeholder'}, then the result",
             )
         for operand, tensor in zip(self.operands, self.tensors):
-            if not all(
-                (isinstance(d, int) and d > 0) or (isinstance(d, Var) and d.name in self.lengths) for d in tensor.shape
-            ):
-                why = f"the shape of '{operand.name}' is {list(map(str, tensor.shape))}"
-                self._fail(why, "instructions have constant shapes, or lengths that are extents of axes of the meaning")
-            if operand.strides is not None and len(operand.strides) != tensor.rank:
-                self._fail(
-                    f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)"
-                )
-            if operand.align < 1 or operand.align & (operand.align - 1):
-                self._fail(
-                    f"operand '{operand.name}' is aligned to {operand.align} bytes", "alignments are powers of two"
-                )
+            self._check_operand(operand, tensor)
         if self.reduction is not None and not all(isinstance(a.extent, (int, Var)) for a in self.reduction.axes):
             self._fail("its reduction has no constant extent", "instructions have constant shapes, or lengths")
+        self._check_lengths()
+        if self.reduction is not None and not self.reduction.reducer.commutative:
+            self._fail(
+                f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep"
+                " the order of loops"
+            )
+        if self.reduction is None and (self.reset is not None or self.update is not None):
+            self._fail("it has code to reset or update and its meaning reduces nothing")
+
+        if self.queue is not None and (not isinstance(self.compute, Call) or self.reduction is not None):
+            self._fail(
+                "it is begun in a queue, and is no single Call, or reduces",
+                "give compute=Call(NAME), and a meaning without a reduction",
+            )
+
+    def _check_operand(self, operand: Operand, tensor: Tensor) -> None:
+        if not all(
+            (isinstance(d, int) and d > 0) or (isinstance(d, Var) and d.name in self.lengths) for d in tensor.shape
+        ):
+            why = f"the shape of '{operand.name}' is {list(map(str, tensor.shape))}"
+            self._fail(why, "instructions have constant shapes, or lengths that are extents of axes of the meaning")
+        if operand.strides is not None and len(operand.strides) != tensor.rank:
+            self._fail(f"operand '{operand.name}' has {tensor.rank} dimension(s) and {len(operand.strides)} stride(s)")
+        if operand.align < 1 or operand.align & (operand.align - 1):
+            self._fail(f"operand '{operand.name}' is aligned to {operand.align} bytes", "alignments are powers of two")
+
+    def _check_lengths(self) -> None:
         unknown = sorted({v for x in self.limits for v in free_vars(x)} - set(self.lengths))
         if unknown:
             self._fail(
@@ -270,19 +285,6 @@ class Intrinsic:
         foreign = [v for v in self.dynamic if v not in self.lengths]
         if foreign:
             self._fail(f"'{foreign[0]}' is dynamic and no length", "lengths are variables in the shape of the meaning")
-        if self.reduction is not None and not self.reduction.reducer.commutative:
-            self._fail(
-                f"its code may not reduce by '{self.reduction.reducer.name}' in any order, and tensorize does not keep"
-                " the order of loops"
-            )
-        if self.reduction is None and (self.reset is not None or self.update is not None):
-            self._fail("it has code to reset or update and its meaning reduces nothing")
-
-        if self.queue is not None and (not isinstance(self.compute, Call) or self.reduction is not None):
-            self._fail(
-                "it is begun in a queue, and is no single Call, or reduces",
-                "give compute=Call(NAME), and a meaning without a reduction",
-            )
 
     def _fail(self, why: str, hint: str | None = None) -> None:
         raise ScheduleError(f"the intrinsic '{self.name}' is ill declared", why=why, hint=hint)

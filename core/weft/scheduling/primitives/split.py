@@ -28,40 +28,8 @@ def split(
     path = tree.loop_path(loop, "split")
     f = path[-1]
     assert isinstance(f, For)
-    if f.kind not in ("serial", "parallel"):
-        raise tree.error(
-            "split",
-            f"loop '{loop}' is {f.kind} already",
-            {loop: f.kind},
-            "split first, then bind, vectorize, unroll or parallel the pieces",
-        )
-    if sum(x is None for x in factors) > 1 or not factors:
-        raise tree.error(
-            "split",
-            f"factors {list(factors)} leave the extents open",
-            (loop,),
-            "give at least one factor, at most one of them None",
-        )
-    if any(x is not None and x < 1 for x in factors):
-        raise tree.error("split", f"factors {list(factors)} are not all positive", (loop,))
-    if names is not None and len(names) != len(factors):
-        raise tree.error("split", f"{len(names)} names for {len(factors)} factors", (loop,))
-    product = math.prod(x for x in factors if x is not None)
-    size = int_const(f.extent)
-    if None not in factors and size is not None and product < size:
-        raise tree.error(
-            "split",
-            f"factors {list(factors)} cover {product} of {size} iterations",
-            {loop: f"{size} iterations"},
-            "make one factor None",
-        )
-    if None not in factors and size is None:
-        raise tree.error(
-            "split",
-            f"nothing says that {product} iterations are enough",
-            {loop: f"{f.extent} iterations"},
-            "make one factor None",
-        )
+    _check_factors(tree, f, factors, names)
+    product, size = math.prod(x for x in factors if x is not None), int_const(f.extent)
     rest = clean(ceildiv(f.extent, product), domain(path[:-1]))
     extents: list[Expr] = [rest if x is None else const(x) for x in factors]
     tree.names.discard(loop)
@@ -87,3 +55,41 @@ def split(
     for k in reversed(range(len(factors))):
         body = For(variables[k], extents[k], body, f.kind, f.annotations if k == 0 else ())
     return tree.replace(path, body), [v.name for v in variables]
+
+
+def _check_factors(tree: Tree, f: For, factors: Sequence[int | None], names: Sequence[str] | None) -> None:
+    """Checks that a loop may be split by these factors."""
+    loop = f.var.name
+    if f.kind not in ("serial", "parallel"):
+        raise tree.error(
+            "split",
+            f"loop '{loop}' is {f.kind} already",
+            {loop: f.kind},
+            "split first, then bind, vectorize, unroll or parallel the pieces",
+        )
+    if sum(x is None for x in factors) > 1 or not factors:
+        raise tree.error(
+            "split",
+            f"factors {list(factors)} leave the extents open",
+            (loop,),
+            "give at least one factor, at most one of them None",
+        )
+    if any(x is not None and x < 1 for x in factors):
+        raise tree.error("split", f"factors {list(factors)} are not all positive", (loop,))
+    if names is not None and len(names) != len(factors):
+        raise tree.error("split", f"{len(names)} names for {len(factors)} factors", (loop,))
+    product, size = math.prod(x for x in factors if x is not None), int_const(f.extent)
+    if None not in factors and size is not None and product < size:
+        raise tree.error(
+            "split",
+            f"factors {list(factors)} cover {product} of {size} iterations",
+            {loop: f"{size} iterations"},
+            "make one factor None",
+        )
+    if None not in factors and size is None:
+        raise tree.error(
+            "split",
+            f"nothing says that {product} iterations are enough",
+            {loop: f"{f.extent} iterations"},
+            "make one factor None",
+        )
