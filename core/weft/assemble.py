@@ -95,18 +95,7 @@ class _Assembler:
         for node in g.nodes:
             use = self.kernels.get(id(node))
             if use is not None:
-                numbers = [self._number(v) for v in node.inputs if v is not None]
-                for v in node.outputs:
-                    ref = self.buffers[self._number(v)]
-                    if isinstance(ref, sg.Output) and ref.index not in allocated:
-                        allocated.add(ref.index)
-                        self.items.append(sg.AllocateOutput(ref.index, _dims(g.outputs[ref.index])))
-                    elif isinstance(ref, sg.Arena) and not (self._is_static(ref.offset) and self._is_static(ref.bytes)):
-                        self.items.append(sg.ReserveArena(add(ref.offset, ref.bytes)))
-                numbers += [self._number(v) for v in node.outputs]
-                numbers += self._scratch(node, use)
-                self.items.append(sg.KernelCall(use.kernel, tuple(numbers), tuple(use.dims), _some_element(node)))
-                self.calls.append(node)
+                self._call(node, use, allocated)
             for v in node.outputs:
                 for symbol in pending.pop(id(v), ()):
                     self.symbols.append(symbol)
@@ -136,6 +125,21 @@ class _Assembler:
             arena,
         )
         return Assembly(spec, self.constants, self.checks, self.calls)
+
+    def _call(self, node: Node, use: KernelUse, allocated: set[int]) -> None:
+        """The call of a node's kernel, once there is room for its results; `allocated`: outputs that have theirs."""
+        numbers = [self._number(v) for v in node.inputs if v is not None]
+        for v in node.outputs:
+            ref = self.buffers[self._number(v)]
+            if isinstance(ref, sg.Output) and ref.index not in allocated:
+                allocated.add(ref.index)
+                self.items.append(sg.AllocateOutput(ref.index, _dims(self.graph.outputs[ref.index])))
+            elif isinstance(ref, sg.Arena) and not (self._is_static(ref.offset) and self._is_static(ref.bytes)):
+                self.items.append(sg.ReserveArena(add(ref.offset, ref.bytes)))
+        numbers += [self._number(v) for v in node.outputs]
+        numbers += self._scratch(node, use)
+        self.items.append(sg.KernelCall(use.kernel, tuple(numbers), tuple(use.dims), _some_element(node)))
+        self.calls.append(node)
 
     def _check(self) -> None:
         """Checks what can be checked by now. An assumption about a symbol that the passes resolved is never bound, and

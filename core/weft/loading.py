@@ -156,19 +156,6 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         close = nearest(name, by_name)
         hint = f"did you mean '{close}'?" if close else installed.replace(" frontends", "", 1)
         raise FrontendError(f"no frontend '{name}'", why=plugins.trouble("frontends"), hint=hint)
-
-    def takers(function: str, argument: Any, among: Sequence[Contribution] = everything) -> list[Contribution]:
-        found = []
-        for c in among:
-            try:
-                if getattr(c.value, function)(argument):
-                    found.append(c)
-            except Exception as error:  # foreign code: a frontend that fails to say takes nothing
-                if from_signal(error):
-                    raise
-                plugins.failed(c.plugin, "frontends", error)
-        return found
-
     package = foreign = None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
@@ -179,7 +166,7 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         if len(found) != 1:
             with reading(path), path.open("rb") as file:
                 head = file.read(4096)
-            taking = takers("sniff", head, found or everything)
+            taking = _takers("sniff", head, found or everything)
             # Several that claim a suffix are told apart by what is in the file.
             found, how = (
                 (taking, "content of this kind")
@@ -189,10 +176,10 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         what = f"'{path}'"
         package, foreign = KNOWN_FRONTENDS.get(suffix), FOREIGN_FORMATS.get(suffix)
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        found, what, how = takers("sniff", bytes(model[:4096])), "these bytes", "content of this kind"
+        found, what, how = _takers("sniff", bytes(model[:4096]), everything), "these bytes", "content of this kind"
     else:
         found, what, how = (
-            takers("accepts", model),
+            _takers("accepts", model, everything),
             f"an object of type {type(model).__module__}.{type(model).__name__}",
             "objects of this type",
         )
@@ -208,6 +195,20 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         else installed
     )
     raise FrontendError(f"no frontend takes {what}", why=None if package else plugins.trouble("frontends"), hint=hint)
+
+
+def _takers(function: str, argument: Any, among: Sequence[Contribution]) -> list[Contribution]:
+    """The frontends that say of a model, by `sniff` or `accepts`, that they take it."""
+    found = []
+    for c in among:
+        try:
+            if getattr(c.value, function)(argument):
+                found.append(c)
+        except Exception as error:  # foreign code: a frontend that fails to say takes nothing
+            if from_signal(error):
+                raise
+            host().failed(c.plugin, "frontends", error)
+    return found
 
 
 def _several(found: Sequence[Contribution], clashes: Mapping[str, PluginError], what: str, how: str) -> WeftError:

@@ -313,17 +313,7 @@ class _Parser:
         return graph
 
     def _line(self, graph: Graph, prefix: str, define: Any, use: Any) -> None:
-        outputs: list[tuple[int, str, Type]] = []
-        while True:
-            self.space()
-            at = self.at
-            if not self.peek("%"):
-                self.fail("expected a value, 'return' or '}'")
-            name = self.name()
-            self.expect(":")
-            outputs.append((at, name, self.type()))
-            if not self.take(","):
-                break
+        outputs = self._results()
         self.expect("=")
         self.space()
         start = self.at
@@ -332,6 +322,34 @@ class _Parser:
             at, name, type_ = outputs[0]
             define(Value(name, type_, constant=self._constant(prefix + name, type_, at)))
             return
+        op = self._operator(word, prefix + outputs[0][1], start)
+        self.expect("(")
+        inputs: list[Value | None] = []
+        while not self.take(")"):
+            self.space()
+            at = self.at
+            inputs.append(None if self.take("_") else use(at, self.name()))
+            if not self.take(",") and not self.peek(")"):
+                self.fail("expected ',' or ')'")
+        names = self._framework_names()
+        graph.nodes.append(Node(op, inputs, [define(Value(n, t)) for _, n, t in outputs], names))
+
+    def _results(self) -> list[tuple[int, str, Type]]:
+        """The values that a line defines: place in the text, name, type."""
+        found: list[tuple[int, str, Type]] = []
+        while True:
+            self.space()
+            at = self.at
+            if not self.peek("%"):
+                self.fail("expected a value, 'return' or '}'")
+            name = self.name()
+            self.expect(":")
+            found.append((at, name, self.type()))
+            if not self.take(","):
+                return found
+
+    def _operator(self, word: str, value: str, start: int) -> Operator:
+        """The operator called `word`, with its attributes; its sub-graphs' constants are keyed below `value`."""
         if (clash := self.operators.clashes.get(word)) is not None:
             self.fail(clash.what, clash.hint, at=start, why=clash.why)
         if word not in self.operators.known:
@@ -350,21 +368,16 @@ class _Parser:
             if key not in known:
                 self.fail(f"'{word}' has no attribute '{key}'", f"it has {', '.join(known) or 'none'}", at=at)
             self.expect("=")
-            attributes[key] = self.attribute(f"{prefix}{outputs[0][1]}/{key}")
+            attributes[key] = self.attribute(f"{value}/{key}")
             if not self.take(",") and not self.peek(")"):
                 self.fail("expected ',' or ')'")
         try:
-            op = self.operators.known[word](**attributes)
+            return self.operators.known[word](**attributes)
         except TypeError as error:
             self.fail(f"'{word}' does not take these attributes: {error}", at=start)
-        self.expect("(")
-        inputs: list[Value | None] = []
-        while not self.take(")"):
-            self.space()
-            at = self.at
-            inputs.append(None if self.take("_") else use(at, self.name()))
-            if not self.take(",") and not self.peek(")"):
-                self.fail("expected ',' or ')'")
+
+    def _framework_names(self) -> list[str]:
+        """The names in the comment at the end of a line."""
         names = []
         line_end = self.text.find("\n", self.at)
         comment = self.text[self.at : line_end if line_end >= 0 else len(self.text)].lstrip(" ")
@@ -373,7 +386,7 @@ class _Parser:
             names.append(self.string())
             while self.take(","):
                 names.append(self.string())
-        graph.nodes.append(Node(op, inputs, [define(Value(n, t)) for _, n, t in outputs], names))
+        return names
 
     def _constant(self, key: str, type_: Type, at: int) -> np.ndarray[Any, Any]:
         if not isinstance(type_, TensorType):

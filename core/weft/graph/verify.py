@@ -119,34 +119,14 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
                     f"symbol '{name}' of {place} is used before the value that gives it is computed", where=where()
                 )
 
-    for name, source in graph.symbols.items():
-        if source.value.producer is not None and id(source.value.producer) not in members:
-            raise GraphError(
-                f"symbol '{name}' is bound to '{source.value.name}', which is not in the graph '{graph.name}'"
-            )
-        if not isinstance(source.value.type, TensorType) or not source.value.dtype.is_integer:
-            raise GraphError(f"symbol '{name}' is bound to a value that is no integer tensor", where=repr(source.value))
+    _check_sources(graph, members)
     define(list(defined))
     for value in graph.inputs:
         check(type_symbols(value.type), f"input '{value.name}'", partial(repr, value))
     for node in graph.nodes:
         for value in (v for v in node.inputs if v is not None):
-            if id(value) in defined:
-                continue
-            if value.producer is not None and id(value.producer) in members:
-                sort_nodes(
-                    Graph(graph.name, graph.inputs, graph.outputs, list(graph.nodes), graph.symbols)
-                )  # raises if there is a cycle
-                both = f"{_where(node)}\n{_where(value.producer)}"
-                raise GraphError(
-                    f"'{value.name}' is used before it is computed",
-                    where=both,
-                    hint="nodes stand in order of computation",
-                )
-            hint = "sub-graphs capture nothing: pass it as an input"
-            raise GraphError(
-                f"'{value.name}' is used but not defined in the graph '{graph.name}'", where=_where(node), hint=hint
-            )
+            if id(value) not in defined:
+                raise _undefined(graph, node, value, members)
         check(attribute_symbols(node.op), f"node '{node.output.name}'", partial(_where, node))
         define(id(o) for o in node.outputs)
         for o in node.outputs:
@@ -155,6 +135,33 @@ def _order(graph: Graph, outside: set[str]) -> set[str]:
         if id(value) not in defined:
             raise GraphError(f"output '{value.name}' is not defined in the graph '{graph.name}'")
     return bound
+
+
+def _check_sources(graph: Graph, members: set[int]) -> None:
+    """Checks what symbols are bound to; `members`: the graph's nodes, by id."""
+    for name, source in graph.symbols.items():
+        if source.value.producer is not None and id(source.value.producer) not in members:
+            raise GraphError(
+                f"symbol '{name}' is bound to '{source.value.name}', which is not in the graph '{graph.name}'"
+            )
+        if not isinstance(source.value.type, TensorType) or not source.value.dtype.is_integer:
+            raise GraphError(f"symbol '{name}' is bound to a value that is no integer tensor", where=repr(source.value))
+
+
+def _undefined(graph: Graph, node: Node, value: Value, members: set[int]) -> GraphError:
+    """The error about a value that is not defined where a node uses it."""
+    if value.producer is not None and id(value.producer) in members:
+        # Raises if there is a cycle.
+        sort_nodes(Graph(graph.name, graph.inputs, graph.outputs, list(graph.nodes), graph.symbols))
+        both = f"{_where(node)}\n{_where(value.producer)}"
+        return GraphError(
+            f"'{value.name}' is used before it is computed", where=both, hint="nodes stand in order of computation"
+        )
+    return GraphError(
+        f"'{value.name}' is used but not defined in the graph '{graph.name}'",
+        where=_where(node),
+        hint="sub-graphs capture nothing: pass it as an input",
+    )
 
 
 def _constant(value: Value) -> None:

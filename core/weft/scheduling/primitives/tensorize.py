@@ -365,6 +365,12 @@ class _Tensorize:
             moving.update(dict.fromkeys(chains[axis], const(1)))
             lengths[length] = moving[loop] = clean(minimum(lengths[length], trips.expr()), self.outer)
             shorter[length] = (const(1) + Var(length, dt.int64)) * multiple
+        self._check_shorter(sizes, shorter)
+        return _Fitted(x, x.at(sizes), chains, lengths, moving, padded)
+
+    def _check_shorter(self, sizes: Mapping[str, int], shorter: Mapping[str, Expr]) -> None:
+        """Checks that the intrinsic allows the lengths that a run may have, where they are less than `sizes`."""
+        x = self.intrinsic
         spoken = next((v for v in shorter if v in x.spoken), None)
         if spoken is not None:
             why = (
@@ -383,7 +389,6 @@ class _Tensorize:
                     f"a run may have fewer steps than the tile, and of {what} it is not certain that {limit}",
                     "pad_loop makes tiles whole",
                 )
-        return _Fitted(x, x.at(sizes), chains, lengths, moving, padded)
 
     # -- which code
     def forms(self) -> tuple[tuple[Region, ...], Stmt, Stmt | None, Region]:
