@@ -13,7 +13,6 @@ MOST_LINES_OF_A_FUNCTION = 60
 MOST_LINES_OF_A_MODULE = 500
 
 FUNCTIONS = {
-    "core/weft/assemble.py::_Assembler.run": "to be split",
     "testing/weft_testing/cli/bench.py::bench": "to be split",
     "testing/weft_testing/cli/bench.py::examine": "to be split",
     "core/weft/cli/inspect.py::inspect": "to be split",
@@ -21,17 +20,10 @@ FUNCTIONS = {
     "core/weft/cli/placement.py::inspect_placed": "to be split",
     "testing/weft_testing/bench/roofline.py::print_roofline": "to be split",
     "testing/weft_testing/bench/roofline_page.py::plot": "to be split",
-    "core/weft/graph/parser.py::_Parser._line": "to be split",
-    "core/weft/graph/verify.py::_order": "to be split",
-    "core/weft/loading.py::_frontend": "to be split",
-    "core/weft/loop/interpretation/statements.py::Statements.statement": "to be split",
     "core/weft/pipeline.py::compile": "to be split",
-    "core/weft/scheduling/primitives/butterfly.py::butterfly": "to be split",
     "core/weft/scheduling/primitives/make_online.py::make_online": "to be split",
-    "core/weft/scheduling/primitives/pad_tile.py::pad_tile": "to be split",
     "core/weft/scheduling/primitives/reorder.py::reorder": "to be split",
     "core/weft/scheduling/primitives/stage.py::stage": "to be split",
-    "core/weft/scheduling/primitives/tensorize.py::_Tensorize.fitted": "to be split",
     "ops/weft_ops/sampling.py::GridSample.direct": "to be split",
     "ops/weft_ops/resizing.py::Resize.along": "to be split",
     "ops/weft_ops/sampling.py::RoiAlign.sampled": "to be split",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.errors import LoopError
@@ -91,31 +91,38 @@ class Statements(Formulas):
             case AtomicUpdate():
                 self.atomic(s)
             case Evaluate():
-                if s.call.name == BARRIER and BARRIER not in self.intrinsics:
-                    if not self.threads:
-                        self.fail("a barrier outside every threadIdx loop")
-                    self.put("yield")
-                elif s.call.name == PREFETCH and PREFETCH not in self.intrinsics:
-                    self.statement_of(*s.call.args)
-                    for a in s.call.args:
-                        if isinstance(a, Load):
-                            self.check("prefetch of", self.find(a.buffer), [self.formula(i) for i in a.indices])
-                elif s.call.name in (COPY_ASYNC, COPY_BOX, AWAIT_COPIES) and s.call.name not in self.intrinsics:
-                    self.statement_of(*s.call.args)
-                    places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
-                    self.put(f"_{s.call.name}({', '.join([f'({items(self.thread)})', *places])})")
-                elif isinstance(meaning := self.intrinsics.get(s.call.name), (Begin, Await)):
-                    self.statement_of(*s.call.args)
-                    places = [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in s.call.args]
-                    act = "_begin" if isinstance(meaning, Begin) else "_await"
-                    self.put(f"{act}({', '.join([f'({items(self.unit)})', self.bound(meaning), *places])})")
-                else:
-                    self.put(self.formulas(s.call)[0].text)
+                self.call(s.call)
             case Block():
                 self.block(s)
             case _:
                 raise LoopError(f"interpret: no meaning for a {type(s).__name__}", where=f"program {self.program.name}")
         self.stmt = outer
+
+    def call(self, call: IntrinsicCall) -> None:
+        """An intrinsic called for its effect."""
+        name, args = call.name, call.args
+        if name == BARRIER and BARRIER not in self.intrinsics:
+            if not self.threads:
+                self.fail("a barrier outside every threadIdx loop")
+            self.put("yield")
+        elif name == PREFETCH and PREFETCH not in self.intrinsics:
+            self.statement_of(*args)
+            for a in args:
+                if isinstance(a, Load):
+                    self.check("prefetch of", self.find(a.buffer), [self.formula(i) for i in a.indices])
+        elif name in (COPY_ASYNC, COPY_BOX, AWAIT_COPIES) and name not in self.intrinsics:
+            self.statement_of(*args)
+            self.put(f"_{name}({', '.join([f'({items(self.thread)})', *self.places(args)])})")
+        elif isinstance(meaning := self.intrinsics.get(name), (Begin, Await)):
+            self.statement_of(*args)
+            act = "_begin" if isinstance(meaning, Begin) else "_await"
+            self.put(f"{act}({', '.join([f'({items(self.unit)})', self.bound(meaning), *self.places(args)])})")
+        else:
+            self.put(self.formulas(call)[0].text)
+
+    def places(self, args: Sequence[e.Expr]) -> list[str]:
+        """Operands of an instruction that takes addresses."""
+        return [self.address(a) if isinstance(a, Load) else self.formula(a).text for a in args]
 
     def suite(self, s: Stmt) -> None:
         self.indent += 1

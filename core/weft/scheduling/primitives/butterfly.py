@@ -53,23 +53,9 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
             step, f"the extent {f.extent} of '{loop}' is no power of two", (loop,), "split it by a power of two"
         )
     loops = [s for s in path[own_nest(path) : -1] if isinstance(s, For)]
-    around = domain(path)
-    reduced = [
-        (i, x) for i, x in zip(b.iters, b.bindings) if i.kind == "reduce" and free_vars(x).keys() & around.keys()
-    ]
-    if not any(s is f for s in loops) or [x for _, x in reduced] != [Var(loop, dt.int64)]:
-        why = f"'{block}' reduces {', '.join(str(x) for _, x in reduced) or 'nothing'}, not '{loop}' alone"
-        raise tree.error(step, why, (block, loop), "rfactor first")
-    ((mine, _),) = reduced
+    mine = _alone(tree, b, f, loops, step)
     rest = [(i, x) for i, x in zip(b.iters, b.bindings) if i is not mine and i.kind != "reduce"]
     ones: dict[str, Expr] = {i.var.name: x for i, x in zip(b.iters, b.bindings) if i is not mine and i.kind == "reduce"}
-    if free_vars(b.predicate).keys() & {loop, mine.var.name} or any(loop in free_vars(x) for _, x in rest):
-        raise tree.error(
-            step,
-            f"a condition or another iterator of '{block}' depends on '{loop}'",
-            (block, loop),
-            "rfactor takes conditions into the value",
-        )
     assert isinstance(b.init, Store)
     top = own_nest(path)
     if not all(x.fills(loops_under(path[top])) for x in accesses(path[top], store.buffer.name) if x.write):
@@ -116,3 +102,23 @@ def butterfly(program: Program, block: str, loop: str) -> tuple[Program, list[st
     for buffer in buffers:
         program = allocate(program, buffer)
     return program, [x.name for x in buffers]
+
+
+def _alone(tree: Tree, block: Block, loop: For, loops: list[For], step: str) -> BlockIter:
+    """The iterator of `loop`, the only one of `loops` that the block reduces."""
+    name, at = block.name, loop.var.name
+    pairs, around = list(zip(block.iters, block.bindings)), domain(tree.block_path(name, step))
+    reduced = [(i, x) for i, x in pairs if i.kind == "reduce" and free_vars(x).keys() & around.keys()]
+    if not any(s is loop for s in loops) or [x for _, x in reduced] != [loop.var]:
+        why = f"'{name}' reduces {', '.join(str(x) for _, x in reduced) or 'nothing'}, not '{at}' alone"
+        raise tree.error(step, why, (name, at), "rfactor first")
+    ((mine, _),) = reduced
+    others = [x for i, x in pairs if i is not mine and i.kind != "reduce"]
+    if free_vars(block.predicate).keys() & {at, mine.var.name} or any(at in free_vars(x) for x in others):
+        raise tree.error(
+            step,
+            f"a condition or another iterator of '{name}' depends on '{at}'",
+            (name, at),
+            "rfactor takes conditions into the value",
+        )
+    return mine

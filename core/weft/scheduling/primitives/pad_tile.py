@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft import dtypes as dt
@@ -73,34 +73,46 @@ def pad_tile(program: Program, block: str) -> tuple[Program, None]:
         within = []
     if not isinstance(term, Mul):
         raise tree.error(step, f"'{block}' is no sum of products: it stores {value}", (block,))
-    iter_of = {x.name: i.var for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
-    loops, moving = domain(path), {v for x in b.bindings for v in free_vars(x)}
-    for v in [
-        v for v in loops if v in free_vars(b.predicate) and v not in moving
-    ]:  # that tells where the tile ends, and moves nothing in it
+    b, asked = _conditions(tree, b, domain(path), step)
+    a, z = _padded((term.a, term.b), [*asked, *within], clean_extents(b))
+    new = replace(store, value=tidy(target + a * z, clean_extents(b)))
+    return tree.replace(path, replace(b, body=new, predicate=const(True))), None
+
+
+def _conditions(tree: Tree, block: Block, loops: Mapping[str, Expr], step: str) -> tuple[Block, list[Expr]]:
+    """The conditions of a block's predicate over its iterators, of which it may get more."""
+    iter_of = {x.name: i.var for i, x in zip(block.iters, block.bindings) if isinstance(x, Var)}
+    moving = {v for x in block.bindings for v in free_vars(x)}
+    # Loops that tell where the tile ends, and move nothing in it.
+    for v in [v for v in loops if v in free_vars(block.predicate) and v not in moving]:
         iter_of[v] = Var(tree.fresh(f"{v}_v"), dt.int64)
-        b = replace(b, iters=(*b.iters, BlockIter(iter_of[v], loops[v])), bindings=(*b.bindings, Var(v, dt.int64)))
-    asked = [*(substitute(c, iter_of) for c in conjuncts(b.predicate)), *within]
-    if any(free_vars(c).keys() & domain(path).keys() for c in asked):
+        more, bound = BlockIter(iter_of[v], loops[v]), Var(v, dt.int64)
+        block = replace(block, iters=(*block.iters, more), bindings=(*block.bindings, bound))
+    asked = [substitute(c, iter_of) for c in conjuncts(block.predicate)]
+    if any(free_vars(c).keys() & loops.keys() for c in asked):
         raise tree.error(
-            step, f"an iterator of '{block}' is not one loop of its own", (block,), f"specialize('{block}') first"
+            step,
+            f"an iterator of '{block.name}' is not one loop of its own",
+            (block.name,),
+            f"specialize('{block.name}') first",
         )
-    extents = clean_extents(b)
-    factors = [term.a, term.b]
+    return block, asked
+
+
+def _padded(factors: tuple[Expr, Expr], asked: Sequence[Expr], extents: Mapping[str, Expr]) -> tuple[Expr, Expr]:
+    """The factors, each zero where a condition that it takes does not hold."""
     kept = [any(isinstance(x, Load) and x.buffer.scope != "global" for x in walk(e)) for e in factors]
     held: list[list[Expr]] = [[], []]
     for c in asked:
         asks = free_vars(c).keys() & extents.keys()
         varies = [len(asks & free_vars(e).keys()) for e in factors]
-        # Any does; who varies with it anyway does not grow. A tile of another block may hold anything there, NaN as
-        # well.
-        for k in [k for k in range(2) if varies[k] == len(asks) or (kept[k] and varies[k])] or [
-            varies.index(max(varies))
-        ]:
+        # Any factor does; one that varies with the condition anyway does not grow. A tile of another block may hold
+        # anything there, NaN as well.
+        takes = [k for k in range(2) if varies[k] == len(asks) or (kept[k] and varies[k])]
+        for k in takes or [varies.index(max(varies))]:
             held[k].append(c)
-    a, z = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
-    new = replace(store, value=tidy(target + a * z, extents))
-    return tree.replace(path, replace(b, body=new, predicate=const(True))), None
+    a, b = (_where(all_of(cs), e) if cs else e for cs, e in zip(held, factors))
+    return a, b
 
 
 def _where(condition: Expr, e: Expr) -> Expr:
