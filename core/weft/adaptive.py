@@ -107,7 +107,7 @@ class AdaptiveExecutable:
         return found if found is not None else self._noticed(shapes)
 
     def _noticed(self, shapes: Shapes) -> Executable:
-        """Counts a call; asks for an executable when there were enough and there is room for one."""
+        """Counts a call; requests an executable after enough calls, if the limit allows one more."""
         with self._lock:
             if self._asked < self._most:
                 # Sizes that come once each must not fill the memory: only so many are counted at a time.

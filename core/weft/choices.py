@@ -50,7 +50,7 @@ def decide(
         made: names of the choices that the kernel, or graph, has made already.
         refuse: the predicate: why a value among the options cannot be chosen here; None if it can.
         where: the kernel or graph, for messages.
-        hint: how to tell two choices of one name apart.
+        hint: of the error about a second choice of this name.
 
     Raises:
         PluginError: a choice of this name has been made already.

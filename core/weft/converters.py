@@ -17,9 +17,9 @@ class Converters:
 
     Args:
         frontend: its name.
-        passing: exceptions by which converters speak with the frontend; others that are no WeftError become one that
-            names the plugin.
-        plugins: those to ask; None: the process's.
+        passing: exceptions that converters raise for the frontend; others that are no WeftError become one that names
+            the plugin.
+        plugins: the plugin host; None: the process's.
         check: (context, result) → what is wrong with what a converter returned, None if nothing is: an error that names
             the plugin.
         domains: other names of domains → those that the frontend looks for.

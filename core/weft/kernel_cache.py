@@ -23,7 +23,7 @@ FORMAT = 3
 
 
 class KernelCache:
-    """`fingerprint`: of the target. With `enabled` false nothing is read or written; keys still tell kernels apart."""
+    """`fingerprint`: of the target. With `enabled` false nothing is read or written; keys still distinguish kernels."""
 
     def __init__(self, fingerprint: str, enabled: bool = True) -> None:
         from weft.fingerprint import source_fingerprint

@@ -100,8 +100,8 @@ class MixedCompilation:
         """A verified graph through every stage.
 
         Raises:
-            UnsupportedError: a node that no target takes, or that `strict` wants elsewhere; lists each with the
-                reasons.
+            UnsupportedError: a node that no target takes, or with `strict` the first target does not take; lists each
+                with the reasons.
         """
         with without_collector():
             outline = self.outline(graph)

@@ -83,7 +83,8 @@ class Plugin:
 
     @property
     def kept(self) -> bool:
-        """Whether Weft compiles nothing without it: what somebody else claims as well is not its failure."""
+        """Whether Weft cannot compile without it: if another plugin claims one of its names, that is not its
+        failure."""
         return self.name == CORE or self.distribution in KEPT
 
     @property
@@ -406,8 +407,8 @@ def _placed(text: str, error: BaseException, plugin: Plugin | None) -> str:
 
 
 def claimed(what: str, owners: Sequence[Plugin], otherwise: str = "") -> PluginError:
-    """The error about what several plugins claim, or one claims several times: it is not decided by any order, so
-    whoever uses it raises this.
+    """The error about a name that several plugins claim, or one claims several times. No order decides it; using the
+    name raises this.
 
     Args:
         what: for example "the target 'npu'".

@@ -117,8 +117,8 @@ class ResolvedTarget:
             return self.kind.codegen(self.target)
 
     def taken(self, lowered: Program) -> Program:
-        """A lowered program as the code generator gets it: where the target string asks for one thread, its parallel
-        loops are serial."""
+        """A lowered program for the code generator: with `-threads=1` in the target string, its parallel loops are
+        serial."""
         from weft.codegen.base import in_one_thread
 
         return in_one_thread(lowered) if self.threads == 1 else lowered
@@ -154,15 +154,15 @@ class ResolvedTarget:
         """The schedule rules of all plugins.
 
         Raises:
-            PluginError: one name is claimed more than once: records know rules by their names.
+            PluginError: one name is claimed more than once; records identify rules by name.
         """
         items = self.plugins.items("schedules", required=self.owner, target=self.target)
         return tuple(item.value for item in self._apart("schedules", "schedule rule", items))
 
     @cached_property
     def records(self) -> Records:
-        """Recorded choices: the caller's, then those of plugins. What two plugins record differently is nobody's; the
-        caller's own stands over all."""
+        """Recorded choices: the caller's, then those of plugins. Records in which two plugins differ are not used; the
+        caller's have precedence."""
         found: dict[tuple[str, str, str], list[tuple[Contribution, Record]]] = {}
         for item in self.plugins.items("records", required=self.owner, target=self.target):
             for record in self._read(item).records:

@@ -69,7 +69,7 @@ def make_inputs(
 
 
 def size_of(info: TensorInfo, dim: int | str, symbols: dict[str, int], assumed: list[str]) -> int:
-    """A dimension's size. A symbol that nothing binds is taken as 1, which `assumed` tells."""
+    """A dimension's size. An unbound symbol is assumed to be 1, and recorded in `assumed`."""
     if isinstance(dim, int):
         return dim
     if dim not in symbols:

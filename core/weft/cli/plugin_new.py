@@ -137,8 +137,7 @@ def rendered(kind: str, names: Names) -> dict[str, str]:
 
 
 def version_range(version: str) -> str:
-    """The versions of Weft that a plugin made with this one may ask for: up to the next that may change public
-    names."""
+    """The range of Weft versions for a plugin made with this one: up to the next that may change public names."""
     major, minor = (int(n) for n in re.findall(r"\d+", version)[:2])
     return f">={major}.{minor},<0.{minor + 1}" if major == 0 else f">={major}.{minor},<{major + 1}"
 

@@ -20,7 +20,7 @@ PIPE_WIDTH = 160
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that never reads `[batch]` as markup; wide where nobody's terminal limits it."""
+    """A console that does not interpret `[batch]` as markup, and is wide if the output is no terminal."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False, markup=False)

@@ -199,7 +199,7 @@ class _Builder:
 
     # -- buffers
     def pointer(self, index: int) -> Value | None:
-        """Where a buffer of the table begins; None if it has no element, so that nobody reads or writes there."""
+        """The address of a buffer of the table; None if it has no element, and is neither read nor written."""
         spec = self.spec
         if not 0 <= index < len(spec.buffers):
             raise CodegenError(f"segment '{spec.name}' has no buffer {index}", why=f"its table has {len(spec.buffers)}")

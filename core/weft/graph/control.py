@@ -42,7 +42,7 @@ def _takes(inside: Type, given: Type) -> bool:
 
 
 def _outside(type: Type, known: set[str]) -> Type:
-    """A sub-graph's type as the graph around it sees it: sizes that only the sub-graph knows are open."""
+    """A sub-graph's type in the graph around it: sizes with symbols of the sub-graph are open."""
     return opened(type) if isinstance(type, TensorType) and not set(type_symbols(type)) <= known else type
 
 

@@ -50,8 +50,8 @@ def evaluate(
 def steps(
     graph: Graph, inputs: Inputs, symbols: Mapping[str, int] | None = None, run: Run | None = None
 ) -> Generator[tuple[Node, tuple[Any, ...]], None, list[Any]]:
-    """As `evaluate`, node by node: each with what it gave. A value is held until its last use; whoever wants it longer
-    keeps it. Returns the outputs.
+    """As `evaluate`, node by node: yields each node with its results. A value is held until its last use. Returns the
+    outputs.
 
     Args:
         run: (node, its inputs, values of symbols) → its outputs; by default `apply`.

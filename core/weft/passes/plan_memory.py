@@ -270,8 +270,8 @@ def _place(slots: Sequence[_Slot], known: Mapping[str, int], threads: int, align
 
 
 def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot], threads: int) -> tuple[Dim, Dim]:
-    """As `_place`, where all sizes are numbers but for scratch per thread. What up to `threads` threads want is packed
-    as numbers are; what more want lies above whatever lives in its step."""
+    """As `_place`, for sizes that are numbers except for scratch per thread. Scratch of up to `threads` threads is
+    packed as numbers are; scratch of more threads is above all slots of its step."""
     values = [(s.number, s.first, s.last) for s in fixed]
     blocks = values + [(s.number * threads, s.first, s.last) for s in scratch]
     asked = Counter[int]()  # step → bytes per thread

@@ -18,7 +18,7 @@ from weft.scheduling import access
 
 
 def seconds(program: Program, machine: Machine, cycles: Callable[[Block], float]) -> float:
-    """About how long a Program takes on all cores of a machine; sizes that only a run knows are guessed.
+    """Estimated seconds of a Program on all cores of a machine; symbolic sizes are assumed.
 
     Args:
         cycles: of one step of a block on one core.

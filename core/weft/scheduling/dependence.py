@@ -28,8 +28,8 @@ _touched: dict[int, tuple[ref[Block], tuple[str, ...], tuple[str, ...]]] = {}
 
 
 def touched(block: Block) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the buffers that a block loads and of those that it stores, in order of first use. Remembered, for every
-    primitive asks it of all blocks, of which it changes a few.
+    """Names of the buffers that a block loads and of those that it stores, in order of first use. Cached, since every
+    primitive needs it for all blocks and changes a few.
     """
     found = _touched.get(id(block))
     if found is None or found[0]() is not block:

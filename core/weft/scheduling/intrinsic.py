@@ -690,7 +690,7 @@ def _limits(intrinsic: Intrinsic) -> set[Expr]:
 
 
 def _text(intrinsic: Intrinsic, form: Form) -> str:
-    """What tells two forms' meanings apart, free of names."""
+    """A text that distinguishes the meanings of two forms, independent of names."""
     tensor, names = intrinsic.form(form), {v.name: Var(f"a{k}", dt.int64) for k, (v, _, _) in enumerate(intrinsic.axes)}
     assert isinstance(tensor.source, Compute)
     order = [intrinsic.held, *intrinsic.tensors] if form == "update" else list(intrinsic.tensors)

@@ -348,8 +348,8 @@ def block_accesses(block: Block, buffer: str | None = None) -> list[Access]:
 
 @lru_cache(maxsize=1024)
 def loads_in(e: Expr) -> tuple[Load, ...]:
-    """The loads in a formula, each once: what select chooses among may load an element many times. Remembered, for
-    every primitive asks."""
+    """The loads in a formula, each once: what select chooses among may load an element many times. Cached, since every
+    primitive needs them."""
     return tuple(dict.fromkeys(n for n in walk(e) if isinstance(n, Load)))
 
 

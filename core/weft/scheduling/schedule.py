@@ -225,7 +225,7 @@ class Schedule:
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
-        """Steps that are taken all or not at all.
+        """Steps of which either all or none are applied.
 
             with s.attempt() as tried:
                 s.split("i", [None, 8])
@@ -234,9 +234,8 @@ class Schedule:
                 …                       # s is as it was before; tried.error is the ScheduleError, tried.reason says why
                                         in a sentence
 
-        A ScheduleError ends the steps, is kept, and goes no further. Any other exception goes on, and so does a
-        ChoiceError, as whoever recorded the value has to hear of it; the schedule is as it was then, too. Attempts may
-        be nested.
+        A ScheduleError ends the attempt and is stored in it. Any other exception propagates, and so does a ChoiceError,
+        which must reach the caller who gave the record. In each case the schedule is restored. Attempts may be nested.
         """
         before, tried = self.checkpoint(), Attempt()
         try:

@@ -489,7 +489,7 @@ class _Program:
 
     # -- what may go on where
     def settle(self, nodes: tuple[_Node, ...]) -> None:
-        """Adds waits until nobody needs more."""
+        """Adds waits until none is missing."""
         self.needed = True
         while self.needed:
             self.needed = False

@@ -196,7 +196,7 @@ class Shrunk:
         return changed
 
     def rebase_block(self, block: Block, tree: Tree, around: Mapping[str, Expr]) -> Block:
-        """A body knows its iterators only, so what depends on the loops around comes in as an iterator: the index
+        """A body uses its iterators only, so a value that depends on the loops around becomes an iterator: the index
         within the box, or its start."""
         if not accesses(block, self.old.name):
             return block

@@ -513,8 +513,7 @@ class _Tensorize:
         self.fail(best.why, best.hint)
 
     def room(self, fitted: _Fitted, reads: Sequence[Access], place: tuple[Expr, ...]) -> None:
-        """Checks that what is computed beyond what is wanted is read where there is something, and stored where nobody
-        looks."""
+        """Checks that the excess elements are read within buffers, and stored where nothing reads them."""
         if not fitted.padded:
             return
         moving = {**self.outer, **{v: const(n) for v, (n, _) in self.tile.variables.items()}}
