@@ -210,8 +210,7 @@ def test_trips_after_the_first_are_native(ran: list[tuple[int, int]]) -> None:
     assert ran == [(1, 10)]
 
 
-@pytest.mark.needs("weft_c")
-@pytest.mark.needs("c")
+@pytest.mark.needs("weft_c", "c")
 @pytest.mark.parametrize("tests", [False, True])
 def test_the_target_c_has_native_trips(ran: list[tuple[int, int]], tests: bool) -> None:
     g = loop(

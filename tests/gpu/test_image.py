@@ -152,7 +152,7 @@ def test_grids_are_formulas_of_the_dims() -> None:
         (launch("1", "1", "1", group=(64, 2, 1)), [], "128 threads are wanted in a group, 64 are allowed"),
         (launch("1", "1", "1", group=(1, 1, 9)), [], "9 threads are wanted along z, 8 are allowed"),
         (launch("1", "d0*d0", "1"), [300], "90000 groups are wanted along y, 65535 are allowed"),
-        (launch("1", "d1", "1"), [300], "it asks for 'd1', the kernel has 1 dim(s)"),
+        (launch("1", "d1", "1"), [300], "it uses 'd1', the kernel has 1 dim(s)"),
         (launch("1", "1//d0", "1"), [0], "a formula divides by 0"),
     ],
 )
