@@ -1,9 +1,9 @@
-"""Loops whose body is one native segment: native code runs the iterations, with no Python between them.
+"""Loops whose body is one native segment: native code runs the iterations, without Python between them.
 
-The first iteration is started here, as any; it tells the sizes of what the body gives. For those that follow, items are
-pointers into the tensor that they are taken from, results are written where they belong in the tensor that collects
-them, and what is carried goes to and fro between two buffers. Storage is given for all outputs, so the segment checks
-their sizes: an iteration that would give others fails, as one does that has an error, and is left to the caller.
+The runtime starts the first iteration, which determines the sizes of the body's results. In later iterations, items are
+pointers into their tensor, results are written to their place in the tensor that collects them, and carried values
+alternate between two buffers. Storage is given for all outputs, so the segment checks their sizes. An iteration with
+other sizes, or with an error, fails and is left to the caller.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from weft_runtime.control import Collected, Course
 from weft_runtime.native import NativeSegment
 
 _EXACT_BYTES = 1 << 20
-"""Up to so many there is room at once for the results of all iterations that there may be, though a test may end them
-sooner."""
+"""Up to this size, storage for the results of all possible iterations is allocated at once, although a test may end the
+loop sooner."""
 _FIRST_ROWS = 64
-"""Iterations that there is room for at first where nothing says how many there will be; it doubles."""
+"""Iterations for which storage is allocated first if their number is not known; it doubles."""
 _SLICE_TRIPS, _SLICE_SECONDS = 16, 0.02
-"""Iterations without a look at signals, at first; twice as many as long as they take less than this."""
+"""Iterations between checks of signals, at first; the number doubles while they take less than this."""
 _REPEAT = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 5)
 
 
 class _Rows:
-    """Where results of iterations go: places along the first axis of a tensor, in their order; `downward`: the first
-    iteration's is the last place.
+    """Storage for the results of iterations along the first axis of a tensor, in order; `downward`: in reverse order.
 
     Raises:
-        MemoryError, ValueError: there is no room.
+        MemoryError, ValueError: there is not enough memory.
     """
 
     def __init__(self, collected: Collected, k: int, sample: Array, downward: bool) -> None:
@@ -46,7 +45,7 @@ class _Rows:
         self.k = k
 
     def reserve(self, count: int) -> None:
-        """Room for so many iterations in all; keeps those there are."""
+        """Allocates storage for `count` iterations in all; keeps the results so far."""
         rows = aligned_empty((count, *self.shape), self.of)
         if self.downward:
             rows = rows[::-1]
