@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,63 +14,16 @@ from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
 from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import STEP, Array, Commutes, Operator, Sample, algorithm, touched
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, If, Let, Seq, Stmt, Store, buffer, seq
+from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm, touched
+from weft.loop.nodes import Allocate, Buffer, If, Seq, Stmt, Store, buffer, seq
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.examples import booleans, floats, integers
 from weft_ops.gathering import clamp_indices, safe_index
-from weft_ops.moving import Movement
-from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, show, static, unify
-from weft_ops.words import Reduction
-
-INDEX = ("int", "uint")
-
-
-# -- loops over whole buffers -----------------------------------------------------------------------------------------
-
-
-def nest(prefix: str, extents: Sequence[Expr], body: Callable[[tuple[Var, ...]], Stmt], parallel: int = 0) -> Stmt:
-    """`body` under one loop per extent, the outermost `parallel` of them parallel."""
-    loop_vars = tuple(Var(f"{prefix}{k}", dt.int64) for k in range(len(extents)))
-    stmt = body(loop_vars)
-    for k in reversed(range(len(extents))):
-        stmt = For(loop_vars[k], extents[k], stmt, "parallel" if k < parallel else "serial")
-    return stmt
-
-
-def copy_of(source: Buffer, target: Buffer, prefix: str = "copy") -> Stmt:
-    """Every element of `source` stored to `target`: a block, which a target schedules as any other."""
-    iters = tuple(BlockIter(Var(f"{prefix}_v{k}", dt.int64), d) for k, d in enumerate(source.shape))
-    at = tuple(i.var for i in iters)
-    return nest(prefix, source.shape, lambda i: Block(prefix, iters, i, Store(target, at, source[at])))
-
-
-def merged(reduction: Reduction, old: Expr, new: Expr) -> Expr:
-    match reduction:
-        case "add":
-            return old + new
-        case "mul":
-            return old * new
-        case "min":
-            return e.minimum(old, new)
-        case "max":
-            return e.maximum(old, new)
-    return new
-
-
-def merge_value(reduction: Reduction, old: Any, new: Any) -> Any:
-    match reduction:
-        case "add":
-            return (old + new).astype(old.dtype)
-        case "mul":
-            return (old * new).astype(old.dtype)
-        case "min":
-            return np.minimum(old, new)
-        case "max":
-            return np.maximum(old, new)
-    return new
-
+from weft_ops.moving import INDEX, Movement
+from weft_ops.scattering import ScatterElements, ScatterND
+from weft_ops.scattering import nest as nest
+from weft_ops.shapes import axis_of, expect_kind, operands, show, static, unify
 
 # -- gather -----------------------------------------------------------------------------------------------------------
 
@@ -134,148 +86,6 @@ class GatherND(Movement):
         yield Sample(cls(), (floats((2, 3, 4)), np.array([[0, 1], [1, -1]])), "pairs")
         yield Sample(cls(), (integers((2, 2)), np.array([[0, 0], [1, 1]], np.int32)), "elements")
         yield Sample(cls(1), (floats((2, 3, 4)), np.array([[[1], [0]], [[2], [1]]])), "batched")
-
-
-# -- scatter ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ScatterElements(Movement):
-    """A copy of x in which element [i… with indices[i…] at `axis`] is merged with updates[i…], in order.
-
-    `reduction` none replaces; add, mul, min, max merge with what is there. Indices as in Gather.
-    """
-
-    axis: int = 0
-    reduction: Reduction = "none"
-    kind = "opaque"
-
-    def infer(self, *types: Type | None) -> Inferred:
-        assumed: list[Assumption] = []
-        x, indices, updates = operands(types, 3)
-        one_dtype([x, updates])
-        expect_kind(indices.dtype, INDEX, "indices")
-        axis_of(self.axis, x.rank)
-        if not x.rank == indices.rank == updates.rank:
-            raise GraphError(
-                f"expected indices and updates of {x.rank} dimension(s), got {show(indices.shape)} and"
-                f" {show(updates.shape)}"
-            )
-        for d, (a, b) in enumerate(zip(indices.shape, updates.shape)):
-            unify(a, b, f"updates, dimension {d}", assumed)
-        return Inferred(TensorType(x.dtype, x.shape), assumed)
-
-    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
-        """A step of Python for each index."""
-        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
-
-    def reference(self, *arrays: Array | None) -> Array:
-        x, indices, updates = arrays
-        assert x is not None and indices is not None and updates is not None
-        axis = self.axis % x.ndim
-        out = x.copy()
-        at = clamp_indices(indices, x.shape[axis])
-        for i in np.ndindex(*indices.shape):
-            where = (*i[:axis], at[i], *i[axis + 1 :])
-            out[where] = merge_value(self.reduction, out[where], updates[i])
-        return out
-
-    @algorithm("program")
-    def ordered(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
-        x, indices, updates = inputs
-        (y,) = outputs
-        axis = axis_of(self.axis, len(x.shape))
-        # Updates of one place differ only in the index along the axis: the other axes are independent.
-        order = [d for d in range(len(x.shape)) if d != axis] + [axis]
-
-        def body(loops: tuple[Var, ...]) -> Stmt:
-            i = [loops[order.index(d)] for d in range(len(order))]
-            k = Var("place", dt.int64)
-            where = (*i[:axis], k, *i[axis + 1 :])
-            return Let(
-                k,
-                safe_index(indices[tuple(i)], as_dim(x.shape[axis])),
-                Store(y, where, merged(self.reduction, y[where], updates[tuple(i)])),
-            )
-
-        return seq(
-            copy_of(x, y), nest("u", [indices.shape[d] for d in order], body, parallel=1 if len(order) > 1 else 0)
-        )
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        x = floats((3, 4))
-        yield Sample(cls(1), (x, np.array([[0, -1], [3, 1], [2, 0]]), floats((3, 2), seed=1)), "none")
-        reductions: tuple[Reduction, ...] = ("add", "mul", "min", "max")
-        for r in reductions:
-            yield Sample(cls(0, r), (x, np.array([[0, 1, 0, 2], [0, 1, 2, 2]], np.int32), floats((2, 4), seed=1)), r)
-        yield Sample(cls(0), (integers((5,)), np.array([1, 1, 4]), integers((3,), seed=1)), "last_wins")
-
-
-@dataclass(frozen=True)
-class ScatterND(Movement):
-    """A copy of x in which the slices at index vectors indices [k…, m] are merged with updates [k…, x.shape[m:]…], in
-    order; see ScatterElements."""
-
-    reduction: Reduction = "none"
-    kind = "opaque"
-
-    def infer(self, *types: Type | None) -> Inferred:
-        assumed: list[Assumption] = []
-        x, indices, updates = operands(types, 3)
-        one_dtype([x, updates])
-        expect_kind(indices.dtype, INDEX, "indices")
-        m = indices.shape[-1] if indices.rank else 0
-        if not isinstance(m, int) or not indices.rank or m > x.rank:
-            raise GraphError(f"indices: expected a last dimension 0 … {x.rank}, got {show(indices.shape)}")
-        want = (*indices.shape[:-1], *x.shape[m:])
-        if len(want) != updates.rank:
-            raise GraphError(f"updates: expected shape {show(want)}, got {show(updates.shape)}")
-        for d, (a, b) in enumerate(zip(want, updates.shape)):
-            unify(a, b, f"updates, dimension {d}", assumed)
-        return Inferred(TensorType(x.dtype, x.shape), assumed)
-
-    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
-        """A step of Python for each index."""
-        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
-
-    def reference(self, *arrays: Array | None) -> Array:
-        x, indices, updates = arrays
-        assert x is not None and indices is not None and updates is not None
-        out = x.copy()
-        for i in np.ndindex(*indices.shape[:-1]):
-            where = tuple(int(clamp_indices(np.asarray(k), n)) for k, n in zip(indices[i], x.shape))
-            out[where] = merge_value(self.reduction, out[where], updates[i])
-        return out
-
-    @algorithm("program")
-    def ordered(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
-        x, indices, updates = inputs
-        (y,) = outputs
-        lead = len(indices.shape) - 1
-        m = as_dim(indices.shape[-1])
-        assert isinstance(m, int)
-        inner = x.shape[m:]
-
-        def body(loops: tuple[Var, ...]) -> Stmt:
-            rest, k = loops[: len(inner)], loops[len(inner) :]
-            at = tuple(safe_index(indices[(*k, q)], as_dim(x.shape[q])) for q in range(m))
-            return Store(y, (*at, *rest), merged(self.reduction, y[(*at, *rest)], updates[(*k, *rest)]))
-
-        # Elements of a slice are independent; slices come in order.
-        return seq(copy_of(x, y), nest("u", (*inner, *indices.shape[:lead]), body, parallel=1 if inner else 0))
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        yield Sample(cls(), (floats((8,)), np.array([[4], [3], [-1]]), floats((3,), seed=1)), "vector")
-        reductions: tuple[Reduction, ...] = ("none", "add", "mul", "min", "max")
-        for r in reductions:
-            yield Sample(
-                cls(r), (floats((3, 2, 2)), np.array([[0], [2], [0]]), floats((3, 2, 2), seed=1)), f"slices_{r}"
-            )
-        yield Sample(
-            cls(), (integers((2, 3)), np.array([[[0, 1]], [[1, 2]]], np.int32), integers((2, 1), seed=1)), "elements"
-        )
 
 
 # -- patterns ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from weft.graph.nodes import TensorType
 from weft.graph.operator import Operator, OpKind
 
 ZERO = Const(0, dt.int64)
+INDEX = ("int", "uint")
+"""Kinds of dtypes of indices."""
 
 
 class Movement(Operator):

@@ -118,9 +118,31 @@ def as_data(profile: Profile, limits: Limits, rows: Sequence[Row]) -> dict[str, 
     }
 
 
+def _row(k: Mapping[str, Any]) -> list[object]:
+    """A kernel of `as_data` as a row of the table."""
+    from rich.text import Text
+
+    from weft.cli.terminal import seconds as shown
+    from weft.cli.terminal import size
+
+    share = (
+        "?" if k["share_of_limit"] is None else Text(f"{k['share_of_limit']:.0%}", style=colour(k["share_of_limit"]))
+    )
+    won = "?" if k["won"] is None else shown(k["won"])
+    moved = "?" if k["bytes"] is None else size(k["bytes"])
+    measures = [
+        _number(k["flop"], 1e9),
+        moved,
+        _number(k["intensity"]),
+        _number(k["flops"], 1e9),
+        _number(k["bandwidth"], 1e9),
+    ]
+    head = [shorten(k["kernel"], 34), k["rule"], k["calls"], shown(k["seconds"]), f"{k['share_of_model']:.1%}"]
+    return [*head, *measures, share, won, shorten(", ".join(k["nodes"]), 40)]
+
+
 def print_roofline(report: Mapping[str, Any]) -> None:
     """The report of `as_data` as a table; kernels beyond the first are one line."""
-    from rich.text import Text
 
     from weft.cli.terminal import print_table, say, size
     from weft.cli.terminal import seconds as shown
@@ -143,22 +165,7 @@ def print_roofline(report: Mapping[str, Any]) -> None:
     ]
     rows: list[list[object]] = []
     for k in kernels[:SHOWN]:
-        share = (
-            "?"
-            if k["share_of_limit"] is None
-            else Text(f"{k['share_of_limit']:.0%}", style=colour(k["share_of_limit"]))
-        )
-        won = "?" if k["won"] is None else shown(k["won"])
-        moved = "?" if k["bytes"] is None else size(k["bytes"])
-        measures = [
-            _number(k["flop"], 1e9),
-            moved,
-            _number(k["intensity"]),
-            _number(k["flops"], 1e9),
-            _number(k["bandwidth"], 1e9),
-        ]
-        head = [shorten(k["kernel"], 34), k["rule"], k["calls"], shown(k["seconds"]), f"{k['share_of_model']:.1%}"]
-        rows.append([*head, *measures, share, won, shorten(", ".join(k["nodes"]), 40)])
+        rows.append(_row(k))
     if len(kernels) > SHOWN:
         rest = kernels[SHOWN:]
         left = sum(k["won"] or 0.0 for k in rest)

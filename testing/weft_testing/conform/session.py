@@ -18,6 +18,22 @@ OnResult = Callable[[Result, int, int], None]
 """Hears a result, its number, and how many there are."""
 
 
+def _checked(target: str, levels: Sequence[int], baseline: Mapping[str, Any] | None, budget: int | None) -> int:
+    """The budget. Raises InputError for arguments of `run` that do not fit."""
+    unknown = [n for n in levels if n not in LEVELS]
+    if unknown:
+        raise InputError(
+            f"there is no level {unknown[0]}",
+            hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()),
+        )
+    if baseline is not None:
+        require_baseline(baseline, target)
+    budget = BUDGET if budget is None else budget
+    if budget < 1:
+        raise InputError(f"a case has a budget of {budget} multiply-adds", hint="give 1 or more")
+    return budget
+
+
 def run(
     target: str,
     *,
@@ -56,17 +72,7 @@ def run(
     from weft_testing.conform.kit import Kit
     from weft_testing.conform.recorder import Recorder
 
-    unknown = [n for n in levels if n not in LEVELS]
-    if unknown:
-        raise InputError(
-            f"there is no level {unknown[0]}",
-            hint="levels: " + ", ".join(f"{n} {name}" for n, (name, _) in LEVELS.items()),
-        )
-    if baseline is not None:
-        require_baseline(baseline, target)
-    budget = BUDGET if budget is None else budget
-    if budget < 1:
-        raise InputError(f"a case has a budget of {budget} multiply-adds", hint="give 1 or more")
+    budget = _checked(target, levels, baseline, budget)
     report = Report(target, weft=host().api_version, levels=tuple(sorted(set(levels))), quick=quick, keyword=keyword)
     began = time.perf_counter()
     try:
@@ -84,18 +90,8 @@ def run(
     session = Recorder(kit, report, on_result, traceback)
     folder = Path(__file__).parent
     files = [str(folder / f"{LEVELS[n][0]}.py") for n in report.levels]
-    options = [
-        "-c",
-        os.devnull,
-        "--rootdir",
-        str(folder),
-        "--import-mode=importlib",
-        "-o",
-        "python_files=*.py",
-        "-p",
-        "no:cacheprovider",
-        "-q",
-    ]
+    options = ["-c", os.devnull, "--rootdir", str(folder), "--import-mode=importlib", "-q"]
+    options += ["-o", "python_files=*.py", "-p", "no:cacheprovider"]
     with _alone():
         status = pytest.main([*options, *(["-k", keyword] if keyword else []), *files], plugins=[session])
     report.seconds = time.perf_counter() - began

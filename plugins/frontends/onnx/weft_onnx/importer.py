@@ -347,14 +347,35 @@ class Importer:
                 why="functions, branches and loops that are written out multiply",
                 hint="call a function less often inside of others, or export the model without functions",
             )
+        results = self._converted(context, place)
+        for output, result in zip(node.output, results):
+            if not output:
+                continue
+            if output in scope.values:
+                raise FrontendError(f"value '{output}' is computed twice", where=place)
+            if (
+                isinstance(result, Value)
+                and result.producer is not None
+                and result.producer in self.builder.graph.nodes[-1:]
+            ):
+                self.builder.rename(result, scope.prefix + output)
+            scope.values[output] = result if result is not None else Absent()
+
+    def _converted(self, context: Context, place: str) -> Sequence[Any]:
+        """The results of a node; poison where something is not supported, which is collected.
+
+        Raises:
+            FrontendError: it cannot be converted, at `place`.
+        """
+        node = context.node
         try:
-            with self.builder.named(name):
-                results = self.convert(context)
+            with self.builder.named(context.name):
+                return self.convert(context)
         except Poisoned:
-            results = [Poison()] * len(node.output)
+            return [Poison()] * len(node.output)
         except Unsupported as error:
-            self.unsupported.setdefault(error.reason, []).append(f"'{name}'")
-            results = [Poison()] * len(node.output)
+            self.unsupported.setdefault(error.reason, []).append(f"'{context.name}'")
+            return [Poison()] * len(node.output)
         except UnsupportedError:
             raise
         except FrontendError as error:
@@ -380,18 +401,6 @@ class Importer:
                 why=why or f"{type(error).__name__}: {error}",
                 hint=hint,
             ) from error
-        for output, result in zip(node.output, results):
-            if not output:
-                continue
-            if output in scope.values:
-                raise FrontendError(f"value '{output}' is computed twice", where=place)
-            if (
-                isinstance(result, Value)
-                and result.producer is not None
-                and result.producer in self.builder.graph.nodes[-1:]
-            ):
-                self.builder.rename(result, scope.prefix + output)
-            scope.values[output] = result if result is not None else Absent()
 
     def may_write(self, body: GraphProto, times: int) -> bool:
         """Whether a body may be written out so many times."""

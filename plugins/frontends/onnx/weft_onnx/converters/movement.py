@@ -20,7 +20,7 @@ from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 from weft_ops.movement import slice_range
 from weft_ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
-from weft_ops.words import PAD_MODES, REDUCTIONS
+from weft_ops.words import PAD_MODES
 from weft_runtime.abi import LARGEST
 
 # -- shapes as values -------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def squeeze(c: Context) -> Value:
                 what = "without axes: axis {0}, whose size only the run knows, has 1 element, and would have to go"
                 x = c.required(x, Require(more, 1, None, what, (axis,), "Squeeze"))
         return c.reshape(x, tuple(d for d in x.shape if d != 1))
-    return c.reshape(x, _squeezed(c, x.shape))
+    return c.reshape(x, squeezed_shape(c, x.shape))
 
 
 def _at(axis: Dim, shape: Sequence[Dim]) -> Dim:
@@ -145,7 +145,7 @@ def _at(axis: Dim, shape: Sequence[Dim]) -> Dim:
     return result
 
 
-def _squeezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+def squeezed_shape(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
     axes = _axes(c, 12, 1, len(dims))
     if axes is None:
         return tuple(d for d in dims if d != 1)
@@ -171,10 +171,10 @@ def unsqueeze(c: Context) -> Value:
             new = any_of([equals(a, k) for a in axes])
             shape.append(dim_select(new, 1, _at(as_dim(k - dim_expr(before)), x.shape)))
         return c.reshape(x, tuple(shape))
-    return c.reshape(x, _unsqueezed(c, x.shape))
+    return c.reshape(x, unsqueezed_shape(c, x.shape))
 
 
-def _unsqueezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+def unsqueezed_shape(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
     count = len(c.integers("axes") or ()) if c.version <= 12 else product(c.shape(1))
     assert isinstance(count, int)  # the axes are known at import
     rank = len(dims) + count
@@ -188,10 +188,10 @@ def _unsqueezed(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
 @onnx_op("Transpose")
 def transpose(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.Transpose(_order(c, len(x.shape))), x) if len(x.shape) > 1 else x
+    return c(ops.Transpose(axis_order(c, len(x.shape))), x) if len(x.shape) > 1 else x
 
 
-def _order(c: Context, rank: int) -> tuple[int, ...]:
+def axis_order(c: Context, rank: int) -> tuple[int, ...]:
     return c.integers("perm") or tuple(reversed(range(rank)))
 
 
@@ -222,7 +222,7 @@ def slice_(c: Context) -> Value:
     x = c.value(0)
     if c.version >= 10 and any(c.given(k) and c.known(k) is None for k in range(1, 5)):
         return _runtime_slice(c, x)
-    starts, ends, axes, steps = _slices(c)
+    starts, ends, axes, steps = slice_bounds(c)
     rank = len(x.shape)
     chosen = tuple(range(len(starts))) if axes is None else tuple(axis_of(int(a), rank) for a in axes)
     all_starts: list[Dim] = [0] * rank
@@ -298,7 +298,7 @@ def _tidy(d: Dim) -> Dim:
     return d if isinstance(d, int) else simplified(d)
 
 
-def _slices(c: Context) -> tuple[Any, Any, Any, Any]:
+def slice_bounds(c: Context) -> tuple[Any, Any, Any, Any]:
     if c.version < 10:
         first, last = c.integers("starts") or (), c.integers("ends") or ()
         return first, last, c.integers("axes"), (1,) * len(first)
@@ -317,7 +317,7 @@ LONG_START = 32
 def split(c: Context) -> list[Value]:
     x = c.value(0)
     axis = axis_of(c.integer("axis"), len(x.shape))
-    sizes = _parts(c, x.shape[axis])
+    sizes = split_sizes(c, x.shape[axis])
     x = c.sized(
         x,
         as_dim(sum(map(dim_expr, sizes), start=dim_expr(0))),
@@ -337,7 +337,7 @@ def split(c: Context) -> list[Value]:
     return results
 
 
-def _parts(c: Context, size: Dim) -> tuple[Dim, ...]:
+def split_sizes(c: Context, size: Dim) -> tuple[Dim, ...]:
     given = c.integers("split") if c.version < 13 else c.dims(1, "the split")
     if given is not None:
         return given
@@ -394,87 +394,6 @@ def _spread_pads(c: Context, rank: int) -> tuple[Dim, ...]:
 
 
 # -- by index ---------------------------------------------------------------------------------------------------------
-
-
-@onnx_op("Gather")
-def gather(c: Context) -> Value:
-    x = c.value(0)
-    axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(ops.Gather(axis), x, c.indices(c.value(1), x.shape[axis]))
-
-
-@onnx_op("GatherElements")
-def gather_elements(c: Context) -> Value:
-    x = c.value(0)
-    axis = axis_of(c.integer("axis"), len(x.shape))
-    return c(ops.GatherElements(axis), x, c.indices(c.value(1), x.shape[axis]))
-
-
-def _places(c: Context, indices: Value, shape: Sequence[Dim]) -> Value:
-    """Index vectors along the last axis of `indices`, into the first axes of `shape`."""
-    count = indices.shape[-1] if indices.shape else 0
-    if not isinstance(count, int) or count > len(shape):
-        return indices  # which the operator refuses
-    if len(set(shape[:count])) == 1:
-        return c.indices(indices, shape[0])
-    for k in range(count):
-        indices = c.indices(indices, shape[k], c.slice(indices, -1, k, 1))
-    return indices
-
-
-@onnx_op("GatherND")
-def gather_nd(c: Context) -> Value:
-    x, first = c.value(0), c.integer("batch_dims")
-    return c(ops.GatherND(first), x, _places(c, c.value(1), x.shape[first:]))
-
-
-@onnx_op("ScatterElements", "Scatter")
-def scatter_elements(c: Context) -> Value:
-    x = c.value(0)
-    axis = axis_of(c.integer("axis"), len(x.shape))
-    reduction = c.choice("reduction", "none", REDUCTIONS)
-    return c(ops.ScatterElements(axis, reduction), x, c.indices(c.value(1), x.shape[axis]), c.value(2))
-
-
-@onnx_op("ScatterND")
-def scatter_nd(c: Context) -> Value:
-    x = c.value(0)
-    return c(ops.ScatterND(c.choice("reduction", "none", REDUCTIONS)), x, _places(c, c.value(1), x.shape), c.value(2))
-
-
-@onnx_op("OneHot")
-def one_hot(c: Context) -> Value:
-    indices = c.value(0)
-    depth = c.importer.demanded(c.operands[1])
-    if depth is None:
-        # A float depth is read as an integer.
-        depths = c.sizes(c.whole(c.value(1)), "the depth")
-    else:
-        depths = depth.dims()
-    if len(depths) != 1:
-        raise c.error(f"the depth has {len(depths)} elements, expected one")
-    return c(ops.OneHot(depths[0], c.integer("axis", -1)), indices, c.value(2))
-
-
-@onnx_op("Trilu")
-def trilu(c: Context) -> Value:
-    k = c.signed(1, "k", clamped=True)
-    return c(ops.Trilu(c.flag("upper", True), k[0] if k else 0), c.value(0))
-
-
-@onnx_op("ReverseSequence")
-def reverse_sequence(c: Context) -> Value:
-    x, time = c.value(0), c.integer("time_axis", 0)
-    lengths = c.within(c.value(1), 0, x.shape[axis_of(time, len(x.shape))], "length")
-    return c(ops.ReverseSequence(time, c.integer("batch_axis", 1)), x, lengths)
-
-
-@onnx_op("NonZero")
-def non_zero(c: Context) -> Value:
-    x = c.value(0)
-    count = c.importer.demanded(c(ops.CountNonZero(), x))
-    assert count is not None
-    return c(ops.NonZero(count.dims()[0]), x)
 
 
 @onnx_op("DepthToSpace")
@@ -575,124 +494,3 @@ def _count(start: Dim, limit: Dim, delta: Dim) -> Dim:
 
 
 # -- on contents ------------------------------------------------------------------------------------------------------
-
-
-def _moved(c: Context, elements: Any) -> Content:
-    array = np.empty(np.shape(elements), dtype=object)
-    array[...] = elements
-    return Content(c.content(0).dtype, array)
-
-
-@onnx_formula("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-def reshape_content(c: Context) -> Content | None:
-    x = c.content(0)
-    if c.op_type == "Reshape":
-        wanted = c.integers("shape") if c.version < 5 else c.dims(1, "the shape")
-        assert wanted is not None
-        dims = target_shape(x.shape, wanted, c.flag("allowzero"))
-    elif c.op_type == "Flatten":
-        return None
-    else:
-        dims = _squeezed(c, x.shape) if c.op_type == "Squeeze" else _unsqueezed(c, x.shape)
-    return None if any(isinstance(d, Expr) for d in dims) else _moved(c, x.elements.reshape(dims))
-
-
-@onnx_formula("Transpose")
-def transpose_content(c: Context) -> Content:
-    return _moved(c, c.content(0).elements.transpose(_order(c, len(c.shape(0)))))
-
-
-@onnx_formula("Concat")
-def concat_content(c: Context) -> Content:
-    return _moved(c, np.concatenate([c.content(k).elements for k in range(c.count)], c.integer("axis")))
-
-
-@onnx_formula("Gather")
-def gather_content(c: Context) -> Content | None:
-    indices = c.content(1)
-    x = c.content(0).elements
-    axis = axis_of(c.integer("axis"), x.ndim)
-    if not indices.is_constant or any(not -x.shape[axis] <= i < x.shape[axis] for i in indices.dims()):
-        return None
-    return _moved(c, np.take(x, indices.array(), axis=axis))
-
-
-@onnx_formula("Slice")
-def slice_content(c: Context) -> Content | None:
-    starts, ends, axes, steps = _slices(c)
-    if not ct.known(*starts, *ends, *(axes or ()), *steps) or 0 in steps:
-        return None
-    x = c.content(0).elements
-    at = [slice(None)] * x.ndim
-    for axis, start, end, step in zip(range(len(starts)) if axes is None else axes, starts, ends, steps):
-        size = x.shape[axis]
-        # Python reads a negative end of a backward slice from the end; ONNX clamps what is before the first.
-        stop = None if step < 0 and end < -size else end
-        at[axis] = slice(start, stop, step)
-    return _moved(c, x[tuple(at)])
-
-
-@onnx_formula("Split")
-def split_content(c: Context) -> list[Content] | None:
-    x = c.content(0).elements
-    axis = axis_of(c.integer("axis"), x.ndim)
-    sizes = _parts(c, x.shape[axis])
-    if not ct.known(*sizes):
-        return None
-    return [_moved(c, part) for part in np.split(x, np.cumsum(static(sizes))[:-1], axis)]
-
-
-@onnx_formula("Expand", "Tile")
-def expand_content(c: Context) -> Content | None:
-    dims = c.dims(1, "the shape")
-    x = c.content(0).elements
-    if dims is None or not ct.known(*dims):
-        return None
-    if c.op_type == "Tile":
-        if x.size * math.prod(static(dims)) > ct.LIMIT:
-            return None
-        return _moved(c, np.tile(x, static(dims)))
-    out = np.broadcast_shapes(x.shape, static(dims))
-    return None if math.prod(out) > ct.LIMIT else _moved(c, np.broadcast_to(x, out))
-
-
-@onnx_formula("ConstantOfShape")
-def constant_of_shape_content(c: Context) -> Content | None:
-    dims = c.content(0).dims()
-    value = c.tensor("value")
-    if value is None or not ct.known(*dims) or math.prod(static(dims)) > ct.LIMIT:
-        return None
-    return ct.of_array(np.full(dims, value.reshape(-1)[0]))
-
-
-@onnx_formula("Range")
-def range_content(c: Context) -> Content | None:
-    bounds = [c.content(k).dims()[0] for k in range(3)]
-    if not ct.known(*bounds) or bounds[2] == 0:
-        return None
-    if abs(bounds[1] - bounds[0]) > ct.LIMIT * abs(bounds[2]):
-        return None
-    return ct.of_array(np.arange(*bounds, dtype=c.content(0).dtype.numpy))
-
-
-@onnx_formula("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
-def reduce_content(c: Context) -> Content | None:
-    x = c.content(0)
-    if x.dtype.is_bool or len(x.shape) != 1 or not x.dims():
-        return None
-    if c.given(1) and c.content(1).dims() not in ((0,), (-1,), ()):
-        return None
-    if not c.given(1) and c.integers("axes") not in (None, (0,), (-1,)):
-        return None
-    if c.given(1) and not c.content(1).dims() and c.flag("noop_with_empty_axes"):
-        return x
-    function: Any = {
-        "ReduceProd": lambda a, b: a * b,
-        "ReduceSum": lambda a, b: a + b,
-        "ReduceMax": ct.larger,
-        "ReduceMin": ct.smaller,
-    }[c.op_type]
-    result = x.dims()[0]
-    for d in x.dims()[1:]:
-        result = ct.plain(function(result, d))
-    return ct.content(x.dtype, [result], (1,) if c.flag("keepdims", True) else ())
