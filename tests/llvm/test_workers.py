@@ -261,7 +261,9 @@ def test_python_without_an_executable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "")
     with Workers(1) as workers, pytest.raises(CodegenError) as error:
         workers.submit(ir(1), HOST, "f1").result(60)
-    assert "compile workers cannot start" in str(error.value) and "does not know its own executable" in str(error.value)
+    assert "compile workers cannot start" in str(error.value) and "has no path of its own executable" in str(
+        error.value
+    )
 
 
 def test_closing_fails_what_is_left() -> None:
