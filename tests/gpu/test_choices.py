@@ -22,12 +22,18 @@ from weft.records import Record, Records, program_key
 from weft.resolve import resolve_targets
 from weft.scheduling.run_rules import Scheduled, run_recorded
 from weft_gpu.schedules import RULES
-from weft_ops import Erf, MaxPool, ReduceSum, Relu, Softmax, Transpose
+from weft_ops import CumSum, Erf, MatMul, MaxPool, ReduceSum, Relu, Softmax, Transpose
+from weft_ops.winograd import WinogradConv
 
 
 def of(op: Operator, *shape: int) -> Graph:
+    return over(op, shape)
+
+
+def over(op: Operator, *shapes: tuple[int, ...]) -> Graph:
     b = GraphBuilder("model")
-    b.output(b.add(op, b.input("x", tensor_type("float32", shape))), "y")
+    results = b.add_all(op, *(b.input(f"x{k}", tensor_type("float32", s)) for k, s in enumerate(shapes)))
+    b.output(results[0], "y")
     return b.build()
 
 
@@ -39,6 +45,9 @@ GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
     "columns": ("reduction", of(ReduceSum((0,)), 66, 5), ("sums", "sum_threads")),
     "whole": ("reduction", of(ReduceSum((0,)), 4200), ("sums", "parts")),
     "pool": ("window", of(MaxPool((2, 2)), 1, 3, 6, 8), ("sums", "threads")),
+    "product": ("contraction", over(MatMul(), (4, 512), (512, 6)), ("parts",)),
+    "winograd": ("winograd", over(WinogradConv(2, (1, 1, 1, 1)), (1, 2, 6, 6), (16, 2, 3)), ("threads",)),
+    "sums": ("recurrence", of(CumSum(), 6, 20), ("lines",)),
     "softmax": ("rowwise", of(Softmax(-1), 8, 20), ("rows", "row_threads", "rows_of_group")),
     "long_softmax": ("rowwise", of(Softmax(-1), 4, 130), ("row_threads", "rows_of_group")),
 }
@@ -64,7 +73,7 @@ def test_every_option(name: str, machine: str) -> None:
     inputs = random_inputs(naive(name))
     want = meaning(naive(name), inputs)
     usual, changing = str(found.schedule.program), set()
-    for c in found.choices[1:]:
+    for c in (c for c in found.choices if c.name.rpartition(".")[2] in wanted):
         for option in c.options:
             try:
                 made = run_with(name, machine, {c.name: option})

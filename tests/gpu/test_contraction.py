@@ -117,7 +117,7 @@ def test_any_tile_of_any_product(data: st.DataObject) -> None:
     graph = product((m, k), (k, n), after=data.draw(st.sampled_from(["", "bias"])))
     machine = data.draw(st.sampled_from(list(MACHINES.values())))
     program = lower_group(graph, "kernel")
-    names = next(list(step.args[1]) for step in tiled(program, machine).trace.steps if step.do == "choose")
+    names = next(list(c.options) for c in tiled(program, machine).choices if c.name == "tile")
     check(graph, machine, tile=data.draw(st.sampled_from(names)))
 
 

@@ -104,7 +104,9 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
     if not (product.rows or product.columns) or view.extents[product.sums[0]] is None:
         return name
     elements = prod(view.extent(x) for x in (*product.batch, *product.rows, *product.columns))
-    parts = parts_of(elements, prod(view.extent(x) for x in product.sums), view.extent(product.sums[0]), machine)
+    outermost = view.extent(product.sums[0])
+    usual = parts_of(elements, prod(view.extent(x) for x in product.sums), outermost, machine)
+    parts = s.choose("parts", [p for p in range(1, MOST_PARTS + 1) if p == 1 or outermost % p == 0], usual)
     if parts < 2:
         return name
     with s.attempt() as tried:

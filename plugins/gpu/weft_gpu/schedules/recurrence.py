@@ -2,7 +2,10 @@
 order.
 
 A group runs the steps of its rows. In each step its threads share the outputs. Several threads share a long sum of a
-step, so that weights are read in their own layout."""
+step, so that weights are read in their own layout.
+
+Choice of each scan whose rows do not depend on one another: `LOOP.lines` (a thread runs all steps of a row of its own).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,14 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft_gpu.schedules.reduction import LONG, Shape, cooperate, in_register, schedule_apart
-from weft_gpu.schedules.threads import GROUP, most_threads, sequential, share, share_both, top_statements
+from weft_gpu.schedules.threads import (
+    GROUP,
+    most_threads,
+    sequential,
+    share,
+    share_both,
+    top_statements,
+)
 
 SUM_THREADS = 32
 """Threads that share a long sum of a step."""
@@ -79,6 +89,8 @@ def by_line(s: Schedule, loop: str, names: list[str], machine: Machine) -> bool:
     try:
         _lines(trial, loop, names)
     except ScheduleError:
+        return False
+    if not s.choose(f"{loop}.lines", [True, False], True):
         return False
     flat = _lines(s, loop, names)
     s.parallel(flat)

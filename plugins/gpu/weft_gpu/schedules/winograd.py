@@ -29,7 +29,7 @@ from weft.scheduling.winograd import RESULT, SPARING, STAGES, stages_of
 from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_product, vectorizes
 from weft_gpu.schedules.fragments import InstructionSet, instruction_sets, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
-from weft_gpu.schedules.threads import threads_for
+from weft_gpu.schedules.threads import choose_threads, most_threads, threads_for
 from weft_gpu.schedules.tiles import LEAST_STEPS, Problem, choose_tile, cycles, memory_bytes
 from weft_ops.winograd import POINTS, TAPS
 
@@ -112,7 +112,7 @@ def transform_inputs(s: Schedule, rows: str, inputs: str, machine: Machine) -> N
     for name in (rows, inputs):
         s.specialize(name)
         own(s, inside(s, name, others[-1]), None)
-    to_threads(s, others, machine)
+    to_threads(s, inputs, others, machine)
 
 
 def transform_outputs(s: Schedule, columns: str, result: str, machine: Machine) -> None:
@@ -145,7 +145,7 @@ def transform_outputs(s: Schedule, columns: str, result: str, machine: Machine) 
         s.specialize(name)
         loops = inside(s, name, outer[-1])
         own(s, loops, loops[-1] if name == copy and loops and vectorizes(s, name, loops[-1]) else None)
-    to_threads(s, outer, machine)
+    to_threads(s, result, outer, machine)
 
 
 def axes_of(s: Schedule, result: str, columns: str) -> set[str]:
@@ -171,12 +171,15 @@ def inside(s: Schedule, name: str, loop: str) -> list[str]:
     return loops[loops.index(loop) + 1 :]
 
 
-def to_threads(s: Schedule, loops: list[str], machine: Machine) -> None:
-    """Loops directly inside one another, the outermost, become groups and threads."""
+def to_threads(s: Schedule, name: str, loops: list[str], machine: Machine) -> None:
+    """Loops of a block directly inside one another, the outermost, become groups and threads (choice
+    `BLOCK.threads`)."""
     for x in loops:
         s.parallel(x)
     flat = s.fuse(*loops) if len(loops) > 1 else loops[0]
-    group, thread = s.split(flat, [None, threads_for(machine, int_const(s.loop(flat).extent), TRANSFORM_THREADS)])
+    usual = threads_for(machine, int_const(s.loop(flat).extent), TRANSFORM_THREADS)
+    threads = choose_threads(s, f"{name}.threads", usual, most_threads(machine))
+    group, thread = s.split(flat, [None, threads])
     s.bind(group, "blockIdx.x")
     s.bind(thread, "threadIdx.x")
 
