@@ -91,7 +91,7 @@ def _leaf(kind: str, name: str) -> onnx.GraphProto:
 
 
 def nested_loop(levels: int) -> onnx.ModelProto:
-    """Loop in the body of Loop, of a number of iterations that only a run knows."""
+    """Loop in the body of Loop, of a number of iterations known only at run time."""
     nodes = [helper.make_node("Neg", ["v"], ["w"])]
     inner = "w"
     for k in range(levels):

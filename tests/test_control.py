@@ -258,7 +258,7 @@ def test_strings(tmp_path: Path) -> None:
             r"StringNormalizer takes \[C\] or \[1, C\] strings",
         ),
         (ops.ImageDecoder(), [np.zeros(9, np.uint8)], "the bytes are no picture that can be decoded"),
-        (ops.OneElement(1), [np.zeros((2, 2), F)], "a tensor whose rank only the run knows is float32"),
+        (ops.OneElement(1), [np.zeros((2, 2), F)], "a tensor whose rank is known only at run time is float32"),
         (ops.SequenceAt(), [[], np.array(0)], "SequenceAt: position 0 is not in a sequence of 0"),
         (ops.SequenceAt(), [[], np.array([0, 1])], "SequenceAt takes one integer as a position"),
         (ops.SequenceErase(), [[]], "SequenceErase: the sequence is empty"),

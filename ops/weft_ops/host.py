@@ -48,7 +48,7 @@ def _strings(type: Type | None, k: int = 0) -> TensorType:
     return type
 
 
-# -- tensors of sizes that only the run knows -------------------------------------------------------------------------
+# -- tensors of sizes known only at run time -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class WithSizes(HostOperator):
 
 @dataclass(frozen=True)
 class Squeezed(HostOperator):
-    """The tensor without its axes of one element, where only the run knows which those are."""
+    """The tensor without its axes of one element, where those are known only at run time."""
 
     def infer(self, *types: Type | None) -> Type:
         _count(types, 1)

@@ -186,8 +186,8 @@ class Transpose(Movement):
 
 
 def _fit(axis: int, x: Dim, y: Dim) -> list[Assumption]:
-    """That one of two sizes is 1 or both are equal, where only a run knows; what is certain shows as the shapes are put
-    together."""
+    """That one of two sizes is 1 or both are equal, where that is known only at run time; what is certain shows as the
+    shapes are put together."""
     if is_one(x) or is_one(y) or same(x, y) is not None:
         return []
     holds = e.any_of([*(equals(d, 1) for d in (x, y) if isinstance(d, Expr)), equals(x, y)])

@@ -73,7 +73,7 @@ def same(a: Dim, b: Dim) -> bool | None:
 
 
 def unify(a: Dim, b: Dim, what: str, assumed: list[Assumption]) -> Dim:
-    """The one value of two dimensions that must agree: the number if one is. Where only a run knows whether they do,
+    """The one value of two dimensions that must agree: the number if one is. Where that is known only at run time,
     that goes to `assumed`.
 
     Raises:
@@ -89,7 +89,7 @@ def unify(a: Dim, b: Dim, what: str, assumed: list[Assumption]) -> Dim:
 
 def expect_some(n: Dim, wanted: Dim, what: str, assumed: list[Assumption]) -> None:
     """Refuses an axis of no elements where `wanted` results, some, are made of its elements wherever they lie. Where
-    only a run knows, that goes to `assumed`.
+    that is known only at run time, it goes to `assumed`.
 
     Raises:
         GraphError: there are none.
@@ -105,7 +105,7 @@ def expect_some(n: Dim, wanted: Dim, what: str, assumed: list[Assumption]) -> No
 
 
 def expect_positive(n: Dim, what: str, assumed: list[Assumption]) -> None:
-    """Refuses a step or a length below 1. Where only a run knows, that goes to `assumed`.
+    """Refuses a step or a length below 1. Where that is known only at run time, it goes to `assumed`.
 
     Raises:
         GraphError: it is certainly below 1.
@@ -126,7 +126,7 @@ def unify_shapes(a: Sequence[Dim], b: Sequence[Dim], what: str, assumed: list[As
 
 
 def broadcast(*shapes: Sequence[Dim], assumed: list[Assumption]) -> Shape:
-    """numpy's broadcast of shapes; 1 gives way to anything. What only a run knows goes to `assumed`.
+    """numpy's broadcast of shapes; 1 gives way to anything. What is known only at run time goes to `assumed`.
 
     Raises:
         GraphError: the shapes do not broadcast.

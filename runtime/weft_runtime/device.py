@@ -54,7 +54,7 @@ class Borrowed:
 
 @dataclass(frozen=True)
 class Started:
-    """One kernel to be launched: its buffers (inputs, outputs, then scratch), and the sizes that only a run knows."""
+    """One kernel to be launched: its buffers (inputs, outputs, then scratch), and the sizes known only at run time."""
 
     kernel: str
     buffers: tuple[Slice, ...]

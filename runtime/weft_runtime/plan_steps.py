@@ -21,8 +21,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class ObjectInfo(TensorInfo):
-    """A value whose form only a run knows: a sequence, an optional, or a tensor of any sizes (`rank` None: of any rank,
-    too).
+    """A value whose form is known only at run time: a sequence, an optional, or a tensor of any sizes (`rank` None: of
+    any rank, too).
 
     `within` says what is around the tensors, outermost first; `shape` is empty.
     """

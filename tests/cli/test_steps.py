@@ -46,7 +46,7 @@ def model(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def branch_model() -> Any:
-    """A branch; one of its graphs has results whose size only a run knows."""
+    """A branch; one of its graphs has results whose size is known only at run time."""
     then = helper.make_graph(
         [node("Relu", ["x"], ["t"], "positive"), node("MatMul", ["t", "w"], ["p"], "product")],
         "then",
@@ -134,7 +134,7 @@ def joined_model() -> Any:
 
 
 def boxes_model() -> Any:
-    """Suppression, and what is unique: sizes that only a run knows, and yet one native step."""
+    """Suppression, and what is unique: sizes known only at run time, and yet one native step."""
     nodes = [
         node("NonMaxSuppression", ["boxes", "scores", "k"], ["chosen"], "suppress"),
         node("Unique", ["chosen"], ["u"], "unique"),

@@ -1,5 +1,5 @@
-"""Integers that only a run knows, hostile ones: sizes, axes, steps, positions, counts and scales of every ONNX operator
-that takes any.
+"""Integers known only at run time, hostile ones: sizes, axes, steps, positions, counts and scales of every ONNX
+operator that takes any.
 
 python -m tests.fuzz.fuzz_integers --seconds 600 [--only REGEX] [--again CASE:NUMBER …]
 

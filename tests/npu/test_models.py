@@ -235,7 +235,7 @@ def test_cycles_are_estimated_about_as_they_are_counted() -> None:
 def test_symbolic_sizes_and_other_types_stay_on_the_host() -> None:
     exe = weft.compile(mlp(), "npu, llvm", cache=False)
     assert [s.kind for s in exe.manifest.steps] == ["native"]
-    with pytest.raises(UnsupportedError, match=r"npu: sizes that only a run knows \[symbolic\]"):
+    with pytest.raises(UnsupportedError, match=r"npu: sizes known only at run time \[symbolic\]"):
         weft.compile(mlp(), "npu", cache=False)
     g = GraphBuilder("ints")
     x = g.input("x", tensor_type("int32", (8,)))

@@ -30,13 +30,13 @@ NOT_PASSING = Path(__file__).parent / "not_passing.txt"
 # and optionals.
 STEPS = {
     "If": "a branch that may fail, or whose results are not of the other's type, is taken or not",
-    "Loop": "the iterations are more than are unrolled, or only the run knows how many",
+    "Loop": "the iterations are more than are unrolled, or their number is known only at run time",
     "Scan": "the same",
     "SequenceMap": "the number of elements is the run's",
     "SequenceConstruct": "its result leaves the graph, or goes through a loop",
     "SequenceInsert": "the sequence or the position is the run's",
     "SplitToSequence": "its result leaves the graph",
-    "OptionalHasElement": "whether there is something, only the run knows",
+    "OptionalHasElement": "whether there is something is known only at run time",
     "OptionalGetElement": "the same",
     "ImageDecoder": "decoding of files is no numeric work",
     "Bernoulli": "without a seed the system gives one",

@@ -1,5 +1,5 @@
-"""Whole graphs on a device: copies between memories, sizes that only a run knows, and saved models that run without the
-compiler."""
+"""Whole graphs on a device: copies between memories, sizes known only at run time, and saved models that run without
+the compiler."""
 
 from __future__ import annotations
 

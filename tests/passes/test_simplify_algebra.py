@@ -132,7 +132,7 @@ def test_left(name: str) -> None:
 
 
 def test_a_broadcast_stays_where_without_it_more_would_be_taken_for_granted() -> None:
-    """Whether x has one row or two only a run knows: added to y as it is it would have to have two."""
+    """Whether x has one row or two is known only at run time: added to y as it is it would have to have two."""
     b = GraphBuilder("graph")
     x, y = b.input("x", tensor_type("float32", (N, 3))), b.input("y", tensor_type("float32", (2, 3)))
     b.output(b.add(Add(), b.add(BroadcastTo((2, 3)), x), y))

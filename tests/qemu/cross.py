@@ -36,7 +36,7 @@ class Linked:
         """On inputs, under qemu; `outputs` tell dtypes and shapes, `cpu` is qemu's name for what it has."""
         code = self.sections["main"]
         size = self.assembly.spec.arena_bytes
-        # Sizes that only the run knows get room enough for any sample.
+        # Sizes known only at run time get room enough for any sample.
         arena = _ROOM if free_vars(size) else int(evaluate(size, {}))
         return runner.run(code.image, code.entries["run"], self.constants, inputs, outputs, max(64, arena), cpu)
 

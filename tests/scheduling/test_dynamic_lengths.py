@@ -1,4 +1,4 @@
-"""Lengths that only a run knows, and lengths in multiples: a condition on a ragged last tile becomes the length of an
+"""Lengths known only at run time, and lengths in multiples: a condition on a ragged last tile becomes the length of an
 instruction."""
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def test_rows_that_have_no_gaps_have_no_length_that_only_a_run_knows() -> None:
     s.reorder(outer, "i")
     with pytest.raises(
         ScheduleError,
-        match="operand 'A' has no gaps, so its rows are as far apart as 'k' is long, which only a run knows",
+        match="operand 'A' has no gaps, so its rows are as far apart as 'k' is long, which is known only at run time",
     ):
         s.tensorize("i", "dot")
 
@@ -304,7 +304,7 @@ def test_code_is_compared_with_its_meaning_at_multiples() -> None:
 
 
 def test_code_that_takes_a_dynamic_length_for_a_number_is_found() -> None:
-    """It counts the elements while it is written, which a length that only a run knows does not let it."""
+    """It counts the elements while it is written, which a length known only at run time does not let it."""
     one = Intrinsic(
         "vector",
         vector().meaning,

@@ -58,7 +58,9 @@ def new(
     tests = [f"weft conform --target {names.key}"] if kind == "target" else []
     say(
         "\nnext:\n"
-        + "\n".join("  " + line for line in (f"cd {root}", "pip install -e .[test]", "weft plugins", "pytest", *tests))
+        + "\n".join(
+            "  " + line for line in (f"cd {root}", 'pip install -e ".[test]"', "weft plugins", "pytest", *tests)
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""Assumptions of a graph about sizes that only a run knows. Type rules return them (`weft.graph.inferred`); a compiled
+"""Assumptions of a graph about sizes known only at run time. Type rules return them (`weft.graph.inferred`); a compiled
 segment checks them before it computes.
 
 Add of `a` and `b` elements infers `a` and assumes `a == b`. Without the check a kernel would read beyond the shorter

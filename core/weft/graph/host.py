@@ -1,6 +1,6 @@
 """Operators that are a step on the host, a function of `weft_runtime.host`, and checks of their type rules.
 
-Elements of a sequence, and results whose sizes only the run knows, have an `OpenType`."""
+Elements of a sequence, and results whose sizes are known only at run time, have an `OpenType`."""
 
 from __future__ import annotations
 

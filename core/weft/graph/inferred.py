@@ -1,4 +1,4 @@
-"""The result of a type rule: the types of the outputs, and assumptions about sizes that only a run knows."""
+"""The result of a type rule: the types of the outputs, and assumptions about sizes known only at run time."""
 
 from __future__ import annotations
 

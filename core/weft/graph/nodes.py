@@ -60,8 +60,8 @@ class TensorType:
 
 @dataclass(frozen=True)
 class OpenType:
-    """A tensor whose sizes have no symbols: an element of a sequence, or a result whose sizes only a run knows. `rank`
-    None: the number of dimensions is not known either."""
+    """A tensor whose sizes have no symbols: an element of a sequence, or a result whose sizes are known only at run
+    time. `rank` None: the number of dimensions is not known either."""
 
     dtype: DType
     rank: int | None = None

@@ -24,7 +24,7 @@ from weft.machine import Transfer
 from weft.passes.correspond import Part, correspond
 
 TYPICAL = 128
-"""What a size that only a run knows counts as."""
+"""What a size known only at run time counts as."""
 
 
 STEP = "step"
@@ -43,7 +43,7 @@ def why_step(node: Node) -> tuple[str, str] | None:
     if node.op.kind == "control":
         return "control", "control flow stays on the host"
     return (
-        ("no_tensor", "it works on strings, sequences, optionals, or tensors whose sizes only a run knows")
+        ("no_tensor", "it works on strings, sequences, optionals, or tensors whose sizes are known only at run time")
         if is_step(node)
         else None
     )

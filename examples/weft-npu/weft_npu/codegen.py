@@ -171,7 +171,7 @@ class _Emitter:
     def run(self) -> None:
         p = self.program
         if p.dims:
-            self.problems.append(f"sizes that only a run knows: {', '.join(d.name for d in p.dims)}")
+            self.problems.append(f"sizes known only at run time: {', '.join(d.name for d in p.dims)}")
             return
         for k, b in enumerate(p.params):
             self.homes[b.name] = _Home(DRAM + k)

@@ -30,7 +30,7 @@ def npu_report(
     for i in exe.inputs:
         if not all(isinstance(d, int) for d in i.shape):
             raise InputError(
-                f"input '{i.name}' has a size that only a run knows",
+                f"input '{i.name}' has a size known only at run time",
                 where=str(i),
                 hint="the npu takes models of constant sizes",
             )

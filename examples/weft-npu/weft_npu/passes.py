@@ -175,7 +175,7 @@ def _answer(body: Graph, node: Node, machine: Machine) -> tuple[str, str] | floa
     ):
         return "dtype", "the npu computes in float32"
     if not all(isinstance(d, int) for v in (*node.inputs, *node.outputs) if v is not None for d in v.shape):
-        return "symbolic", "sizes that only a run knows"
+        return "symbolic", "sizes known only at run time"
     seconds = 0.0
     try:
         grouped = fuse(choose_layouts(legalize(body), capabilities()), capabilities())

@@ -52,7 +52,7 @@ class NpuRule(Rule):
 
     def _tried(self, program: Program, machine: Machine) -> Offer | Decline:
         if program.dims:
-            return Decline("symbolic", f"sizes that only a run knows: {', '.join(d.name for d in program.dims)}")
+            return Decline("symbolic", f"sizes known only at run time: {', '.join(d.name for d in program.dims)}")
         other = next((b for b in program.params if b.dtype != dt.float32), None)
         if other is not None:
             return Decline("dtype", f"'{other.name}' holds {other.dtype}, the npu computes in float32")

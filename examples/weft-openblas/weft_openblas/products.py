@@ -32,7 +32,7 @@ GEMM = {dt.float32: "sgemm", dt.float64: "dgemm"}
 START, CALL = 60e-6, 3e-6
 """Seconds in Python: a step of the plan, and each call of the library. Measured on an AMD Zen 3."""
 TYPICAL = 128
-"""What a size that only a run knows counts as."""
+"""What a size known only at run time counts as."""
 
 
 def offer(node: Node, target: Target) -> Take | Refuse:

@@ -1,4 +1,4 @@
-"""Sequences, optionals, and tensors whose sizes only the run knows."""
+"""Sequences, optionals, and tensors whose sizes are known only at run time."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def one_element(value: Any, *, rank: int) -> Array:
     x = tensor(value, "an elementwise operator")
     if x.size != 1 or x.ndim > rank:
         why = f"next to a tensor of {rank} dimension(s) it would have to be one element of at most as many"
-        raise ExecutionError(f"a tensor whose rank only the run knows is {x.dtype}{list(x.shape)}", why=why)
+        raise ExecutionError(f"a tensor whose rank is known only at run time is {x.dtype}{list(x.shape)}", why=why)
     return x.reshape(1)
 
 

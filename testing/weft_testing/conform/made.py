@@ -439,7 +439,7 @@ def _qdq(d: _Draft, left: DType, right: DType, result: DType, sizes: Sizes) -> V
 
 
 def _open(left: DType, right: DType, tile: Tile, *runs: Sizes) -> Made:
-    """A product of as many rows as only a run knows."""
+    """A product whose number of rows is known only at run time."""
     columns, terms = runs[0][1:]
 
     def graph() -> Graph:

@@ -67,7 +67,7 @@ LONGEST = 8192
 terms' sizes (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), but for terms of one sign only: what
 convolutions and products of usual lengths add up comes out in one."""
 BLOCK = 1024
-"""Steps of a block of a longer sum, or of one whose length only a run knows."""
+"""Steps of a block of a longer sum, or of one whose length is known only at run time."""
 PREFIX = 128
 """Steps of a block of a sum that is read on the way: each block starts at 0, so that neighbours do not wait for one
 another, and its few steps are exact."""

@@ -207,7 +207,7 @@ def _check_alignment(tree: Tree, loop: For, old: Buffer, intrinsics: Mapping[str
         asked = old.align if known is None else _asked(known, old)
         if any(c % asked for c in poly(bytes_).terms.values()):
             size = int_const(bytes_)
-            begins = "after a number of bytes that only a run knows" if size is None else f"after {size} bytes"
+            begins = "after a number of bytes known only at run time" if size is None else f"after {size} bytes"
             why = (
                 f"the second half of '{old.name}' begins {begins}; the code of '{code.name}' takes for granted that it"
                 f" is aligned to {asked}"

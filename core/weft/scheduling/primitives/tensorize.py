@@ -983,7 +983,7 @@ class _Place:
             if operand.strides is None and later and n != 1:
                 why = (
                     f"operand '{operand.name}' has no gaps, so its rows are as far apart as '{later[0]}' is long, which"
-                    " only a run knows"
+                    " is known only at run time"
                 )
                 raise _No(
                     4,

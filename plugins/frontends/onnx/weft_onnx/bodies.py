@@ -161,8 +161,8 @@ def _prune(level: Level, own: int) -> None:
 
 
 def shaped(builder: GraphBuilder, value: Value, rank: int | None = None) -> Value:
-    """A tensor whose sizes only the run knows, with data symbols for them; the value as it is, if it is none or of
-    unknown rank."""
+    """A tensor whose sizes are known only at run time, with data symbols for them; the value as it is, if it is none or
+    of unknown rank."""
     if not isinstance(value.type, OpenType):
         return value
     rank = value.type.rank if value.type.rank is not None else rank

@@ -16,7 +16,7 @@ from weft_wave.schedules import why_not
 START = 2e-6
 """Seconds from one kernel to the next."""
 UNKNOWN = 64
-"""What a size that only a run knows is taken for."""
+"""What a size known only at run time is taken for."""
 
 
 def offers(graph: Graph, machine: Machine, mhz: int) -> Offers:

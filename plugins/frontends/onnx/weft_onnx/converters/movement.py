@@ -126,12 +126,14 @@ def squeeze(c: Context) -> Value:
     if _axes(c, 12, 1, len(x.shape)) is None and any(isinstance(d, Expr) for d in x.shape):
         if not c.scope.prefix and c.node.output[0] in {o.name for o in c.importer.proto.graph.output}:
             return c.builder.add(ops.Squeezed(), x)
-        # What follows needs to know how many dimensions there are: those of sizes that only the run knows stay, and may
+        # What follows needs to know how many dimensions there are: those of sizes known only at run time stay, and may
         # not turn out to be 1.
         for axis, d in enumerate(x.shape):
             if isinstance(d, Expr):
                 more = dim_select(equals(d, 1), 0, 1)
-                what = "without axes: axis {0}, whose size only the run knows, has 1 element, and would have to go"
+                what = (
+                    "without axes: axis {0}, whose size is known only at run time, has 1 element, and would have to go"
+                )
                 x = c.required(x, Require(more, 1, None, what, (axis,), "Squeeze"))
         return c.reshape(x, tuple(d for d in x.shape if d != 1))
     return c.reshape(x, squeezed_shape(c, x.shape))

@@ -29,7 +29,7 @@ def _known(c: Context, k: int) -> Elements | None:
 
 
 def _position(c: Context, k: int, count: int, last: int) -> int | None:
-    """The position that operand k says; None if only the run knows it.
+    """The position that operand k says; None if it is known only at run time.
 
     Raises:
         FrontendError: it is not in the sequence.
@@ -139,7 +139,7 @@ def split_to_sequence(c: Context) -> Any:
         or (given is None and c.given(1))
         or (each is not None and size > each * PARTS)
     ):
-        # How many parts there are, or how long they are, only the run knows, or there are too many to write down.
+        # How many parts there are, or how long they are is known only at run time, or they are too many to write down.
         return _step(c, ops.SequenceSplit(axis, c.flag("keepdims", True)), x, c.optional(1))
     if each is not None:
         sizes = [min(each, size - k) for k in range(0, size, each)]

@@ -17,7 +17,7 @@ from weft_onnx.registry import onnx_op
 
 
 def _step(c: Context, op: ops.HostOperator, *inputs: Value) -> Any:
-    """A step on the host; what it gives of sizes that only the run knows has symbols for them."""
+    """A step on the host; what it gives of sizes known only at run time has symbols for them."""
     return tuple(shaped(c.builder, v) for v in c.builder.add_all(op, *inputs))
 
 
