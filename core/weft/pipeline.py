@@ -80,15 +80,7 @@ def compile(
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
     """
-    expect(frontend, (str, type(None)), "frontend", "a text", FrontendError, 'for example "onnx -dims=batch=4"')
-    expect(passes, Sequence, "passes", "a list of graph passes")
-    for name, flag in (("cache", cache), ("strict", strict)):
-        expect(flag, bool, name, "True or False")
-    if on_stage is not None and not callable(on_stage):
-        raise InputError(
-            f"on_stage is called after every stage, got {type(on_stage).__name__}",
-            hint="give a function of a StageReport",
-        )
+    _check_arguments(frontend, passes, on_stage, cache=cache, strict=strict)
     resolved = resolve_targets(target, records=records)
     input_shapes = None if input_shapes is None else _checked_shapes(input_shapes) or None
     names = {p.name for p in resolved[0].graph_passes()} if passes else set()
@@ -133,6 +125,23 @@ def compile(
             store.put(key, lambda path: executable.save(path, durable=not settings.VERIFY_WEIGHTS.get()))
     executable.sources = files
     return executable
+
+
+def _check_arguments(frontend: object, passes: object, on_stage: object, **flags: object) -> None:
+    """Checks the types of what `compile` is given.
+
+    Raises:
+        FrontendError, InputError: what an argument has to be.
+    """
+    expect(frontend, (str, type(None)), "frontend", "a text", FrontendError, 'for example "onnx -dims=batch=4"')
+    expect(passes, Sequence, "passes", "a list of graph passes")
+    for name, flag in flags.items():
+        expect(flag, bool, name, "True or False")
+    if on_stage is not None and not callable(on_stage):
+        raise InputError(
+            f"on_stage is called after every stage, got {type(on_stage).__name__}",
+            hint="give a function of a StageReport",
+        )
 
 
 def _as_pass(given: GraphPass | Callable[[Graph], Graph], names: Container[str]) -> GraphPass:

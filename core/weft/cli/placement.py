@@ -15,6 +15,7 @@ from weft_runtime.plan import HOST
 if TYPE_CHECKING:
     from weft.cli.inspect import Inspection
     from weft.graph.nodes import Graph, Node
+    from weft.graph.region import Region
     from weft.hooks import OnStage
     from weft.mixed import Outline
     from weft.resolve import ResolvedTarget
@@ -130,6 +131,19 @@ def _does(node: Node, runs: Sequence[int], name: str) -> str:
     return f"{HOST} {op.operator_name}({', '.join(f'{k}={v!r}'[:60] for k, v in attributes.items())})"
 
 
+def _regions(placed: Placed) -> dict[str, Region]:
+    """The regions of targets by the names of their sections; steps of the host are none."""
+    from weft.graph.region import Region
+    from weft.passes.place import STEP
+
+    return {
+        o.section(k): node.op
+        for o in placed.plans
+        for k, node in enumerate(o.graph.nodes)
+        if isinstance(node.op, Region) and node.op.target != STEP
+    }
+
+
 def inspect_placed(
     graph: Graph,
     targets: Sequence[ResolvedTarget],
@@ -149,9 +163,7 @@ def inspect_placed(
     """
     from weft.cli.inspect import RECORDS, SOURCE, inspect_graph, require_kernel, stages, unknown
     from weft.codegen.base import SourceCodegen
-    from weft.graph.region import Region
     from weft.mixed import MixedCompilation
-    from weft.passes.place import STEP
 
     by_kind = {t.target.kind: t for t in targets}
     known = {kind: stages(t) for kind, t in by_kind.items()}
@@ -165,12 +177,7 @@ def inspect_placed(
     if stage == "place":
         placed.text = "\n\n".join([str(placed.graph), *(f"# plan {o.number}\n{o.graph}" for o in placed.plans[1:])])
         return placed
-    bodies = {
-        o.section(k): node.op
-        for o in placed.plans
-        for k, node in enumerate(o.graph.nodes)
-        if isinstance(node.op, Region) and node.op.target != STEP
-    }
+    bodies = _regions(placed)
     if not bodies and stage is not None:
         raise InputError(
             f"there is no stage '{stage}'",

@@ -44,16 +44,14 @@ from weft.loop.nodes import (
     Stmt,
     Store,
     buffer,
-    map_exprs,
     seq,
-    stmt_exprs,
-    walk_stmts,
 )
 from weft.lower.collapse import collapse
 from weft.lower.expressions import Expressions, Stage, choose_algorithm, group_expressions
+from weft.lower.loop_programs import loop_program, stored_shape, symbols_of
 from weft.lower.nests import Names, Nest
 from weft.lower.splits import known_extent, padded_factor, split_factor
-from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Scan, Tensor, depends_on
+from weft.tensor.language import Compute, Placeholder, Read, Reduce, Scan, Tensor, depends_on
 
 
 def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str] | None = None) -> Program:
@@ -71,78 +69,13 @@ def lower_group(body: Graph, name: str = "kernel", algorithms: Mapping[str, str]
         and body.nodes[0].op.algorithms()
         and choose_algorithm(body.nodes[0], algorithms or {}).form == "program"
     ):
-        return _loop_program(body, name, algorithms or {})
+        return loop_program(body, name, algorithms or {})
     return collapse(_Lowering(group_expressions(body, algorithms), body, name).run())
 
 
 def lower_tensors(inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str = "kernel") -> Program:
     """The naive Program of a user's own tensor expressions."""
     return _Lowering(Expressions(list(inputs), list(outputs)), None, name).run()
-
-
-def _loop_program(body: Graph, name: str, algorithms: Mapping[str, str]) -> Program:
-    node = body.nodes[0]
-    chosen = choose_algorithm(node, algorithms)
-    names = Names()
-    by_value = {
-        id(v): buffer(names.fresh(f"in{k}"), _stored(v.shape, v.tensor.layout), v.dtype)
-        for k, v in enumerate(body.inputs)
-    }
-    outputs = [
-        buffer(names.fresh(f"out{k}"), _stored(v.shape, v.tensor.layout), v.dtype) for k, v in enumerate(node.outputs)
-    ]
-    operands: list[Buffer | None] = []
-    numbers: dict[str, Const] = {}
-    for v in node.inputs:
-        if v is not None and id(v) not in by_value:
-            if v.constant is None or v.constant.size != 1:
-                raise LoweringError(
-                    f"value '{v.name}' is neither an input nor computed in the group",
-                    hint="constants of a group are its inputs",
-                )
-            by_value[id(v)] = buffer(names.fresh("const"), v.shape, v.dtype, "local")
-            numbers[by_value[id(v)].name] = Const(v.constant.reshape(-1)[0].item(), v.dtype)
-        operands.append(None if v is None else by_value[id(v)])
-    stmt: Stmt = chosen.function(node.op, operands, outputs)
-    if numbers:  # what stands before the loops would be a launch of its own on a grid
-
-        def number(e: Expr) -> Expr | None:
-            return numbers.get(e.buffer.name) if isinstance(e, Load) else None
-
-        stmt = map_exprs(stmt, lambda e: transform(e, number))
-    produced = {id(v): b for v, b in zip(node.outputs, outputs)}
-    wanted = [produced[id(v)] for v in body.outputs]
-    for b in outputs:
-        if b not in wanted:
-            stmt = Allocate(b, stmt)
-    inputs = tuple(by_value[id(v)] for v in body.inputs)
-    return Program(name, inputs, tuple(wanted), _dims(stmt, (*inputs, *wanted)), stmt)
-
-
-def _stored(shape: Sequence[Dim], layout: Layout | None) -> tuple[Expr, ...]:
-    dims = shape if layout is None else layout.stored_shape(shape)
-    return tuple(wrap(d, dt.int64) for d in dims)
-
-
-def _dims(body: Stmt, params: Sequence[Buffer]) -> tuple[Var, ...]:
-    """The symbols that a body and its parameters use but do not define."""
-    bound: set[str] = set()
-    used: dict[str, Var] = {}
-    for p in params:
-        for d in p.shape:
-            used.update(free_vars(d))
-    for s in walk_stmts(body):
-        if isinstance(s, (For, Let)):
-            bound.add(s.var.name)
-        elif isinstance(s, Block):
-            bound.update(i.var.name for i in s.iters)
-        for e in stmt_exprs(s):
-            used.update(free_vars(e))
-            for node in walk(e):
-                if isinstance(node, Load):
-                    for d in node.buffer.shape:
-                        used.update(free_vars(d))
-    return tuple(used[n] for n in sorted(used) if n not in bound)
 
 
 @dataclass
@@ -189,7 +122,7 @@ class _Lowering:
         body = seq(*stmts)
         for b in reversed(self.allocated):
             body = Allocate(b, body)
-        return Program(self.name, tuple(inputs), tuple(outputs), _dims(body, (*inputs, *outputs)), body)
+        return Program(self.name, tuple(inputs), tuple(outputs), symbols_of(body, (*inputs, *outputs)), body)
 
     # -- buffers
     def _layout(self, t: Tensor) -> Layout | None:
@@ -215,7 +148,7 @@ class _Lowering:
         if id(t) not in self.buffers:
             layout = self._layout(t)
             self.layouts[id(t)] = layout
-            b = buffer(self.names.fresh(name or t.name), _stored(t.shape, layout), t.dtype)
+            b = buffer(self.names.fresh(name or t.name), stored_shape(t.shape, layout), t.dtype)
             self.buffers[id(t)] = b
             if allocate:
                 self.allocated.append(b)

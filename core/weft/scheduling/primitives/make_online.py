@@ -87,17 +87,7 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
     top, buffers, stmts = _siblings(tree, loops)
     fors = [tree.loop(x, STEP) for x in loops]
     first = fors[0]
-    for f in fors:
-        if f.kind != "serial" or f.extent != first.extent:
-            raise tree.error(
-                STEP,
-                f"loop '{f.var.name}' is {f.kind}, of {f.extent} steps; '{loops[0]}' has {first.extent}",
-                (f.var.name, loops[0]),
-            )
-    if [b.name for b in blocks_in(first.body)] != [block]:
-        raise tree.error(
-            STEP, f"loop '{loops[0]}' does not hold '{block}' alone", {loops[0]: "the loop of the maximum", block: ""}
-        )
+    _check_loops(tree, fors, block)
     m = _maximum(tree, tree.block(block, STEP), loops[0])
     exponentials: dict[str, Exponential] = {}
     sums: list[Sum] = []
@@ -146,6 +136,22 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
     result = Tree(tree.replace(top, whole))
     _check(result, loops[0], exponentials, sums, made[2:])
     return result.program, made
+
+
+def _check_loops(tree: Tree, loops: Sequence[For], block: str) -> None:
+    """Checks that loops have the same steps, and that the first has nothing but `block` in it."""
+    first = loops[0].var.name
+    for f in loops:
+        if f.kind != "serial" or f.extent != loops[0].extent:
+            raise tree.error(
+                STEP,
+                f"loop '{f.var.name}' is {f.kind}, of {f.extent} steps; '{first}' has {loops[0].extent}",
+                (f.var.name, first),
+            )
+    if [b.name for b in blocks_in(loops[0].body)] != [block]:
+        raise tree.error(
+            STEP, f"loop '{first}' does not hold '{block}' alone", {first: "the loop of the maximum", block: ""}
+        )
 
 
 @dataclass(frozen=True)

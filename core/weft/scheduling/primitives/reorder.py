@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -54,6 +55,16 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
                 raise tree.error(
                     "reorder", f"the extent of '{f.var.name}' needs '{name}' outside it", (f.var.name, name)
                 )
+    _check_commutes(tree, nest, order, paths)
+    body: Stmt = nest[-1].body
+    for f in reversed(order):
+        body = replace(f, body=body)
+    return tree.replace(deepest[: start + 1], body), None
+
+
+def _check_commutes(tree: Tree, nest: Sequence[For], order: Sequence[For], named: Container[str]) -> None:
+    """Checks that the blocks under a nest compute the same in another order of its loops; `named`: those that move."""
+    place = {f.var.name: k for k, f in enumerate(order)}
     blocks = blocks_in(nest[-1].body)
     if len(blocks) == 1:
         before = {f.var.name: k for k, f in enumerate(nest)}
@@ -71,12 +82,8 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
     else:
         for f in nest:
             reason = carried(tree, f.var.name, "reorder")
-            if reason is not None and f.var.name in paths:
+            if reason is not None and f.var.name in named:
                 why = f"{len(blocks)} blocks are under the nest and loop '{f.var.name}' does not commute: {reason[0]}"
                 raise tree.error(
                     "reorder", why, (f.var.name, reason[1]), "reorder before moving other blocks into the nest"
                 )
-    body: Stmt = nest[-1].body
-    for f in reversed(order):
-        body = replace(f, body=body)
-    return tree.replace(deepest[: start + 1], body), None

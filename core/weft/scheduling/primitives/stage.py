@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, free_vars, substitute, transform, walk
-from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Seq, Store, seq
+from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Load, Program, Seq, Stmt, Store, seq
 from weft.scheduling.region import accesses
 from weft.scheduling.rewrite import domain
 from weft.scheduling.tree import Tree, nest
@@ -45,20 +45,7 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
         raise tree.error(
             step, f"the body of '{block}' is not one store", (block,), "decompose_reduction and specialize first"
         )
-    found = next((e for e in walk(b.body.value) if str(e) == formula), None)
-    if found is None:
-        raise tree.error(step, f"'{formula}' is no part of the value {b.body.value}", (block,))
-    if any(isinstance(e, Load) and e.buffer.name == b.body.buffer.name for e in walk(found)):
-        raise tree.error(step, f"'{formula}' reads '{b.body.buffer.name}', which '{block}' changes meanwhile", (block,))
-    changed_there = {a.buffer.name for a in accesses(spot[-1]) if a.write}
-    early = next((e.buffer.name for e in walk(found) if isinstance(e, Load) and e.buffer.name in changed_there), None)
-    if early is not None:
-        raise tree.error(
-            step,
-            f"'{formula}' reads '{early}', which is written in '{loop}'",
-            {loop: "wanted here", block: ""},
-            "choose an inner loop",
-        )
+    found = _part(tree, b, b.body, loop, spot[-1], formula)
     used = free_vars(found)
     inner = [s for s in loops if isinstance(s, For)]
     iter_of = {x.name: i for i, x in zip(b.iters, b.bindings) if isinstance(x, Var)}
@@ -87,3 +74,25 @@ def stage(program: Program, block: str, loop: str, formula: str, scope: str) -> 
     new = Tree(tree.replace(path, changed))
     after = new.block_path(block, step)[: len(spot)]
     return new.replace(after, Allocate(buffer, seq(nest(fresh_loops, part), after[-1]))), name
+
+
+def _part(tree: Tree, block: Block, store: Store, loop: str, inside: Stmt, formula: str) -> Expr:
+    """The part of the stored value that is printed as `formula`, once it is known to be the same in all of `inside`:
+    the loop, or the block, called `loop`."""
+    step = "stage"
+    found = next((e for e in walk(store.value) if str(e) == formula), None)
+    if found is None:
+        raise tree.error(step, f"'{formula}' is no part of the value {store.value}", (block.name,))
+    if any(isinstance(e, Load) and e.buffer.name == store.buffer.name for e in walk(found)):
+        why = f"'{formula}' reads '{store.buffer.name}', which '{block.name}' changes meanwhile"
+        raise tree.error(step, why, (block.name,))
+    changed_there = {a.buffer.name for a in accesses(inside) if a.write}
+    early = next((e.buffer.name for e in walk(found) if isinstance(e, Load) and e.buffer.name in changed_there), None)
+    if early is not None:
+        raise tree.error(
+            step,
+            f"'{formula}' reads '{early}', which is written in '{loop}'",
+            {loop: "wanted here", block.name: ""},
+            "choose an inner loop",
+        )
+    return found
