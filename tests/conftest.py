@@ -11,9 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.needs import require, summary
 
 from weft_runtime.threads import available_threads
+
+# No test asserts a time: on a busy machine any example may take long to make, or to run.
+settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weft")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
