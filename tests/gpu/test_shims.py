@@ -168,7 +168,8 @@ class Replayed(Rule):
 
     def apply(self, schedule: Schedule) -> None:
         larger = self.kernels[structure(schedule.program)]
-        schedule.overrides.update(larger.trace.choices)
+        # Into how many parts a sum is cut goes by its length: of a short one so many leave none for the tile.
+        schedule.overrides.update({name: v for name, v in larger.trace.choices.items() if name != "parts"})
         self.rules[larger.rule].apply(schedule)
         self.replayed += 1
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, all_of, const, free_vars, substitute
-from weft.loop.nodes import Block, BlockIter, For, Program, seq, substitute_stmt
-from weft.scheduling.dependence import out_of_scope
+from weft.loop.nodes import Block, BlockIter, For, Program, int_const, seq, substitute_stmt
+from weft.scheduling.dependence import disjoint, out_of_scope
+from weft.scheduling.region import Access, accesses, loops_under
 from weft.scheduling.rewrite import clean, domain, tidy
 from weft.scheduling.tree import Tree, conjuncts, nest
 
@@ -58,6 +59,7 @@ def decompose_reduction(program: Program, block: str, loop: str) -> tuple[Progra
             marks,
             "choose an inner loop, or decompose before compact_buffer",
         )
+    _check_elements(tree, b, inside, step)
     iters = {i.var.name: Var(tree.fresh(i.var.name), dt.int64) for i, _ in spatial}
     init = Block(
         name,
@@ -101,3 +103,22 @@ def _check_loops(tree: Tree, block: Block, inside: list[For], outer: Mapping[str
             (both[0],),
             "fuse spatial loops only with spatial ones",
         )
+
+
+def _check_elements(tree: Tree, block: Block, inside: list[For], step: str) -> None:
+    """Checks that the loops compute each element once: an element that a block computes again, such as one of the
+    border of a tile, has to start again."""
+    loop = inside[0].var.name
+    reduced = {v for i, x in zip(block.iters, block.bindings) if i.kind == "reduce" for v in free_vars(x)}
+    uses: dict[str, list[Access]] = {}
+    for a in accesses(block):
+        if a.write:
+            uses.setdefault(a.buffer.name, []).append(a)
+    for s in inside:
+        if s.var.name in reduced or int_const(s.extent) == 1:
+            continue
+        for name, stores in uses.items():
+            if not disjoint(stores, s, loops_under(s.body)):
+                why = f"iterations of '{s.var.name}' may compute the same element of '{name}', each from its start"
+                marks = {loop: "wanted here", s.var.name: "again"}
+                raise tree.error(step, why, marks, f"decompose inside '{s.var.name}'")
