@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.scheduling.nests import argmax, conv, matmul, same, softmax, stencil
 
 from weft.errors import ScheduleError
 from weft.expr.nodes import const
+from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Block, Program, Region, transform_stmts, walk_stmts
 from weft.loop.parser import parse_program
 from weft.scheduling import Schedule, Trace, dependence, replay
@@ -922,3 +924,29 @@ def test_unknown_primitive_and_choice() -> None:
         s.choose("tile", [4, 8], default=4)
     with pytest.raises(AttributeError):
         _ = s.tensorize_everything
+
+
+BORDER = """program border(x: int32[9, 4]) -> (w: int32[8]) {
+  allocate t: int32[9]
+  for i in 9 { for k in 4 {
+    block C(vi: 9 = i, vk: reduce 4 = k) { init { t[vi] = 0i32 } t[vi] = t[vi] + x[vi, vk] }
+  } }
+  for i1 in 8 { block D(a: 8 = i1) { w[a] = t[a] + t[a + 1] } }
+}"""
+AGAIN = BORDER.replace("for i1 in 8 {", "for i1 in 8 { for again in 3 {").replace("t[a + 1] } }", "t[a + 1] } } }")
+
+
+@pytest.mark.parametrize(("text", "loop"), [(BORDER, "i1"), (AGAIN, "again"), (AGAIN, "i1")])
+def test_elements_that_are_computed_again_start_again(text: str, loop: str) -> None:
+    """In a border that tiles share, and in a loop that drives none of the block's iterators: stored once before the
+    loop, the start would be added to several times."""
+    naive = parse_program(text)
+    s = Schedule(naive)
+    s.compute_at("C", loop)
+    with pytest.raises(ScheduleError, match=r"may compute the same element of 't', each from its start") as caught:
+        s.decompose_reduction("C", "i1")
+    assert "hint: decompose inside '" in str(caught.value)
+    s.decompose_reduction("C", s.loops("C")[-2 if loop == "again" else -1])
+    x = np.random.default_rng(0).integers(-4, 5, (9, 4)).astype(np.int32)
+    want, got = (interpret(p, [x])["w"] for p in (naive, s.program))
+    np.testing.assert_array_equal(got, want)

@@ -127,9 +127,13 @@ def carried(tree: Tree, loop: str, step: str, ignore_scopes: Iterable[str] = ())
     return None
 
 
-def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr]) -> bool:
-    """Whether different iterations of `loop` touch different elements by these accesses."""
-    box = union_box([u.held_box(inner) for u in uses])
+def disjoint(uses: list[Access], loop: For, inner: dict[str, Expr], predicates: bool = True) -> bool:
+    """Whether different iterations of `loop` certainly touch different elements by these accesses.
+
+    Args:
+        predicates: whether boxes end where the predicates of blocks end them. Either may be the one that shows it.
+    """
+    box = union_box([u.held_box(inner) if predicates else u.box(inner) for u in uses])
     digits = _digits(box, loop)
     if not digits:
         return False

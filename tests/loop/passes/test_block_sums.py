@@ -283,6 +283,29 @@ def test_sums_of_which_other_elements_are_read_stay() -> None:
     assert not totals(blocked(program))
 
 
+@pytest.mark.parametrize("order", ["for t in n { for b in m {", "for b in m { for t in n {"])
+def test_elements_that_nothing_is_added_to_have_no_totals(order: str) -> None:
+    """They are read as they were before the loop."""
+    text = f"""program some(x: float32[n, m]) -> (y: float32[n, m]) dims(n, m) {{
+      allocate state: float32[m]
+      for i in m {{ state[i] = 0.5f32 }}
+      {order}
+        if b < 2 {{ state[b] = state[b] + x[t, b] }}
+        y[t, b] = state[b]
+      }} }}
+    }}"""
+    program = parse_program(text)
+    x = np.random.default_rng(0).integers(-8, 8, (7, 3)).astype(np.float32)
+    want = interpret(program, {"x": x}, {"n": 7, "m": 3})["y"]
+    assert (want[:, 2] == 0.5).all()
+    np.testing.assert_array_equal(interpret(blocked(program), {"x": x}, {"n": 7, "m": 3})["y"], want)
+    both = parse_program(
+        text.replace("y[t, b] = state[b]", "if b < 2 { y[t, b] = state[b] } else { y[t, b] = 0.5f32 }")
+    )
+    assert totals(blocked(both))
+    np.testing.assert_array_equal(interpret(blocked(both), {"x": x}, {"n": 7, "m": 3})["y"], want)
+
+
 def test_prefix_sums_are_as_exact_as_sums() -> None:
     n = 20_000
     got = interpret(block_sums(parse_program(IN_PLACE)), {"x": np.full((2, n), 0.1, np.float32)}, {"n": n})["y"]

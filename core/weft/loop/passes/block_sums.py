@@ -590,12 +590,16 @@ def _prefix_of(store: Store, loop: For, program: Program) -> _Prefix | None:
     if around is None:
         return None
     if not isinstance(value, Load):
-        # Other statements read the elements that their own step has added to, under the same loops.
+        # Other statements read the elements that their own step has added to, under the same loops, and only where
+        # there is something to add: of other elements there are no totals.
         others = [a for a in uses if a.stmt is not store]
-        own = Load(state, store.indices)
-        at = [s for s in next(a.path for a in uses if a.stmt is store) if isinstance(s, For)]
+        own, mine = Load(state, store.indices), next(a for a in uses if a.stmt is store)
+        at = [s for s in mine.path if isinstance(s, For)]
         plain = all(
-            _only_reads(a.stmt, (own,), state) and [s for s in a.path if isinstance(s, For)] == at for a in others
+            _only_reads(a.stmt, (own,), state)
+            and [s for s in a.path if isinstance(s, For)] == at
+            and set(mine.conditions) <= set(a.conditions)
+            for a in others
         )
         return _Prefix(loop, state, state, store.indices, around) if others and plain else None
     total = value.buffer

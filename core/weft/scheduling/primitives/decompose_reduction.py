@@ -118,7 +118,7 @@ def _check_elements(tree: Tree, block: Block, inside: list[For], step: str) -> N
         if s.var.name in reduced or int_const(s.extent) == 1:
             continue
         for name, stores in uses.items():
-            if not disjoint(stores, s, loops_under(s.body)):
+            if not any(disjoint(stores, s, loops_under(s.body), predicates) for predicates in (True, False)):
                 why = f"iterations of '{s.var.name}' may compute the same element of '{name}', each from its start"
                 marks = {loop: "wanted here", s.var.name: "again"}
                 raise tree.error(step, why, marks, f"decompose inside '{s.var.name}'")
