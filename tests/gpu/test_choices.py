@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, within_limits
+from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, sample_programs, within_limits
 
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, ScheduleWarning
@@ -17,12 +17,13 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Operator
 from weft.kernel_cache import KernelCache
 from weft.loop.nodes import Program
+from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
 from weft.records import Record, Records, program_key
 from weft.resolve import resolve_targets
 from weft.scheduling.run_rules import Scheduled, run_recorded
 from weft_gpu.schedules import RULES
-from weft_ops import CumSum, Erf, MatMul, MaxPool, ReduceSum, Relu, Softmax, Transpose
+from weft_ops import Conv, CumSum, Erf, MatMul, MaxPool, ReduceSum, Relu, Softmax, Transpose
 from weft_ops.winograd import WinogradConv
 
 
@@ -46,6 +47,8 @@ GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
     "whole": ("reduction", of(ReduceSum((0,)), 4200), ("sums", "parts")),
     "pool": ("window", of(MaxPool((2, 2)), 1, 3, 6, 8), ("sums", "threads")),
     "product": ("contraction", over(MatMul(), (4, 512), (512, 6)), ("parts",)),
+    "short_product": ("contraction", over(MatMul(), (1, 6), (6, 16)), ("parts", "tile")),
+    "short_window": ("contraction", over(Conv(), (1, 2, 5, 5), (3, 2, 2, 2)), ("parts",)),
     "winograd": ("winograd", over(WinogradConv(2, (1, 1, 1, 1)), (1, 2, 6, 6), (16, 2, 3)), ("threads",)),
     "sums": ("recurrence", of(CumSum(), 6, 20), ("lines",)),
     "softmax": ("rowwise", of(Softmax(-1), 8, 20), ("rows", "row_threads", "rows_of_group")),
@@ -90,6 +93,43 @@ def test_every_option(name: str, machine: str) -> None:
                 assert option != c.default
                 changing.add(c.name.rpartition(".")[2])
     assert changing >= {w for w in wanted if any(c.name.endswith(w) and len(c.options) > 1 for c in found.choices)}
+
+
+@pytest.mark.parametrize("machine", ["small", "wide"])
+@pytest.mark.parametrize("sample", ["RNN-plain", "Attention-flat", "MatMul-float64", "Conv-pointwise"])
+def test_parts_of_a_short_sum(sample: str, machine: str) -> None:
+    """As many parts as an only loop of a sum has iterations are none; another loop may be left of the sum."""
+    tried = 0
+    for program, inputs, want in sample_programs(sample):
+        found = run_recorded(RULES, program, MACHINES[machine], {}, lambda _: None, {})
+        for c in (c for c in found.choices if c.name == "parts"):
+            for option in c.options:
+                made = run_recorded(RULES, program, MACHINES[machine], {}, lambda _: None, {c.name: option})
+                agree(meaning(made.schedule.program, inputs), want, 64.0, f"parts = {option}")
+                tried += 1
+    assert tried
+
+
+SCATTERED = """
+program kernel(a: float32[4, 8], b: float32[8, 16]) -> (y: float32[8, 16]) {
+  for i in 4 {
+    for j in 16 {
+      for k in 8 {
+        block C(vi: 4 = i, vj: 16 = j, vk: reduce 8 = k) {
+          init { y[vi*2, vj] = 0.0f32 }
+          y[vi*2, vj] = y[vi*2, vj] + a[vi, vk]*b[vk, vj]
+        }
+      }
+    }
+  }
+}
+"""
+
+
+def test_parts_that_cannot_be_summed_apart() -> None:
+    with pytest.raises(ChoiceError, match="choice 'parts' cannot be 2") as caught:
+        run_recorded(RULES, parse_program(SCATTERED), MACHINES["wide"], {}, lambda _: None, {"parts": 2})
+    assert caught.value.why is not None and "scattered elements" in caught.value.why
 
 
 # -- records

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars, walk
 from weft.loop.nodes import Block, Load, Program, Stmt, int_const, walk_stmts
 from weft.machine import Machine
@@ -105,15 +106,30 @@ def split_sum(s: Schedule, name: str, machine: Machine) -> str:
         return name
     elements = prod(view.extent(x) for x in (*product.batch, *product.rows, *product.columns))
     outermost = view.extent(product.sums[0])
-    usual = parts_of(elements, prod(view.extent(x) for x in product.sums), outermost, machine)
-    parts = s.choose("parts", [p for p in range(1, MOST_PARTS + 1) if p == 1 or outermost % p == 0], usual)
-    if parts < 2:
-        return name
-    with s.attempt() as tried:
+
+    def cut_into(s: Schedule, parts: int) -> str:
         first, _ = s.split(product.sums[0], [parts, None])
         return s.rfactor(name, first)
-    s.annotate(name, "parts_declined", tried.reason)
-    return name
+
+    def refuse(parts: int) -> str | None:
+        if parts < 2:
+            return None
+        try:
+            cut_into(Schedule(s.program, machine), parts)
+        except ScheduleError as error:
+            return error.why or error.what
+        return None
+
+    usual = parts_of(elements, prod(view.extent(x) for x in product.sums), outermost, machine)
+    declined = refuse(usual)
+    if declined is not None:
+        s.annotate(name, "parts_declined", declined)
+        usual = 1
+    # Each part is a sum, too: of an only loop, not as many parts as it has terms.
+    most = min(MOST_PARTS, outermost if len(product.sums) > 1 else outermost - 1)
+    able = [1, *(p for p in range(2, most + 1) if outermost % p == 0)]
+    parts = s.choose("parts", able, usual, refuse)
+    return name if parts < 2 else cut_into(s, parts)
 
 
 def parts_of(elements: int, terms: int, outermost: int, machine: Machine) -> int:
