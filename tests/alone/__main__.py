@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.alone.check import HEAD, check, copy_tests
-from tests.alone.environment import Failed, from_index, linked
+from tests.alone.environment import Failed, Missing, from_index, linked
 from tests.alone.suites import SUITES
 from tests.runtime.saved import save_models
 from tests.wheels.distributions import PACKAGES, build
@@ -40,6 +40,9 @@ def main() -> int:
             try:
                 row = check(name, wheels, work, copy, install, quick=options.quick, saved=work / "saved")
                 print(row, flush=True)
+            except Missing as error:
+                failures.append(name)
+                print(f"FAILED: {name}\nthis environment lacks {error}", file=sys.stderr, flush=True)
             except Failed as error:
                 failures.append(name)
                 print(f"FAILED: {name}\n{error}", file=sys.stderr, flush=True)

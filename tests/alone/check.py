@@ -67,6 +67,7 @@ def check(
 
     Raises:
         Failed: something could not be installed or imported, or a test failed.
+        Missing: `install` links, and something to link is not in this environment.
     """
     suite, started = SUITES[package], time.perf_counter()
     environment = Environment.make(work / package, copy, package, wheels, install)
@@ -77,9 +78,12 @@ def check(
     install(environment.home, list(ours.values()), others)
     words = ("-m", "pytest", "-p", "no:cacheprovider", *(suite.quick if quick else suite.tests))
     done = environment.python(*words, SAVED_MODELS=str(saved))
+    said = f"the tests of {package}:\n{done.stdout[-8000:]}{done.stderr[-2000:]}"
+    if done.returncode:  # pytest may have printed nothing to the standard output
+        raise Failed(said)
     counts = {name: int(n) for n, name in re.findall(r"(\d+) (passed|skipped)", done.stdout.splitlines()[-1])}
-    if done.returncode or not counts.get("passed"):
-        raise Failed(f"the tests of {package}:\n{done.stdout[-8000:]}{done.stderr[-2000:]}")
+    if not counts.get("passed"):
+        raise Failed(said)
     return Row(
         package,
         wheels[package].file.stat().st_size,
