@@ -16,7 +16,8 @@ from tests.counting import code_lines
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/**/pyproject.toml")])
 MOST_OF_THE_CORE = 28_300
-"""Lines of code. It only becomes less: 25,000 is meant."""
+"""Lines of code that the core may have, so that it does not grow unnoticed; 25,000 is the goal. A commit that makes the
+core shorter may lower it. One that needs more raises it, and its body says for what."""
 
 
 def project(file: Path) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def test_words_about_code_do_not_count(between: list[str]) -> None:
     assert code_lines("\n".join([*lines[:3], *between, *lines[3:]])) == len(lines)
 
 
-def test_the_core_becomes_no_longer() -> None:
+def test_the_core_is_no_longer_than_its_limit() -> None:
     assert lines(NAMES["weft-core"]) <= MOST_OF_THE_CORE
 
 
