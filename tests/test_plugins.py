@@ -7,6 +7,7 @@ import functools
 import importlib.metadata as metadata
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,38 @@ def test_an_exception_in_a_hook_loses_that_result_only(site: Site) -> None:
     assert len(caught) == 1, "once"
     ((plugin, hook, error),) = host.failures
     assert (plugin.name, hook, str(error)) == ("failing", "engines", "no licence")
+
+
+def test_an_error_that_was_raised_is_warned_of_where_it_is_not(site: Site) -> None:
+    site.install(
+        "failing", "from weft.hooks import hookimpl\n@hookimpl\ndef engines():\n    raise RuntimeError('no licence')\n"
+    )
+    host = site.host()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(PluginError, match="no licence"):
+                host.call("engines", required="failing")
+    with pytest.warns(PluginWarning, match="no licence") as caught:
+        assert host.call("engines") == host.call("engines") == []
+    assert len(caught) == 1 and len(host.failures) == 1
+
+
+def test_a_hook_that_fails_for_several_targets_is_warned_of_for_each(site: Site) -> None:
+    site.install("npu", TARGET.replace("{before}", ""))
+    site.install("failing", "from weft.hooks import hookimpl\n@hookimpl\ndef schedules(target): 1 // 0\n")
+    host = site.host()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")  # as Python shows them: one text at one place once
+        for tiles in (2, 8, 2):
+            assert resolve_target(f"npu -tiles={tiles}", host).rules == ()
+    said = [str(w.message) for w in caught if w.category is PluginWarning]
+    assert len(said) == 2 and len(host.failures) == 1
+    for text, tiles in zip(said, (2, 8)):
+        assert text.startswith(
+            f"plugin 'failing' (failing 1.5) failed in hook 'schedules' for the target 'npu -tiles={tiles}', and is"
+            " left out there: ZeroDivisionError: "
+        )
 
 
 def test_the_failure_of_a_plugin_that_was_named_is_fatal(site: Site) -> None:
@@ -634,7 +667,8 @@ def test_an_engine_that_fails_to_say_whether_it_is_here_is_not(site: Site, monke
     monkeypatch.setattr("weft.plugins.host", functools.cache(site.host))
     site.install("good", GOOD)
     site.install("worse", GOOD.replace('lambda: "1"', "lambda: 1 // 0"))
-    assert [(e.name, e.available()) for e in engine_kinds()] == [("good-engine", "1"), ("worse-engine", None)]
+    with pytest.warns(PluginWarning, match="'worse'.* failed in hook 'engines', and is left out there: ZeroDivision"):
+        assert [(e.name, e.available()) for e in engine_kinds()] == [("good-engine", "1"), ("worse-engine", None)]
 
 
 def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(
@@ -650,7 +684,12 @@ def test_a_frontend_that_fails_to_look_takes_nothing_and_leaves_others_in_use(
     host = site.host()
     for module in ("loading", "pipeline", "resolve"):
         monkeypatch.setattr(f"weft.{module}.host", lambda: host)
-    assert find_frontend(b"xyz").name == "good"
+    said = (
+        r"^plugin 'broken' \(broken 1\.5\) failed in hook 'frontends', and is left out there: ZeroDivisionError: .*"
+        r" \(in broken\.py:4\)$"
+    )
+    with pytest.warns(PluginWarning, match=said):
+        assert find_frontend(b"xyz").name == "good"
     assert [(p.distribution, h, type(e)) for p, h, e in host.failures] == [("broken", "frontends", ZeroDivisionError)]
     with pytest.raises(PluginError) as caught:
         load(b"xyz")
@@ -1041,7 +1080,9 @@ def test_offers_that_cannot_be_weighed(
 
     everything = with_board(monkeypatch)
     everything.register(offering(offer), "stranger")
-    executable = weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)  # asked as if the stranger were not there
+    left_out = rf"'stranger'.* failed in hook 'offload' for the target 'board -ops=Relu', and is .*{re.escape(said)}"
+    with pytest.warns(PluginWarning, match=left_out):
+        executable = weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)  # as if the stranger were not there
     assert "device" in {s.kind for s in executable.manifest.steps}
     ((plugin, hook, error),) = everything.failures
     assert (plugin.name, hook) == ("stranger", "offload") and str(error).startswith(said)
@@ -1052,7 +1093,8 @@ def test_offers_that_cannot_be_weighed(
         raising=False,
     )
     with_board(monkeypatch)
-    with pytest.raises(PluginError) as caught:
+    with warnings.catch_warnings(), pytest.raises(PluginError) as caught:
+        warnings.simplefilter("error", PluginWarning)
         weft.compile(mlp(), "board -ops=Relu, llvm", cache=False)
     assert str(caught.value).startswith(f"plugin 'board' (registered by hand) failed in hook 'offload'\n  why: {said}")
 

@@ -65,7 +65,7 @@ class Converters:
             owners = [i.plugin for i in self.plugins.items("frontends") if known and i.value.name == self.frontend]
             error = claimed(what, [*(owners or [self.plugins.core] * known), *(i.plugin for i in found)])
             for item in found:
-                self.plugins.failed(item.plugin, "converters", error)
+                self.plugins.failed(item.plugin, "converters", error, warn=False)
             raise error
         return self._guarded(found[0], f"to read the operator {name}")
 

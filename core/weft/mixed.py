@@ -297,8 +297,9 @@ class MixedCompilation:
             if wrong is None:
                 found += said.value
                 continue
-            target.plugins.failed(said.plugin, "offload", PluginError(wrong))
-            if said.plugin.name == target.owner:
+            fatal = said.plugin.name == target.owner
+            target.plugins.failed(said.plugin, "offload", PluginError(wrong), target.target, warn=not fatal)
+            if fatal:
                 raise PluginError(f"{said.plugin} failed in hook 'offload'", why=wrong)
         if found or any(said.plugin.name == target.owner for said in answers):
             return found

@@ -29,6 +29,7 @@ from weft.hooks import PROJECT, EngineKind, Specifications
 
 if TYPE_CHECKING:
     from weft.graph.operator import Operator
+    from weft.target import Target
     from weft_runtime.device import Device, DeviceKind
 
 GROUP = "weft.plugins"
@@ -122,6 +123,7 @@ class PluginHost:
         self.api_version = api_version or _own_version()
         self.plugins: list[Plugin] = []
         self.failures: list[tuple[Plugin, str, BaseException]] = []
+        self._warned: set[tuple[str, str]] = set()  # names of plugins, and what was said of them
         found = list(metadata.entry_points(group=GROUP)) if entry_points is None else list(entry_points)
         for entry in sorted(found, key=lambda e: (e.name, e.value)):
             self._load(entry)
@@ -209,29 +211,37 @@ class PluginHost:
             except (Exception, SystemExit) as error:  # foreign code
                 if from_signal(error):
                     raise
-                first = self.failed(plugin, hook, error)
-                if (
-                    required == plugin.name or plugin.kept
-                ):  # without a part of Weft itself results would be others, without a word
+                # Without a part of Weft itself results would be others, without a word.
+                fatal = required == plugin.name or plugin.kept
+                self.failed(plugin, hook, error, arguments.get("target"), warn=not fatal)
+                if fatal:
                     # An error of ours says what is wrong by itself, unless it is about the plugin's own result.
                     if isinstance(error, WeftError) and not isinstance(error, PluginError):
                         raise
                     raise PluginError(
                         f"{plugin} failed in hook '{hook}'", why=_placed(_one_line(error), error, plugin)
                     ) from error
-                if first:
-                    what = f"{plugin} failed in hook '{hook}', and is left out there"
-                    why = _placed(_one_line(error, kind=True), error, plugin)
-                    warnings.warn(PluginWarning(f"{what}: {why}"), stacklevel=2)
                 value = None
             yield Contribution(plugin, value)
 
-    def failed(self, plugin: Plugin, hook: str, error: BaseException) -> bool:
-        """Keeps a failure, once, for `weft plugins` and for errors that it may explain. Whether it is a new one."""
-        if any(p.name == plugin.name and h == hook and str(e) == str(error) for p, h, e in self.failures):
-            return False
-        self.failures.append((plugin, hook, error))
-        return True
+    def failed(
+        self, plugin: Plugin, hook: str, error: BaseException, target: Target | None = None, *, warn: bool = True
+    ) -> None:
+        """Keeps a failure, once, for `weft plugins` and for errors that it may explain; and warns, once for each
+        target, that what follows goes on without the plugin.
+
+        Args:
+            target: what the hook was asked about, if it is asked about targets.
+            warn: False where the caller raises an error, or says by itself what is left out.
+        """
+        if not any(p.name == plugin.name and h == hook and str(e) == str(error) for p, h, e in self.failures):
+            self.failures.append((plugin, hook, error))
+        asked = f" for the target '{target}'" if target is not None else ""
+        why = _placed(_one_line(error, kind=True), error, plugin)
+        said = f"{plugin} failed in hook '{hook}'{asked}, and is left out there: {why}"
+        if warn and (plugin.name, said) not in self._warned:
+            warnings.warn(PluginWarning(said), stacklevel=3)
+            self._warned.add((plugin.name, said))
 
     @contextmanager
     def blame(self, plugin: str, doing: str) -> Iterator[None]:
@@ -303,7 +313,7 @@ class PluginHost:
         for name, error in clashes.items():
             for item in found[name]:
                 if not item.plugin.kept:
-                    self.failed(item.plugin, hook, error)
+                    self.failed(item.plugin, hook, error, warn=False)  # who uses the name raises it
         return {name: same[0] for name, same in found.items() if name not in clashes}, clashes
 
     @property
@@ -333,6 +343,7 @@ class PluginHost:
         self.manager.unregister(name=name)
         self.plugins = [p for p in self.plugins if p.name != name]
         self.failures = [f for f in self.failures if f[0].name != name]
+        self._warned = {w for w in self._warned if w[0] != name}
 
     def missing(self, wanted: str, distribution: str | None) -> str:
         """The hint for something that no plugin offers: what installs it, or why an installed one is out."""

@@ -190,7 +190,7 @@ class ResolvedTarget:
             with self.plugins.blame(item.plugin.name, "to read its records"):
                 return item.value if isinstance(item.value, Records) else Records.load(item.value)
         except WeftError as error:
-            self.plugins.failed(item.plugin, "records", error)
+            self.plugins.failed(item.plugin, "records", error, warn=False)
             what = f"the records of {item.plugin} cannot be read"
             why = "; ".join(filter(None, (error.what, error.where, error.why)))
             hint = f"install another version of {item.plugin.distribution}, or uninstall it"
@@ -262,7 +262,7 @@ class ResolvedTarget:
         error = claimed(what, [i.plugin for i in items])
         for item in items:
             if not item.plugin.kept:
-                self.plugins.failed(item.plugin, hook, error)
+                self.plugins.failed(item.plugin, hook, error, warn=False)
         return error
 
     def _asked(self, method: Callable[[Target], Any], doing: str, kind: type[T]) -> T:

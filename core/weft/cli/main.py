@@ -115,7 +115,7 @@ def _add_plugin_commands(app: typer.Typer) -> None:
         error = claimed(f"the command '{name}'", claims)
         for plugin in claims:
             if not plugin.kept:
-                plugins.failed(plugin, "commands", error)
+                plugins.failed(plugin, "commands", error, warn=False)
         app.registered_commands = [c for c in app.registered_commands if _name(c) != name]
         app.registered_groups = [g for g in app.registered_groups if _name(g) != name]
         app.command(name, help=f"Cannot be used: {error.what}.", context_settings={"ignore_unknown_options": True})(
