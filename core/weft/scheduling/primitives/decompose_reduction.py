@@ -9,7 +9,7 @@ from weft import dtypes as dt
 from weft.expr.nodes import Expr, Var, all_of, const, free_vars, substitute
 from weft.loop.nodes import Block, BlockIter, For, Program, int_const, seq, substitute_stmt
 from weft.scheduling.dependence import disjoint, out_of_scope
-from weft.scheduling.region import Access, accesses, loops_under
+from weft.scheduling.region import Access, accesses, interval, loops_under, poly
 from weft.scheduling.rewrite import clean, domain, tidy
 from weft.scheduling.tree import Tree, conjuncts, nest
 
@@ -106,19 +106,43 @@ def _check_loops(tree: Tree, block: Block, inside: list[For], outer: Mapping[str
 
 
 def _check_elements(tree: Tree, block: Block, inside: list[For], step: str) -> None:
-    """Checks that the loops compute each element once: an element that a block computes again, such as one of the
-    border of a tile, has to start again."""
+    """Checks that no element is computed again in these loops, as in a border that tiles share: each time it has to
+    start again."""
     loop = inside[0].var.name
     reduced = {v for i, x in zip(block.iters, block.bindings) if i.kind == "reduce" for v in free_vars(x)}
     uses: dict[str, list[Access]] = {}
     for a in accesses(block):
         if a.write:
             uses.setdefault(a.buffer.name, []).append(a)
+    moving = {s.var.name: s.extent for s in inside if s.var.name not in reduced}
+    driving = {v for x in block.bindings for v in free_vars(x)}
+    overlaps = any(_overlaps(x, moving) for i, x in zip(block.iters, block.bindings) if i.kind != "reduce")
     for s in inside:
-        if s.var.name in reduced or int_const(s.extent) == 1:
+        if s.var.name not in moving or int_const(s.extent) == 1 or not (overlaps or s.var.name not in driving):
             continue
         for name, stores in uses.items():
             if not any(disjoint(stores, s, loops_under(s.body), predicates) for predicates in (True, False)):
                 why = f"iterations of '{s.var.name}' may compute the same element of '{name}', each from its start"
                 marks = {loop: "wanted here", s.var.name: "again"}
                 raise tree.error(step, why, marks, f"decompose inside '{s.var.name}'")
+
+
+def _overlaps(binding: Expr, moving: Mapping[str, Expr]) -> bool:
+    """Whether an iterator has a value twice: its formula is a sum of which a term moves it no further than the terms
+    of lesser coefficients do together. A quotient or remainder is one term, as a loop is: that a fused loop is taken
+    apart by them completely is not checked. Nor are sums whose coefficients or lengths are known only at run time."""
+    steps: list[tuple[int, int]] = []
+    for monomial, factor in poly(binding).terms.items():
+        if not any(free_vars(atom).keys() & moving.keys() for atom in monomial):
+            continue
+        values = interval(monomial[0], moving) if len(monomial) == 1 else None
+        reach = None if values is None else (values[1] - values[0]).value
+        if reach is None:
+            return False
+        steps.append((abs(factor), reach))
+    total = 0
+    for factor, reach in sorted(steps):
+        if total >= factor and reach > 0:
+            return True
+        total += factor * reach
+    return False
