@@ -96,6 +96,20 @@ def test_every_option(name: str, machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ["small", "wide"])
+@pytest.mark.parametrize("shape", [(300, 64), (66, 5), (70, 3)])
+def test_threads_of_sums_over_columns(shape: tuple[int, int], machine: str) -> None:
+    """Each number of threads that is offered is the number that a group has."""
+    program, made = lower_group(of(ReduceSum((0,)), *shape), "kernel"), set()
+    group = {"reduced.sums": "group"}
+    found = run_recorded(RULES, program, MACHINES[machine], {}, lambda _: None, group)
+    (choice,) = [c for c in found.choices if c.name == "reduced.sum_threads"]
+    for option in choice.options:
+        recorded = {**group, choice.name: option}
+        made.add(str(run_recorded(RULES, program, MACHINES[machine], {}, lambda _: None, recorded).schedule.program))
+    assert len(made) == len(choice.options) > 1
+
+
+@pytest.mark.parametrize("machine", ["small", "wide"])
 @pytest.mark.parametrize("sample", ["RNN-plain", "Attention-flat", "MatMul-float64", "Conv-pointwise"])
 def test_parts_of_a_short_sum(sample: str, machine: str) -> None:
     """As many parts as an only loop of a sum has iterations are none; another loop may be left of the sum."""

@@ -157,7 +157,8 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
     if way == "output":
         by_output(s, name, machine, tail)
     elif way == "group":
-        threads = choose_threads(s, f"{name}.sum_threads", usual, most_threads(machine))
+        most = most_threads(machine) // columns_of(s, shape, machine)
+        threads = choose_threads(s, f"{name}.sum_threads", min(usual, most), most)
         by_group(s, name, machine, shape, threads, tail)
     else:
         most = _most_parts(s, name, shape)
@@ -188,6 +189,14 @@ def _may_share(s: Schedule, name: str) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def columns_of(s: Schedule, shape: Shape, machine: Machine) -> int:
+    """Neighbouring outputs of a group, each by as many threads as share a sum; 1 where neighbours do not lie side by
+    side."""
+    if shape.columns is None:
+        return 1
+    return min(COLUMNS, most_threads(machine), access.extent(s.loop(shape.columns)))
 
 
 def sum_threads(machine: Machine, steps: int, wanted: int = GROUP) -> int:
@@ -254,11 +263,8 @@ def by_group(s: Schedule, name: str, machine: Machine, shape: Shape, threads: in
         spatial, reduce[0] = [unit], first
     s.reorder(*spatial, *reduce)
     most = most_threads(machine)
-    inside = 1
-    if shape.columns is not None:
-        inside = min(COLUMNS, most, access.extent(s.loop(shape.columns)))
-        threads = max(1, min(threads, most // inside))
-    elif threads < most and shape.outputs >= 4 * machine.cores * (most // threads):
+    inside = columns_of(s, shape, machine)
+    if shape.columns is None and threads < most and shape.outputs >= 4 * machine.cores * (most // threads):
         inside = most // threads  # short sums: several in a group
     last = shape.columns or spatial[-1]
     if inside > 1:
