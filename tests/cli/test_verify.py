@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tests.verify.planted import Planted
 
+from weft.scheduling.schedule import Schedule
+
 Weft = Callable[..., Any]
 
 
@@ -79,6 +81,36 @@ def test_records_are_followed_in_the_model_and_in_its_parts(weft: Weft, recipe: 
     assert lost.code == 1 and "no file of records" in lost.err
     over = weft("verify", recipe, "--records", file, "--json", file)
     assert over.code == 1 and "--json" in over.err
+
+
+def test_a_cache_is_told_from_a_model_that_is_compiled_anew_with_the_same_records(
+    weft: Weft, recipe: Path, tmp_path: Path
+) -> None:
+    """The kernel is wrong in the cache, and compiled anew it is right with the recorded width only."""
+
+    def plan(s: Schedule) -> None:
+        width = s.choose("width", [2, 4], 2)
+        s.split(s.loops(s.blocks()[-1])[-1], [None, width])
+
+    def halved(text: str) -> str:
+        return text.replace("select(", "0.5f32*select(")
+
+    file = tmp_path / "records.json"
+    with Planted(schedule=plan, code=halved, version="recorded").installed():
+        data = json.loads(weft("inspect", recipe, "-t", "planted", "--stage", "records").out)
+        data["records"] = [{**r, "choices": {"width": 4}} for r in data["records"] if "width" in r["choices"]]
+        file.write_text(json.dumps(data))
+        assert weft("run", recipe, "-t", "planted", "--records", file).code == 0
+
+    def wrong_by_default(text: str) -> str:
+        return halved(text) if " in 2 {" in text else text
+
+    with Planted(schedule=plan, code=wrong_by_default, version="recorded").installed():
+        result = weft("verify", recipe, "-t", "planted", "--records", file)
+        default = weft("verify", recipe, "-t", "planted")
+    assert "'planted': a kernel departs: its machine code" in words(default.out)
+    assert result.code == 1
+    assert "what the cache holds is wrong: compiled anew, the model is right" in words(result.out)
 
 
 def test_against_an_engine_and_another_target(weft: Weft, recipe: Path) -> None:
