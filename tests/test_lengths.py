@@ -40,7 +40,6 @@ FUNCTIONS = {
 """path::qualified name → why the function is longer."""
 
 MODULES = {
-    "core/weft/loop/passes/block_sums.py": "to be split: sums, and sums that are read on the way",
     "core/weft/compilation.py": "the stages of a compilation share its state; slightly over the limit",
     "core/weft/expr/nodes.py": "one class and one builder for each node of the IR; builders fold by the classes",
     "core/weft/loop/math_tables.py": "coefficients and one formula for each function, read side by side",

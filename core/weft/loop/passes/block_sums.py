@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from weft.dtypes import DType
 from weft.expr.nodes import (
-    Add,
     Const,
     Eq,
     Expr,
-    Sub,
     Var,
     all_of,
     any_of,
     const,
-    eq,
     floordiv,
     free_vars,
     has,
@@ -26,19 +22,14 @@ from weft.expr.nodes import (
     maximum,
     minimum,
     not_,
-    select,
     substitute,
-    transform,
-    walk,
 )
 from weft.expr.ranges import Range, range_of
 from weft.expr.simplify import prove
 from weft.loop.nodes import (
     Allocate,
-    AtomicUpdate,
     Block,
     Buffer,
-    Evaluate,
     For,
     If,
     Let,
@@ -50,17 +41,17 @@ from weft.loop.nodes import (
     While,
     int64,
     int_const,
-    map_stmt_exprs,
     seq,
     stmt_children,
     stmt_exprs,
     substitute_stmt,
-    transform_stmts,
     walk_stmts,
     with_stmt_children,
 )
+from weft.loop.passes.block_prefixes import PREFIX, block_prefixes
 from weft.loop.passes.copies import EMPTY, Names
 from weft.loop.passes.simplify import fails, holds, simplify
+from weft.loop.passes.totals import accesses_of, accumulated, loads_of, total_stmt
 
 LONGEST = 8192
 """Steps of a sum that are one chain. A chain of n steps may be off by n/2 units in the last place of the sum of its
@@ -68,9 +59,6 @@ terms' sizes (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), but 
 convolutions and products of usual lengths add up comes out in one."""
 BLOCK = 1024
 """Steps of a block of a longer sum, or of one whose length is known only at run time."""
-PREFIX = 128
-"""Steps of a block of a sum that is read on the way: each block starts at 0, so that neighbours do not wait for one
-another, and its few steps are exact."""
 ELEMENTS = 1 << 14
 """Elements that are summed side by side, at most: they need room for their totals."""
 
@@ -92,7 +80,7 @@ def block_sums(program: Program, longest: int = LONGEST, block: int = BLOCK) -> 
       }
       if 1024 < n { acc[] = total[] + (acc[] - lost[]) }
     """
-    program = _block_prefixes(program, longest, min(block, PREFIX))
+    program = block_prefixes(program, longest, min(block, PREFIX))
     found = _sums(program)
     if not found:
         return program
@@ -165,52 +153,6 @@ class _Sum:
             else:
                 result = result * f.extent
         return result
-
-
-def accumulated(store: Store) -> bool:
-    """Whether it adds to a float what does not depend on it: `acc[i] = acc[i] + value`, `acc[i] - value`, `(acc[i] +
-    value) + other`."""
-    return store.predicate is None and _adds_to(store.value, Load(store.buffer, store.indices))
-
-
-def _adds_to(value: Expr, own: Load) -> bool:
-    if own.dtype.kind not in ("float", "complex"):
-        return False
-    if isinstance(value, (Add, Sub)):
-        sides = ((value.a, value.b), (value.b, value.a)) if isinstance(value, Add) else ((value.a, value.b),)
-        return any((a == own or _adds_to(a, own)) and not _loads(b, own.buffer.name) for a, b in sides)
-    return False
-
-
-def _loads(expr: Expr, name: str) -> bool:
-    return any(isinstance(e, Load) and e.buffer.name == name for e in walk(expr))
-
-
-@dataclass
-class _Access:
-    """How one statement uses a buffer: what it is under, innermost last."""
-
-    stmt: Stmt
-    path: tuple[Stmt, ...]
-    conditions: tuple[Expr, ...] = field(default=())
-
-
-def _accesses(
-    stmt: Stmt, name: str, conditions: tuple[Expr, ...] = (), path: tuple[Stmt, ...] = ()
-) -> Iterator[_Access]:
-    """Whatever in `stmt` reads or changes the buffer."""
-    uses = isinstance(stmt, (Store, AtomicUpdate)) and stmt.buffer.name == name
-    uses = uses or (isinstance(stmt, Evaluate) and any(r.buffer.name == name for r in stmt.within))
-    if uses or any(_loads(e, name) for e in stmt_exprs(stmt)):
-        yield _Access(stmt, path, conditions)
-    inside = (*path, stmt)
-    if isinstance(stmt, If):
-        yield from _accesses(stmt.then, name, (*conditions, stmt.cond), inside)
-        if stmt.orelse is not None:
-            yield from _accesses(stmt.orelse, name, (*conditions, not_(stmt.cond)), inside)
-        return
-    for c in stmt_children(stmt):
-        yield from _accesses(c, name, conditions, inside)
 
 
 def _sums(program: Program) -> list[_Sum]:
@@ -297,12 +239,12 @@ def _alone(loop: For, name: str) -> bool:
     """Whether all that the loop does with the buffer is to add to elements that do not vary in it, and to start sums in
     its first iteration."""
     later = {loop.var.name: Range(1, None)}
-    for access in _accesses(loop.body, name):
+    for access in accesses_of(loop.body, name):
         s = access.stmt
         if isinstance(s, Store) and accumulated(s):
             if any(loop.var.name in free_vars(i) for i in s.indices):
                 return False
-        elif isinstance(s, Store) and s.buffer.name == name and not any(_loads(e, name) for e in stmt_exprs(s)):
+        elif isinstance(s, Store) and s.buffer.name == name and not any(loads_of(e, name) for e in stmt_exprs(s)):
             ranges = {**later, **{p.var.name: Range(0, None) for p in access.path if isinstance(p, For)}}
             if not access.conditions or not prove(not_(all_of(access.conditions)), ranges):
                 return False
@@ -379,7 +321,7 @@ def _start_before(top: For, sums: Sequence[_Sum], names: Names) -> tuple[list[St
     before: list[Stmt] = []
     gone: set[int] = set()
     for s in sums:
-        access = next(_accesses(top, s.store.buffer.name))
+        access = next(accesses_of(top, s.store.buffer.name))
         start = access.stmt
         if (
             start is s.store
@@ -430,40 +372,6 @@ def _start_before(top: For, sums: Sequence[_Sum], names: Names) -> tuple[list[St
     return before, result
 
 
-def _nothing(dtype: DType) -> Const:
-    """What changes no number that is added to it: 0 would make -0 positive."""
-    return Const(complex(-0.0, -0.0) if dtype.kind == "complex" else -0.0, dtype)
-
-
-def _made(make: str, part: Load, total: Load, lost: Load, held: Sequence[Buffer], names: Names) -> Stmt:
-    """What starts the total of an element ("start"), puts a block's part into it ("flush"), or makes the whole of both
-    ("finish").
-
-    Args:
-        held: buffers that hold the part at its place; that of `part` comes last.
-    """
-    zero = const(0, part.dtype)
-    clear = (Store(total.buffer, total.indices, _nothing(part.dtype)), Store(lost.buffer, lost.indices, zero))
-    if make == "start":
-        return seq(*clear)
-    if make == "finish":
-        # A second sum into the same element must not find the total again.
-        return seq(*(Store(b, part.indices, Add(total, part - lost)) for b in held), *clear)
-    y, t = (Var(names.fresh(f"{part.buffer.name}_{what}"), part.dtype) for what in ("part", "sum"))
-    # Of a total that is not finite nothing is lost: ∞ - ∞ would make it NaN.
-    error = select(eq(t - t, zero), (t - total) - y, zero)
-    again = (Store(b, part.indices, _nothing(part.dtype)) for b in held)
-    return Let(
-        y,
-        part - lost,
-        Let(
-            t,
-            Add(total, y),
-            seq(Store(lost.buffer, lost.indices, error), Store(total.buffer, total.indices, t), *again),
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class _Total:
     """The totals of the blocks of a sum, an element for each of its tile, and what rounding has lost of each."""
@@ -492,7 +400,7 @@ class _Total:
         at = tuple(substitute(i, fresh) for i in self.sum.store.indices)
         mine = tuple(fresh[f.var.name] for f in self.sum.tile)
         total, lost, own = Load(self.total, mine), Load(self.lost, mine), Load(acc, at)
-        body = _made(make, own, total, lost, (acc,), names)
+        body = total_stmt(make, own, total, lost, (acc,), names)
         guards = [substitute(g, fresh) for g in self.sum.guards]
         if guards and make != "start":
             body = If(all_of(guards), body)
@@ -508,209 +416,3 @@ class _Total:
 
     def finish(self, names: Names) -> Stmt:
         return self._each(names, "finish")
-
-
-# -- sums that are read on the way -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Prefix:
-    """A loop whose steps add to the elements of `state`; `sum` holds them from the step's addition on, and may be
-    `state` itself."""
-
-    loop: For
-    state: Buffer
-    sum: Buffer
-    indices: tuple[Expr, ...]
-    around: tuple[Stmt, ...]
-    """The loops and conditions, outermost first, around the statement that stores an element of `state`."""
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """Of the loops around the store: what its element varies with."""
-        return frozenset(s.var.name for s in self.around if isinstance(s, For))
-
-    def covers_reads(self) -> bool:
-        """Whether all that its loop reads of `state` and `sum` are elements that its steps add to."""
-        varies = [bool(free_vars(i).keys() & self.variables) for i in self.indices]
-        names = (self.state.name, self.sum.name)
-        return all(
-            v or i == own
-            for s in walk_stmts(self.loop.body)
-            for x in stmt_exprs(s)
-            for e in walk(x)
-            if isinstance(e, Load) and e.buffer.name in names
-            for i, own, v in zip(e.indices, self.indices, varies)
-        )
-
-    def like(self, what: str, names: Names) -> Buffer:
-        """A buffer for the totals of its elements: where it has one element, of one."""
-        name = names.fresh(f"{self.state.name}_{what}")
-        if self.variables:
-            return replace(self.state, name=name)
-        scope = self.state.scope if self.state.scope == "register" else "local"
-        return Buffer(name, (), self.state.dtype, scope)
-
-    def at(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Where the buffers of `like` hold the total of this element of `state`."""
-        return indices if self.variables else ()
-
-
-def _block_prefixes(program: Program, longest: int, block: int) -> Program:
-    loops = [
-        s
-        for s in walk_stmts(program.body)
-        if isinstance(s, For) and s.kind == "serial" and ((n := int_const(s.extent)) is None or n > longest)
-    ]
-    found = [
-        p
-        for loop in loops
-        for s in walk_stmts(loop.body)
-        if isinstance(s, Store) and (p := _prefix_of(s, loop, program)) is not None and p.covers_reads()
-    ]
-    if not found:
-        return program
-    names = Names.of(program)
-
-    def visit(stmt: Stmt) -> Stmt | None:
-        mine = [p for p in found if isinstance(stmt, For) and p.loop.var.name == stmt.var.name]
-        return _prefix_blocks(stmt, mine, block, names) if isinstance(stmt, For) and mine else None
-
-    return simplify(program.with_body(transform_stmts(program.body, visit)))
-
-
-def _prefix_of(store: Store, loop: For, program: Program) -> _Prefix | None:
-    """The prefix sum that the loop makes by this store into its state: `sum = state + value … state = sum`, or `state =
-    state + value`."""
-    state, value = store.buffer, store.value
-    if store.predicate is not None or state.dtype.kind != "float":
-        return None
-    uses = list(_accesses(loop.body, state.name)) if isinstance(value, Load) or accumulated(store) else []
-    around = next((_nest(a.path, loop, store.indices) for a in uses if a.stmt is store), None)
-    if around is None:
-        return None
-    if not isinstance(value, Load):
-        # Other statements read the elements that their own step has added to, under the same loops, and only where
-        # there is something to add: of other elements there are no totals.
-        others = [a for a in uses if a.stmt is not store]
-        own, mine = Load(state, store.indices), next(a for a in uses if a.stmt is store)
-        at = [s for s in mine.path if isinstance(s, For)]
-        plain = all(
-            _only_reads(a.stmt, (own,), state)
-            and [s for s in a.path if isinstance(s, For)] == at
-            and set(mine.conditions) <= set(a.conditions)
-            for a in others
-        )
-        return _Prefix(loop, state, state, store.indices, around) if others and plain else None
-    total = value.buffer
-    if (
-        total.name == state.name
-        or total.dtype != state.dtype
-        or value.indices != store.indices
-        or value.predicate is not None
-    ):
-        return None
-    stores = [a for a in _accesses(program.body, total.name) if not _only_reads(a.stmt, None, total)]
-    # Where no step has stored it the sum is undefined, before as after; the state need not be.
-    if len(stores) != 1 or len(uses) != 2 or stores[0].stmt is not uses[0].stmt or uses[1].stmt is not store:
-        return None
-    addition = uses[0].stmt
-    if (
-        not isinstance(addition, Store)
-        or addition.predicate is not None
-        or not _adds_to(addition.value, Load(state, addition.indices))
-    ):
-        return None
-    other = _nest(uses[0].path, loop, addition.indices)
-    same = (
-        other is not None
-        and _same_nest(around, store.indices, other, addition.indices)
-        and not _loads(addition.value, total.name)
-    )
-    return _Prefix(loop, state, total, store.indices, around) if same else None
-
-
-def _only_reads(stmt: Stmt, elements: Sequence[Load] | None, buffer: Buffer) -> bool:
-    """Whether a statement stores elsewhere what it reads of the buffer: only these elements, if given."""
-    if not isinstance(stmt, Store) or stmt.buffer.name == buffer.name:
-        return False
-    read = [e for x in stmt_exprs(stmt) for e in walk(x) if isinstance(e, Load) and e.buffer.name == buffer.name]
-    return elements is None or all(e in elements for e in read)
-
-
-def _nest(path: Sequence[Stmt], loop: For, element: Sequence[Expr]) -> tuple[Stmt, ...] | None:
-    """The loops and conditions of a path inside the loop; None where they are not the same in each of its steps, or an
-    element's statement runs twice."""
-    used = {v for i in element for v in free_vars(i)}
-    found: list[Stmt] = []
-    for s in path:
-        if isinstance(s, For):
-            same = s.var.name in used and loop.var.name not in free_vars(s.extent)
-        elif isinstance(s, If):
-            same = (
-                s.orelse is None
-                and loop.var.name not in free_vars(s.cond)
-                and not any(isinstance(e, Load) for e in walk(s.cond))
-            )
-        else:
-            same = isinstance(s, Seq)
-        if not same:
-            return None
-        if not isinstance(s, Seq):
-            found.append(s)
-    return None if loop.var.name in used else tuple(found)
-
-
-def _same_nest(one: Sequence[Stmt], at: Sequence[Expr], other: Sequence[Stmt], there: Sequence[Expr]) -> bool:
-    """Whether two statements, at these elements, run for the same elements."""
-    loops = [[s for s in nest if isinstance(s, For)] for nest in (one, other)]
-    names = {b.var.name: a.var for a, b in zip(*loops)}
-    shape = [[s.extent for s in part] for part in loops]
-    conditions = [[s.cond for s in nest if isinstance(s, If)] for nest in (one, other)]
-    return shape[0] == shape[1] and (list(at), conditions[0]) == (
-        [substitute(i, names) for i in there],
-        [substitute(c, names) for c in conditions[1]],
-    )
-
-
-def _prefix_blocks(loop: For, prefixes: Sequence[_Prefix], block: int, names: Names) -> Stmt:
-    """The loop in blocks of a part each: what reads a sum takes its total and its part."""
-    kept = [(p, p.like("total", names), p.like("lost", names)) for p in prefixes]
-    outer, inner = (Var(names.fresh(f"{loop.var.name}_{what}"), loop.var.dtype) for what in ("block", "step"))
-    read = {name: (p, total) for p, total, _ in kept for name in (p.state.name, p.sum.name)}
-
-    def whole(e: Expr) -> Expr | None:
-        # What the total has lost is less than a unit in its last place: reads do without.
-        if not isinstance(e, Load) or e.buffer.name not in read:
-            return None
-        p, total = read[e.buffer.name]
-        return Add(Load(total, p.at(e.indices), e.predicate), e)
-
-    def reads(stmt: Stmt) -> Stmt | None:
-        own = isinstance(stmt, Store) and stmt.buffer.name in read
-        return None if own else map_stmt_exprs(stmt, lambda x: transform(x, whole))
-
-    start, flush, finish = (seq(*(_everywhere(*k, make, names) for k in kept)) for make in ("start", "flush", "finish"))
-    body = substitute_stmt(transform_stmts(loop.body, reads), {loop.var.name: outer * block + inner})
-    steps = For(inner, minimum(int64(block), loop.extent - outer * block), body, loop.kind, loop.annotations)
-    blocks = For(
-        outer, floordiv(loop.extent + (block - 1), block), seq(steps, If(lt((outer + 1) * block, loop.extent), flush))
-    )
-    result = seq(start, blocks, finish)
-    for _, total, lost in kept:
-        result = Allocate(total, Allocate(lost, result))
-    return result
-
-
-def _everywhere(p: _Prefix, total: Buffer, lost: Buffer, make: str, names: Names) -> Stmt:
-    """What begins, carries on or ends the totals, for each element of the state."""
-    fresh = {s.var.name: Var(names.fresh(s.var.name), s.var.dtype) for s in p.around if isinstance(s, For)}
-    at = tuple(substitute(i, fresh) for i in p.indices)
-    held = (p.state,) if p.sum is p.state else (p.sum, p.state)
-    body = _made(make, Load(p.state, at), Load(total, p.at(at)), Load(lost, p.at(at)), held, names)
-    for s in reversed(p.around):
-        if isinstance(s, For):
-            body = For(fresh[s.var.name], s.extent, body, s.kind, s.annotations)
-        elif isinstance(s, If):
-            body = If(substitute(s.cond, fresh), body)
-    return body
