@@ -46,7 +46,6 @@ MODULES = {
     "core/weft/loop/passes/await_queues.py": "to be split: the analysis and what writes its result",
     "core/weft/mixed.py": "to be split: outlines and the compilation of regions",
     "core/weft/passes/fuse.py": "to be split: what may be fused and how it is chosen",
-    "core/weft/passes/place.py": "to be split: costs of a placement and the graph of its regions",
     "core/weft/plugins.py": "the host of plugins, whose answers and failures share its state; slightly over the limit",
     "core/weft/scheduling/intrinsic.py": "to be split: what an intrinsic declares and what its code means",
     "core/weft/scheduling/primitives/tensorize.py": "to be split: the search and the matching of formulas",
