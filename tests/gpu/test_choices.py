@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, sample_programs, within_limits
 
+from weft import dtypes as dt
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, ScheduleWarning
+from weft.expr.nodes import Var
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Operator
@@ -107,6 +109,17 @@ def test_threads_of_sums_over_columns(shape: tuple[int, int], machine: str) -> N
         recorded = {**group, choice.name: option}
         made.add(str(run_recorded(RULES, program, MACHINES[machine], {}, lambda _: None, recorded).schedule.program))
     assert len(made) == len(choice.options) > 1
+
+
+def test_a_window_that_no_group_shares() -> None:
+    """The predicate tries the whole schedule: its first step alone may act here."""
+    op, n = MaxPool((4, 2), pads=(2, 0, 2, 0)), Var("n", dt.int64)
+    b = GraphBuilder("model")
+    b.output(b.add(op, b.input("x", tensor_type("float32", (1, 9, n, 3)))), "y")
+    with pytest.raises(ChoiceError, match=r"'maxpool\.sums' cannot be 'group'") as caught:
+        program = lower_group(b.build(), "kernel")
+        run_recorded(RULES, program, MACHINES["wide"], {}, lambda _: None, {"maxpool.sums": "group"})
+    assert caught.value.why is not None and "scattered elements" in caught.value.why
 
 
 @pytest.mark.parametrize("machine", ["small", "wide"])

@@ -13,6 +13,7 @@ Choices of each sum: `BLOCK.sums` (one thread, one group or two launches compute
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
@@ -145,6 +146,18 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
     able = ["output"]
     if shape.reduce and _may_share(s, name):
         able += ["group", "launches"] if _most_parts(s, name, shape) > 1 else ["group"]
+    most = most_threads(machine) // columns_of(s, shape, machine)
+
+    @cache
+    def refuse(way: str) -> str | None:
+        if way != "group":
+            return None
+        try:
+            by_group(Schedule(s.program, machine), name, machine, shape, min(usual, most), tail)
+        except ScheduleError as error:
+            return error.why or error.what
+        return None
+
     groups = shape.outputs if shape.columns is None else -(-shape.outputs // COLUMNS)
     parts = min(-(-2 * machine.cores // groups), shape.steps // (4 * usual))
     busy = machine.cores * grid_of(machine).resident // 2
@@ -153,11 +166,10 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
     else:
         two = groups < machine.cores and 1 < parts <= _most_parts(s, name, shape)
         best = "launches" if two else "group"
-    way = s.choose(f"{name}.sums", able, best)
+    way = s.choose(f"{name}.sums", able, best if refuse(best) is None else "output", refuse)
     if way == "output":
         by_output(s, name, machine, tail)
     elif way == "group":
-        most = most_threads(machine) // columns_of(s, shape, machine)
         threads = choose_threads(s, f"{name}.sum_threads", min(usual, most), most)
         by_group(s, name, machine, shape, threads, tail)
     else:
