@@ -8,37 +8,21 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.choices import kernel_of, of, over, record_of
 from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, sample_programs, within_limits
 
 from weft import dtypes as dt
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, ScheduleWarning
 from weft.expr.nodes import Var
-from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.graph.operator import Operator
-from weft.kernel_cache import KernelCache
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
-from weft.records import Record, Records, program_key
-from weft.resolve import resolve_targets
 from weft.scheduling.run_rules import Scheduled, run_recorded
 from weft_gpu.schedules import RULES
 from weft_ops import Conv, CumSum, Erf, MatMul, MaxPool, ReduceSum, Relu, Softmax, Transpose
 from weft_ops.winograd import WinogradConv
-
-
-def of(op: Operator, *shape: int) -> Graph:
-    return over(op, shape)
-
-
-def over(op: Operator, *shapes: tuple[int, ...]) -> Graph:
-    b = GraphBuilder("model")
-    results = b.add_all(op, *(b.input(f"x{k}", tensor_type("float32", s)) for k, s in enumerate(shapes)))
-    b.output(results[0], "y")
-    return b.build()
-
 
 GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
     "relu": ("elementwise", of(Relu(), 6, 40), ("lanes", "threads", "each")),
@@ -164,26 +148,9 @@ def test_parts_that_cannot_be_summed_apart() -> None:
 TARGET = "cuda -arch=sm_80"
 
 
-def kernel(graph: Graph, records: Records | None = None) -> tuple[Compilation, Kernel]:
-    (resolved,) = resolve_targets(TARGET, records=records)
-    compilation = Compilation(resolved, cache=False)
-    (node,) = [n for n in compilation.optimize(graph).nodes if isinstance(n.op, Group) and not n.op.view]
-    _, found = compilation._kernel(node, KernelCache(resolved.fingerprint, enabled=False))
-    compilation.schedule(found)
-    return compilation, found
-
-
 @cache
 def default(name: str) -> tuple[Compilation, Kernel]:
-    return kernel(GRAPHS[name][1])
-
-
-def record(name: str, choice: str, value: Any) -> tuple[str, Records]:
-    """The full name of the first choice that ends so, and a record of it."""
-    compilation, found = default(name)
-    full = next(c.name for c in found.choices if c.name.rpartition(".")[2] == choice)
-    made = Record("program", program_key(found.naive), compilation.target.machine_key, {full: value})
-    return full, Records((made,))
+    return kernel_of(GRAPHS[name][1], TARGET)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +167,10 @@ def record(name: str, choice: str, value: Any) -> tuple[str, Records]:
     ],
 )
 def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
-    full, records = record(name, choice, value)
+    full, records = record_of(default(name), choice, value)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _, after = kernel(GRAPHS[name][1], records)
+        _, after = kernel_of(GRAPHS[name][1], TARGET, records)
     (made,) = [c for c in after.choices if c.name == full]
     assert (made.value, made.recorded) == (value, True) and made.default != value and not after.refused
     before = default(name)[1]
@@ -222,9 +189,9 @@ def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
 )
 def test_a_stale_record(name: str, choice: str, value: Any, reason: str) -> None:
     """The default stands, and a warning has the reason."""
-    full, records = record(name, choice, value)
+    full, records = record_of(default(name), choice, value)
     before = default(name)[1]
     with pytest.warns(ScheduleWarning, match=f"choice '{full}' {reason}"):
-        _, after = kernel(GRAPHS[name][1], records)
+        _, after = kernel_of(GRAPHS[name][1], TARGET, records)
     assert str(after.scheduled).replace(after.name, before.name) == str(before.scheduled)
     assert after.refused and not any(c.recorded for c in after.choices)

@@ -1,5 +1,5 @@
 """Choices of the rules elementwise, reduction and rowwise: every option that is not refused computes the same, another
-value of each changes the program, and a record of a hand's making is followed, seen, and refused with its reason."""
+value of each changes the program, and a record written by hand is followed, seen, and refused with its reason."""
 
 from __future__ import annotations
 
@@ -8,29 +8,19 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.choices import kernel_of, of, record_of
 from tests.gpu.kernels import agree, random_inputs
 
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, ScheduleWarning
-from weft.graph.group import Group
-from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.graph.operator import Operator
-from weft.kernel_cache import KernelCache
+from weft.graph.nodes import Graph
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.verify import verify
-from weft.records import Record, Records, program_key
-from weft.resolve import resolve_targets
 from weft.scheduling.run_rules import Scheduled, run_recorded
 from weft_ops import Erf, MaxPool, ReduceSum, Relu, Softmax, Transpose
 
 TARGET = "llvm -mcpu=x86-64-v3 -threads=2"
-
-
-def of(op: Operator, *shape: int) -> Graph:
-    b = GraphBuilder("model")
-    b.output(b.add(op, b.input("x", tensor_type("float32", shape))), "y")
-    return b.build()
 
 
 GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
@@ -45,18 +35,9 @@ GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
 }
 
 
-def kernel(graph: Graph, records: Records | None = None) -> tuple[Compilation, Kernel]:
-    (resolved,) = resolve_targets(TARGET, records=records)
-    compilation = Compilation(resolved, cache=False)
-    (node,) = [n for n in compilation.optimize(graph).nodes if isinstance(n.op, Group) and not n.op.view]
-    _, found = compilation._kernel(node, KernelCache(resolved.fingerprint, enabled=False))
-    compilation.schedule(found)
-    return compilation, found
-
-
 @cache
 def default(name: str) -> tuple[Compilation, Kernel]:
-    return kernel(GRAPHS[name][1])
+    return kernel_of(GRAPHS[name][1], TARGET)
 
 
 def run_with(name: str, recorded: dict[str, Any]) -> Scheduled:
@@ -105,20 +86,12 @@ RECORDED = [
 ]
 
 
-def record(name: str, choice: str, value: Any) -> tuple[str, Records]:
-    """The full name of the first choice that ends so, and a record of it."""
-    compilation, found = default(name)
-    full = next(c.name for c in found.choices if c.name.rpartition(".")[2] == choice)
-    made = Record("program", program_key(found.naive), compilation.target.machine_key, {full: value})
-    return full, Records((made,))
-
-
 @pytest.mark.parametrize(("name", "choice", "value"), RECORDED)
 def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
-    full, records = record(name, choice, value)
+    full, records = record_of(default(name), choice, value)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _, after = kernel(GRAPHS[name][1], records)
+        _, after = kernel_of(GRAPHS[name][1], TARGET, records)
     (made,) = [c for c in after.choices if c.name == full]
     assert (made.value, made.recorded) == (value, True) and made.default != value and not after.refused
     before = default(name)[1]
@@ -138,9 +111,9 @@ def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
 )
 def test_a_stale_record(name: str, choice: str, value: Any, reason: str) -> None:
     """The default stands, and a warning has the reason."""
-    full, records = record(name, choice, value)
+    full, records = record_of(default(name), choice, value)
     before = default(name)[1]
     with pytest.warns(ScheduleWarning, match=f"choice '{full}' {reason}"):
-        _, after = kernel(GRAPHS[name][1], records)
+        _, after = kernel_of(GRAPHS[name][1], TARGET, records)
     assert str(after.scheduled).replace(after.name, before.name) == str(before.scheduled)
     assert after.refused and not any(c.recorded for c in after.choices)

@@ -18,7 +18,7 @@ from weft_llvm.emitter import MOST_INTERLEAVED
 
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
-MOST_VECTORS = (1, 2, 4, 8)
+VECTOR_COUNTS = (1, 2, 4, 8)
 """Options of what is unrolled, or computed side by side, in vectors."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
@@ -135,7 +135,7 @@ def tile_lines(
     `ends`: loops over blocks that are not all whole, see `split_blocks`: what can be told apart goes outside.
     """
     least = max(lanes, machine.cache_line // access.target(s.block(name)).buffer.dtype.bytes)
-    line = s.choose(f"{name}.line", sorted({least, *(k * lanes for k in MOST_VECTORS)}), least)
+    line = s.choose(f"{name}.line", sorted({least, *(k * lanes for k in VECTOR_COUNTS)}), least)
     n = int_const(s.loop(inner).extent)
     columns, vectors, lane = s.split(inner, [None, line // lanes, lanes])
     outer = [x for x in rest if x != across]
@@ -159,7 +159,7 @@ def lanes_of(s: Schedule, name: str, loop: str, lanes: int) -> tuple[str, str]:
     side by side (choice `BLOCK.vectors`)."""
     n = int_const(s.loop(loop).extent)
     long = access.calls_formula(s.block(name)) and (n is None or n >= 4 * VECTORS * lanes)
-    count = s.choose(f"{name}.vectors", MOST_VECTORS, VECTORS if long else 1, lambda k: too_short(n, k, lanes))
+    count = s.choose(f"{name}.vectors", VECTOR_COUNTS, VECTORS if long else 1, lambda k: too_short(n, k, lanes))
     if count == 1:
         outer, inner = s.split(loop, [None, lanes])
         return outer, inner

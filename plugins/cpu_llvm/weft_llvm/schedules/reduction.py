@@ -25,8 +25,8 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.emitter import CLOSE
 from weft_llvm.schedules.elementwise import (
-    MOST_VECTORS,
     TASKS_PER_CORE,
+    VECTOR_COUNTS,
     parallelise,
     schedule_elementwise,
     too_short,
@@ -186,7 +186,7 @@ def row_width(s: Schedule, name: str, n: int | None, lanes: int) -> tuple[int, i
 
 
 def _vectors(s: Schedule, name: str, n: int | None, lanes: int, default: int) -> int:
-    return s.choose(f"{name}.vectors", MOST_VECTORS, default, lambda k: too_short(n, k, lanes))
+    return s.choose(f"{name}.vectors", VECTOR_COUNTS, default, lambda k: too_short(n, k, lanes))
 
 
 def schedule_along(
