@@ -48,7 +48,6 @@ MODULES = {
     "core/weft/passes/fuse.py": "to be split: what may be fused and how it is chosen",
     "core/weft/plugins.py": "the host of plugins, whose answers and failures share its state; slightly over the limit",
     "core/weft/scheduling/intrinsic.py": "to be split: what an intrinsic declares and what its code means",
-    "core/weft/scheduling/primitives/tensorize.py": "to be split: the search and the matching of formulas",
     "core/weft/tensor/language.py": "the functions by which kernels are written; slightly over the limit",
     "ops/weft_ops/attention.py": "operators, each beside its reference, formulas and samples",
     "ops/weft_ops/contraction.py": "operators, each beside its reference, formulas and samples",
