@@ -15,7 +15,8 @@ from weft.graph.identity import Identity
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, SequenceType, Value, tensor_type
 from weft.graph.relayout import Relayout
-from weft.passes.fuse import MOST_FUNCTIONS, at_most, fuse
+from weft.passes.fuse import fuse
+from weft.passes.grouping import MOST_FUNCTIONS, at_most
 from weft_ops.activation import Relu, Sigmoid, Tanh
 from weft_ops.arithmetic import Add, Divide, Maximum, Multiply, Subtract
 from weft_ops.contraction import Conv, MatMul
