@@ -186,11 +186,9 @@ def inspect_graph(
     Raises:
         InputError: no such stage.
     """
-    from weft.codegen.base import SourceCodegen
     from weft.compilation import Compilation
-    from weft.loop.pipeline import ordered
     from weft.passes.plan_memory import plan_memory
-    from weft.records import Record, Records, graph_key
+    from weft.records import Record, graph_key
 
     compilation = Compilation(resolved, cache=False, keep_graphs=True, on_stage=on_stage)
     compilation.graphs["load"] = graph
@@ -214,8 +212,16 @@ def inspect_graph(
         values = {c.name: c.value for c in compilation.choices}
         found.records.append(Record("graph", before, resolved.machine_key, values))
     kernels = _kernels(compilation, grouped, found.kernel_of)
-    if stage is not None:
-        kernels = select_kernels(kernels, kernel)
+    _inspect_kernels(found, resolved, stage, kernels if stage is None else select_kernels(kernels, kernel))
+    return found
+
+
+def _inspect_kernels(found: Inspection, resolved: ResolvedTarget, stage: str | None, kernels: Sequence[Kernel]) -> None:
+    """Takes kernels up to `stage`, or to their schedules if it is None; adds their texts or records to `found`."""
+    from weft.codegen.base import SourceCodegen
+    from weft.loop.pipeline import ordered
+    from weft.records import Records
+
     texts = []
     loop_stages = ordered(resolved.loop_passes())
     codegen = resolved.codegen() if stage in (SOURCE, *(s.name for s in loop_stages)) else None
@@ -229,7 +235,7 @@ def inspect_graph(
         if stage == "lower_group":
             texts.append(str(k.naive))
             continue
-        compilation.schedule(k)
+        found.compilation.schedule(k)
         assert k.scheduled is not None
         if stage == RECORDS:
             found.records += _records_of(k, resolved.machine_key)
@@ -248,7 +254,6 @@ def inspect_graph(
             else str(program)
         )
     found.text = "\n\n".join(t.rstrip() for t in texts) if stage != RECORDS else Records(tuple(found.records)).to_json()
-    return found
 
 
 def _records_of(kernel: Kernel, machine: str) -> list[Record]:
