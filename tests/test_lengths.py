@@ -44,7 +44,6 @@ MODULES = {
     "core/weft/loop/math_tables.py": "coefficients and one formula for each function, read side by side",
     "core/weft/mixed.py": "to be split: outlines and the compilation of regions",
     "core/weft/plugins.py": "the host of plugins, whose answers and failures share its state; slightly over the limit",
-    "core/weft/scheduling/intrinsic.py": "to be split: what an intrinsic declares and what its code means",
     "core/weft/tensor/language.py": "the functions by which kernels are written; slightly over the limit",
     "ops/weft_ops/attention.py": "operators, each beside its reference, formulas and samples",
     "ops/weft_ops/contraction.py": "operators, each beside its reference, formulas and samples",

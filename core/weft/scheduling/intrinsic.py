@@ -10,7 +10,8 @@
 The primitive `tensorize` finds blocks with this meaning and replaces them by the code. The form follows Chen et al.,
 "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, section 4.3. Since the meaning can be
 evaluated, a tensorized Program can be interpreted (`meanings`), and code can be checked against its meaning
-(`weft_testing.intrinsics`).
+(`weft_testing.intrinsics`). `weft.scheduling.views` has what code gets, `weft.scheduling.execution` how
+code is interpreted.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Any, Literal
 
 from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError, WeftError, from_signal, nearest
@@ -29,152 +28,31 @@ from weft.expr.nodes import (
     Const,
     Eq,
     Expr,
-    ExprLike,
     FloorMod,
-    Ramp,
     Var,
-    add,
     const,
     free_vars,
-    mul,
     substitute,
     transform,
     wrap,
 )
 from weft.expr.simplify import simplify
 from weft.forks import cached_property
-from weft.loop.interpretation.calls import Address, OfAddresses, sentinel
-from weft.loop.nodes import Block, BlockIter, Buffer, Evaluate, For, IntrinsicCall, IterKind, Load, Program, Stmt, Store
-from weft.loop.queues import Await, Begin, Queue, begin, clashes
-from weft.tensor.evaluate import evaluate
+from weft.loop.interpretation.calls import OfAddresses, sentinel
+from weft.loop.nodes import Block, BlockIter, Buffer, For, IterKind, Load, Program, Stmt, Store
+from weft.loop.queues import Queue
+from weft.scheduling.execution import meanings as meanings
+from weft.scheduling.execution import prepare, size
+from weft.scheduling.execution import queued as queued
+from weft.scheduling.views import Call as Call
+from weft.scheduling.views import Code
+from weft.scheduling.views import Operand as Operand
+from weft.scheduling.views import OperandView as OperandView
 from weft.tensor.language import Compute, Dim, Placeholder, Read, Reduce, Tensor, placeholder
 
 Form = Literal["compute", "reset", "update"]
 _TRIED = (1, 2, 3, 5, 8, 16, 37, 64, 100, 256)
 """Lengths that examples are made of."""
-
-
-@dataclass(frozen=True)
-class Operand:
-    """The requirements of an instruction for one operand.
-
-    Args:
-        name: a placeholder's of the meaning; of the last operand, the result, any.
-        scope: the memory it lies in, or several of which it lies in one; None: any.
-        align: bytes, a power of two, of which the address of its first element and open strides are multiples.
-            `tensorize` sets the alignment of the buffer (`Buffer.align`), up to that of its memory
-            (`Machine.alignment`).
-        strides: elements from one index to the next, per dimension; None in a place: any, and the code gets it as a
-            formula. By default row-major without gaps. Dimensions of extent 1 have no requirement.
-        number: whether a constant of the formula may stand for all of its elements; the code gets that, a `Const`, in
-            the place of a view.
-        bits: significant bits that the instruction takes of floats, the leading one among them, where that is fewer
-            than they have; None: all. It rounds others, which the meaning does not.
-    """
-
-    name: str
-    scope: str | tuple[str, ...] | None = None
-    align: int = 1
-    strides: tuple[int | None, ...] | None = None
-    number: bool = False
-    bits: int | None = None
-
-    @property
-    def scopes(self) -> tuple[str, ...]:
-        """The memories that it may lie in; none: any."""
-        return (self.scope,) if isinstance(self.scope, str) else self.scope or ()
-
-
-@dataclass(frozen=True)
-class OperandView:
-    """An operand in a program: the element [i, j, …] of the operand is `buffer[indices + i*steps[0] + j*steps[1] +
-    …]`."""
-
-    operand: Operand
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-    steps: tuple[tuple[Expr, ...], ...]
-
-    @property
-    def address(self) -> Load:
-        """The first element: as an argument of an instruction it stands for its address."""
-        return self[()]
-
-    @property
-    def strides(self) -> tuple[Expr, ...]:
-        """Elements from one index to the next, per dimension of the operand."""
-        row: Expr = const(1)
-        rows: list[Expr] = []
-        for d in reversed(self.buffer.shape):
-            rows.insert(0, row)
-            row = mul(row, d)
-        result = []
-        for step in self.steps:
-            total: Expr = const(0)
-            for s, r in zip(step, rows):
-                total = add(total, mul(s, r))
-            result.append(total)
-        return tuple(result)
-
-    @property
-    def free_strides(self) -> tuple[Expr, ...]:
-        """Those strides that the declaration leaves open."""
-        asked = self.operand.strides
-        return () if asked is None else tuple(s for s, a in zip(self.strides, asked) if a is None)
-
-    def __getitem__(self, index: ExprLike | tuple[ExprLike, ...]) -> Load:
-        """One element; indices that are left out are 0."""
-        return Load(self.buffer, self._at(index if isinstance(index, tuple) else (index,)))
-
-    def load(self, lanes: int, *index: ExprLike) -> Load:
-        """`lanes` elements along the last dimension, the first at `index`.
-
-        Raises:
-            ScheduleError: they do not lie side by side in the last dimension of the buffer.
-        """
-        return Load(self.buffer, self._vector(lanes, index))
-
-    def store(self, value: Expr, *index: ExprLike) -> Store:
-        """Stores a vector along the last dimension, or one element. Raises ScheduleError as `load`."""
-        lanes = value.dtype.lanes
-        return Store(self.buffer, self._vector(lanes, index) if lanes > 1 else self._at(index), value)
-
-    def _at(self, index: Sequence[ExprLike]) -> tuple[Expr, ...]:
-        place = list(self.indices)
-        for i, step in zip(index, self.steps):
-            for d, s in enumerate(step):
-                place[d] = add(place[d], mul(wrap(i, dt.int64), s))
-        return tuple(place)
-
-    def _vector(self, lanes: int, index: Sequence[ExprLike]) -> tuple[Expr, ...]:
-        *others, last = self.steps[-1] if self.steps and self.indices else (None,)
-        if last != const(1) or any(s != const(0) for s in others):
-            why = (
-                f"a vector of operand '{self.operand.name}' does not lie in the last dimension of '{self.buffer.name}'"
-            )
-            raise ScheduleError(f"no vector of '{self.buffer.name}' can be moved at once", why=why)
-        place = self._at(index)
-        return (*place[:-1], Ramp(place[-1], const(1), lanes))
-
-
-Code: TypeAlias = Callable[..., Stmt]
-"""Views of the operands, in their order, then the lengths → what does the work. Lengths are constants; dynamic ones may
-be any formula. A reset gets the result's view alone, and the lengths."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """Code that is one instruction: name(the address of each operand, each followed by its free strides; then the
-    lengths).
-
-    A scalar operand is passed itself, without strides. When interpreted, the name has the meaning of the intrinsic to
-    which this code belongs."""
-
-    name: str
-
-    def __call__(self, *views: OperandView | Expr) -> Stmt:
-        parts = [(v.address, *v.free_strides) if isinstance(v, OperandView) else (v,) for v in views]
-        return Evaluate(IntrinsicCall(self.name, tuple(x for part in parts for x in part)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -423,7 +301,7 @@ class Intrinsic:
     @cached_property
     def axes(self) -> tuple[tuple[Var, int, IterKind], ...]:
         """As `extents`, of an intrinsic without lengths."""
-        return tuple((v, _size(n), kind) for v, n, kind in self.extents)
+        return tuple((v, size(n), kind) for v, n, kind in self.extents)
 
     @cached_property
     def held(self) -> Tensor:
@@ -473,7 +351,7 @@ class Intrinsic:
 
     def dense(self, operand: int) -> tuple[int, ...]:
         """Row-major strides of an operand."""
-        shape = [_size(d) for d in self.tensors[operand].shape]
+        shape = [size(d) for d in self.tensors[operand].shape]
         return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
 
     def program(self) -> Program:
@@ -527,7 +405,7 @@ class Intrinsic:
                 self.at(sizes).means(form)(*args)
 
             return OfAddresses(sized)
-        prepared = self._prepared(form)
+        prepared = prepare(self, form)
 
         def run(*args: Any) -> None:
             result, values = prepared(*args)
@@ -544,67 +422,9 @@ class Intrinsic:
             at, count = self, len(args) - len(self.lengths)
             if self.lengths:
                 at = self.at({v: int(n) for v, n in zip(self.lengths, args[count:])})
-            return (*at._prepared("compute")(*args), nothing)
+            return (*prepare(at, "compute")(*args), nothing)
 
         return run
-
-    def _prepared(self, form: Form) -> Callable[..., tuple[Any, Callable[[], Any]]]:
-        """Arguments of a `Call` → the place of the result, and a function that computes it of what operands hold when
-        it is called."""
-        outputs = [len(self.operands) - 1]
-        used = outputs if form == "reset" else list(range(len(self.operands)))
-        tensor = self.form(form)
-
-        def prepared(*args: Any) -> tuple[Any, Callable[[], Any]]:
-            views = self._views(used, args[: len(args) - len(self.given)])
-
-            def values() -> Any:
-                arrays = {self.tensors[k]: np.array(v) for k, v in zip(used[:-1], views)}
-                if form == "update":
-                    arrays[self.held] = np.array(views[-1])
-                return evaluate(tensor, arrays)
-
-            return views[-1], values
-
-        return prepared
-
-    def _views(self, used: Sequence[int], args: Sequence[Any]) -> list[Any]:
-        views, rest = [], list(args)
-        for k in used:
-            operand, tensor = self.operands[k], self.tensors[k]
-            at = rest.pop(0) if rest else None
-            if operand.number and isinstance(at, (np.generic, np.ndarray, int, float)) and np.ndim(at) == 0:
-                views.append(np.broadcast_to(np.asarray(at, tensor.dtype.numpy), [_size(d) for d in tensor.shape]))
-                continue
-            if not isinstance(at, Address):
-                raise LoopError(
-                    f"instruction of intrinsic '{self.name}': operand '{operand.name}' is no address",
-                    hint="give the element of a buffer",
-                )
-            strides = [int(rest.pop(0)) if s is None else s for s in operand.strides or self.dense(k)]
-            shape = [_size(d) for d in tensor.shape]
-            reach = [s * (n - 1) for s, n in zip(strides, shape)]
-            first, last = at.offset + sum(r for r in reach if r < 0), at.offset + sum(r for r in reach if r > 0)
-            if first < 0 or last >= at.array.size or at.array.dtype != tensor.dtype.numpy:
-                why = (
-                    f"it takes elements {first} … {last} of {at.array.size}"
-                    if at.array.dtype == tensor.dtype.numpy
-                    else f"it is {at.buffer.dtype}"
-                )
-                raise LoopError(
-                    f"instruction of intrinsic '{self.name}': operand '{operand.name}' does not lie in buffer"
-                    f" '{at.buffer.name}'",
-                    why=why,
-                )
-            views.append(
-                np.lib.stride_tricks.as_strided(at.array[at.offset :], shape, [s * at.array.itemsize for s in strides])
-            )
-        return views
-
-
-def _size(d: Dim) -> int:
-    assert isinstance(d, int), "instructions have constant shapes"
-    return d
 
 
 def table(intrinsics: Iterable[Intrinsic]) -> dict[str, Intrinsic]:
@@ -635,87 +455,3 @@ def find(intrinsics: Mapping[str, Intrinsic], name: str) -> Intrinsic:
         )
         raise ScheduleError(f"there is no intrinsic '{name}'", hint=hint)
     return intrinsics[name]
-
-
-def meanings(intrinsics: Iterable[Intrinsic]) -> dict[str, Any]:
-    """What `interpret` needs to run tensorized Programs: instruction name → function.
-
-    Raises:
-        ScheduleError: two intrinsics call one instruction and mean different things by it, or allow it different
-            lengths.
-    """
-    found: dict[str, Any] = {}
-    texts: dict[str, tuple[Intrinsic, str]] = {}
-    for i in intrinsics:
-        for form in ("compute", "reset", "update"):
-            code = i.code(form)
-            if isinstance(code, Call):
-                text = repr([_text(x, form) for x in i.examples()]) if i.lengths else _text(i, form)
-                other, said = texts.setdefault(code.name, (i, text))
-                if said != text or _limits(other) != _limits(i):
-                    why = None
-                    if said == text:
-                        limits = [f"'{x.name}' {' and '.join(map(str, x.limits)) or 'any'}" for x in (other, i)]
-                        why = f"they allow different lengths: {', '.join(limits)}"
-                    what = (
-                        f"the intrinsics '{other.name}' and '{i.name}' mean different things by the instruction"
-                        f" '{code.name}'"
-                    )
-                    raise ScheduleError(what, why=why)
-                found.setdefault(code.name, i.means(form))
-        if i.queue is not None and isinstance(i.compute, Call):
-            found.setdefault(begin(i.compute.name), Begin(i.queue, i.begins()))
-            found.setdefault(i.queue.wait, Await(i.queue))
-        found.update(i.instructions)
-    return found
-
-
-def queued(intrinsics: Iterable[Intrinsic]) -> dict[str, Queue]:
-    """Instruction → the queue in which it is begun, of those that are.
-
-    Raises:
-        ScheduleError: two declarations of one queue differ.
-    """
-    found = {i.compute.name: i.queue for i in intrinsics if i.queue is not None and isinstance(i.compute, Call)}
-    wrong = clashes(list(found.values()))
-    if wrong is not None:
-        raise ScheduleError(wrong, hint="declare the queue once, and name it in each intrinsic")
-    return found
-
-
-def _limits(intrinsic: Intrinsic) -> set[Expr]:
-    """The limits, free of names."""
-    names = {v: Var(f"length {k}", dt.int64) for k, v in enumerate(intrinsic.lengths)}
-    return {substitute(x, names) for x in intrinsic.limits}
-
-
-def _text(intrinsic: Intrinsic, form: Form) -> str:
-    """A text that distinguishes the meanings of two forms, independent of names."""
-    tensor, names = intrinsic.form(form), {v.name: Var(f"a{k}", dt.int64) for k, (v, _, _) in enumerate(intrinsic.axes)}
-    assert isinstance(tensor.source, Compute)
-    order = [intrinsic.held, *intrinsic.tensors] if form == "update" else list(intrinsic.tensors)
-    body = tensor.source.bodies[0]
-    parts = [body] if not isinstance(body, Reduce) else [*body.values, *body.init]
-    reducer = body.reducer.name if isinstance(body, Reduce) else ""
-
-    def say(n: Expr) -> Expr | None:
-        if not isinstance(n, Read):
-            return None
-        flat: Expr = const(0)
-        for i in n.indices:
-            flat = add(mul(flat, 1 << 20), i)
-        return Load(
-            Buffer(f"t{next(k for k, t in enumerate(order) if t is n.tensor)}", (const(1),), n.dtype),
-            (substitute(flat, names),),
-        )
-
-    kinds = intrinsic.operands[-1:] if form == "reset" else intrinsic.operands
-    shapes = [
-        (t.shape, str(t.dtype), o.strides or intrinsic.dense(k))
-        for k, (o, t) in enumerate(zip(intrinsic.operands, intrinsic.tensors))
-        if o in kinds
-    ]
-    axes = [(n, kind) for _, n, kind in intrinsic.axes]
-    return repr(
-        ([str(substitute(transform(p, say), names)) for p in parts], reducer, shapes, axes if form != "reset" else None)
-    )
