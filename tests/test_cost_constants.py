@@ -19,6 +19,7 @@ FOLDERS = (
 )
 FILES = (
     "core/weft/mixed.py",
+    "core/weft/outlines.py",
     "core/weft/lower/offers.py",
     "plugins/cpu_llvm/weft_llvm/target.py",
     *(f"plugins/{p}/weft_{p}/target.py" for p in ("cuda", "opencl", "metal")),

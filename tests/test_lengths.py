@@ -42,7 +42,6 @@ MODULES = {
     "core/weft/compilation.py": "the stages of a compilation share its state; slightly over the limit",
     "core/weft/expr/nodes.py": "one class and one builder for each node of the IR; builders fold by the classes",
     "core/weft/loop/math_tables.py": "coefficients and one formula for each function, read side by side",
-    "core/weft/mixed.py": "to be split: outlines and the compilation of regions",
     "core/weft/plugins.py": "the host of plugins, whose answers and failures share its state; slightly over the limit",
     "core/weft/tensor/language.py": "the functions by which kernels are written; slightly over the limit",
     "ops/weft_ops/attention.py": "operators, each beside its reference, formulas and samples",
