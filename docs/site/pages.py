@@ -51,6 +51,15 @@ def assigned_together(module: str) -> frozenset[str]:
     return frozenset(e.id for t in tuples for e in t.elts if isinstance(e, ast.Name))
 
 
+def page_of(home: str, name: str) -> str:
+    """The public module whose page describes a name that `home` defines: `home`, or, if that is not public, the
+    innermost of the modules that pass it on."""
+    if home in public.PUBLIC and name in public.public_names(home):
+        return home
+    passing = [m for m in public.PUBLIC if name in public.public_names(m) and public.home(m, name) == home]
+    return max(passing, key=lambda m: (m.count("."), m))
+
+
 def api_page(module: str) -> str:
     """The text of a public module's page: its docstring, then each public name."""
     parts = [
@@ -59,8 +68,9 @@ def api_page(module: str) -> str:
     ]
     for name in public.public_names(module):
         home = public.home(module, name)
-        if home != module and home in public.PUBLIC and name in public.public_names(home):
-            parts.append(f"## {name}\n\nThe same as [`{home}.{name}`]({home}.md#{home}.{name}).\n")
+        page = page_of(home, name)
+        if page != module:
+            parts.append(f"## {name}\n\nThe same as [`{page}.{name}`]({page}.md#{home}.{name}).\n")
         elif name in assigned_together(home):
             parts.append(f"## {name} {{: #{home}.{name} }}\n\nA constant.\n")
         else:
