@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -130,19 +131,20 @@ def _check_elements(tree: Tree, block: Block, inside: list[For], step: str) -> N
 def _overlaps(binding: Expr, moving: Mapping[str, Expr]) -> bool:
     """Whether an iterator has a value twice: its formula is a sum of which a term moves it no further than the terms
     of lesser coefficients do together. A quotient or remainder is one term, as a loop is: that a fused loop is taken
-    apart by them completely is not checked. Nor are sums whose coefficients or lengths are known only at run time."""
-    steps: list[tuple[int, int]] = []
+    apart by them completely is not checked. Nor are
+    sums whose coefficients are known only at run time."""
+    steps: list[tuple[int, float]] = []
     for monomial, factor in poly(binding).terms.items():
         if not any(free_vars(atom).keys() & moving.keys() for atom in monomial):
             continue
-        values = interval(monomial[0], moving) if len(monomial) == 1 else None
-        reach = None if values is None else (values[1] - values[0]).value
-        if reach is None:
+        if len(monomial) > 1:
             return False
-        steps.append((abs(factor), reach))
-    total = 0
-    for factor, reach in sorted(steps):
-        if total >= factor and reach > 0:
+        values = interval(monomial[0], moving)
+        known = None if values is None else (values[1] - values[0]).value
+        steps.append((abs(factor), math.inf if known is None else known))
+    total = 0.0
+    for step, reach in sorted(steps):
+        if total >= step and reach > 0:
             return True
-        total += factor * reach
+        total += step * reach
     return False
