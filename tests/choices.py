@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from weft.compilation import Compilation, Kernel
@@ -42,3 +43,14 @@ def record_of(made: tuple[Compilation, Kernel], choice: str, value: Any) -> tupl
     full = next(c.name for c in found.choices if c.name.rpartition(".")[2] == choice)
     record = Record("program", program_key(found.naive), compilation.target.machine_key, {full: value})
     return full, Records((record,))
+
+
+def follows_record(before: tuple[Compilation, Kernel], graph: Graph, target: str, choice: str, value: Any) -> None:
+    """Asserts that a record of another option is followed without a warning, and changes the program."""
+    full, records = record_of(before, choice, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, after = kernel_of(graph, target, records)
+    (made,) = [c for c in after.choices if c.name == full]
+    assert (made.value, made.recorded) == (value, True) and made.default != value and not after.refused
+    assert str(after.scheduled).replace(after.name, before[1].name) != str(before[1].scheduled)

@@ -3,12 +3,11 @@ the same within the machine's limits, another value of each changes the program,
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from typing import Any
 
 import pytest
-from tests.choices import kernel_of, of, over, record_of
+from tests.choices import follows_record, kernel_of, of, over, record_of
 from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, sample_programs, within_limits
 
 from weft import dtypes as dt
@@ -167,14 +166,7 @@ def default(name: str) -> tuple[Compilation, Kernel]:
     ],
 )
 def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
-    full, records = record_of(default(name), choice, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _, after = kernel_of(GRAPHS[name][1], TARGET, records)
-    (made,) = [c for c in after.choices if c.name == full]
-    assert (made.value, made.recorded) == (value, True) and made.default != value and not after.refused
-    before = default(name)[1]
-    assert str(after.scheduled).replace(after.name, before.name) != str(before.scheduled)
+    follows_record(default(name), GRAPHS[name][1], TARGET, choice, value)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@ value of each changes the program, and a record written by hand is followed, see
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from typing import Any
 
 import pytest
-from tests.choices import kernel_of, of, record_of
+from tests.choices import follows_record, kernel_of, of, record_of
 from tests.gpu.kernels import agree, random_inputs
 
 from weft.compilation import Compilation, Kernel
@@ -88,14 +87,7 @@ RECORDED = [
 
 @pytest.mark.parametrize(("name", "choice", "value"), RECORDED)
 def test_a_record_is_followed(name: str, choice: str, value: Any) -> None:
-    full, records = record_of(default(name), choice, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _, after = kernel_of(GRAPHS[name][1], TARGET, records)
-    (made,) = [c for c in after.choices if c.name == full]
-    assert (made.value, made.recorded) == (value, True) and made.default != value and not after.refused
-    before = default(name)[1]
-    assert str(after.scheduled).replace(after.name, before.name) != str(before.scheduled)
+    follows_record(default(name), GRAPHS[name][1], TARGET, choice, value)
 
 
 @pytest.mark.parametrize(
