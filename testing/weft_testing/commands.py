@@ -1,5 +1,5 @@
-"""The plugin of the distribution weft-testing: commands that measure a model, prove a target, find a wrong number, and
-show a model at work."""
+"""The plugin of the distribution weft-testing: commands that show a compilation, measure a model, prove a target, find
+a wrong number, show a model at work, and create plugin packages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ if TYPE_CHECKING:
 
 @hookimpl
 def commands(cli: typer.Typer) -> None:
-    from weft.cli.inspect import Inspected, set_page_maker
-    from weft_testing.cli import bench, conform, demo, verify
+    from weft_testing.cli import bench, conform, demo, explain, inspect, plugin_new, verify
 
-    def page(shown: Inspected) -> tuple[str, str | None]:
-        from weft_testing.bench.inspect_page import make_page
-
-        return make_page(shown)
-
-    set_page_maker(page)
+    cli.command("inspect")(inspect.inspect)
+    cli.command("explain")(explain.explain_targets)
     cli.command("bench")(bench.bench)
     cli.command("verify")(verify.verify)
     cli.command("conform")(conform.conform)
     cli.command("demo")(demo.demo)
+    cli.add_typer(plugin_new.plugin)

@@ -10,7 +10,6 @@ import pytest
 from tests.mixed import board
 from tests.scheduling.test_tensorize import gemm
 
-from weft.cli.explain import Choice, _together, explain
 from weft.hooks import hookimpl
 from weft.loop.pipeline import LoopPass
 from weft.passes.capabilities import Capabilities
@@ -20,6 +19,7 @@ from weft.resolve import resolve_target
 from weft.scheduling.rule import Decline, Rule
 from weft_ops import Softmax
 from weft_runtime.device import DeviceKind
+from weft_testing.cli.explain import Choice, _together, explain
 
 GEMM = gemm()
 
@@ -178,6 +178,7 @@ def test_a_part_that_fails_is_a_row_and_the_rest_stands(monkeypatch: pytest.Monk
 
 def test_the_command(weft: Callable[..., Any]) -> None:
     result = weft("plugins", "--explain", "board -ops=Relu, llvm")
+    assert result == weft("explain", "board -ops=Relu, llvm")
     assert result.code == 0, result.err
     for text in (
         "board -ops=Relu, preferred 1 of 2",
@@ -189,6 +190,7 @@ def test_the_command(weft: Callable[..., Any]) -> None:
         assert text in result.out
     assert (
         weft("plugins", "--explain", "bord").err
+        == weft("explain", "bord").err
         == "TargetError: unknown target 'bord'\n  bord\n  hint: did you mean 'board'?\n"
     )
 

@@ -43,7 +43,9 @@ def test_help_lists_the_commands_and_the_environment(weft: Weft) -> None:
         assert word in result.out
 
 
-@pytest.mark.parametrize("command", ["run", "compile", "bench", "inspect", "plugin", "plugins", "targets", "demo"])
+@pytest.mark.parametrize(
+    "command", ["run", "compile", "bench", "explain", "inspect", "plugin", "plugins", "targets", "demo"]
+)
 def test_every_command_has_help(weft: Weft, command: str) -> None:
     result = weft(command, "--help")
     assert result.code == 0
@@ -57,6 +59,9 @@ def test_every_command_has_help(weft: Weft, command: str) -> None:
         ("conform --target npu", "weft-testing[conform]"),
         ("verify m.onnx -k 3", "weft-testing"),
         ("demo", "weft-testing"),
+        ("inspect m.onnx --html m.html", "weft-testing"),
+        ("explain llvm", "weft-testing"),
+        ("plugin new npu", "weft-testing"),
     ],
 )
 def test_a_command_whose_package_is_not_installed_names_it(
@@ -72,11 +77,12 @@ def test_a_command_whose_package_is_not_installed_names_it(
     assert capsys.readouterr().err == f"PluginError: the command '{command}' is not installed\n{hint}\n"
 
 
-def test_the_page_of_inspect_names_the_package_that_makes_it(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_of_a_command_that_is_not_installed_names_its_package(
+    weft: Weft, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("weft.cli.main._add_plugin_commands", lambda app: None)
-    monkeypatch.setattr("weft.cli.inspect._page_makers", [])
-    result = weft("inspect", "m.onnx", "--html", "m.html")
-    said = "PluginError: --html of 'inspect' is not installed\n  hint: pip install \"weft-testing\"\n"
+    result = weft("plugins", "--explain", "llvm")
+    said = "PluginError: the command 'explain' is not installed\n  hint: pip install \"weft-testing\"\n"
     assert (result.code, result.err) == (1, said)
 
 
@@ -116,11 +122,11 @@ def claiming(name: str, group: bool = False) -> object:
 
 
 @pytest.mark.parametrize("group", [False, True])
-@pytest.mark.parametrize("name", ["run", "plugin"])
+@pytest.mark.parametrize("name", ["run", "plugins"])
 def test_a_command_of_the_core_that_a_plugin_claims(weft: Weft, name: str, group: bool) -> None:
     host().register(claiming(name, group), "rude")
     try:
-        result, others, listed = weft(name, "new", "no.onnx"), weft("hello"), weft("plugins")
+        result, others, listed = weft(name, "new", "no.onnx"), weft("hello"), weft("explain", "llvm")
     finally:
         host().unregister("rude")
     assert result.code == 1 and "replaced" not in result.out

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from weft.cli.plugin_new import KINDS, TEMPLATES, Names, rendered, version_range
 from weft.contributions import HOOKS
 from weft.errors import PluginError
 from weft.plugins import host
+from weft_testing.cli.plugin_new import KINDS, TEMPLATES, Names, rendered, version_range
 from weft_testing.imports import imports_beyond
 
 Weft = Callable[..., Any]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from weft.cli.plugin_new import write as write_files
 from weft.cli.writing import write
 from weft.errors import InputError, PluginError
+from weft_testing.cli.plugin_new import write as write_files
 
 Weft = Callable[..., Any]
 

@@ -14,7 +14,6 @@ import pytest
 from tests.mixed import board as plugin
 
 import weft
-from weft.cli.inspect import stages
 from weft.errors import CodegenError, GraphError, ScheduleError, ScheduleWarning, UnsupportedError
 from weft.expr.nodes import Expr, Var
 from weft.graph.evaluate import evaluate
@@ -47,6 +46,7 @@ from weft_ops.elementwise import FloatUnary
 from weft_ops.normalization import Softmax
 from weft_ops.precision import in_compute_dtype
 from weft_runtime.plan import Copy, DeviceCall, Native
+from weft_testing.cli.inspect import stages
 
 pytestmark = pytest.mark.usefixtures("board")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import CommandInfo, TyperInfo
 
-from weft.cli import compile, inspect, plugin_new, plugins, run, targets
+from weft.cli import compile, plugins, run, targets
 from weft.cli.terminal import say
 from weft.errors import PluginError, WeftError, raised_in
 from weft.settings import check, describe
@@ -37,14 +37,12 @@ def build_app() -> typer.Typer:
     for name, function in (
         ("run", run.run),
         ("compile", compile.compile_model),
-        ("inspect", inspect.inspect),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
     ):
         app.command(name)(function)
-    app.add_typer(plugin_new.plugin)
     _add_plugin_commands(app)
-    for name in sorted(ELSEWHERE.keys() - {_name(c) for c in app.registered_commands}):
+    for name in sorted(ELSEWHERE.keys() - {_name(c) for c in _registered(app)}):
         error = PluginError(f"the command '{name}' is not installed", hint=f'pip install "{ELSEWHERE[name]}"')
         app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})(_refused(error))
     return app
@@ -54,6 +52,9 @@ ELSEWHERE = {
     "bench": "weft-testing",
     "conform": "weft-testing[conform]",
     "demo": "weft-testing",
+    "explain": "weft-testing",
+    "inspect": "weft-testing",
+    "plugin": "weft-testing",
     "verify": "weft-testing",
 }
 """Commands of plugins that people look for: name → what brings it."""

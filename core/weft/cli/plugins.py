@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from weft.cli.terminal import say
 
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 
 
 def plugins(
+    context: typer.Context,
     explain: Annotated[
         str | None,
         typer.Option(
-            "--explain", metavar="TARGET", help="Show who contributes what to this target, what is used, and why."
+            "--explain",
+            metavar="TARGET",
+            help="Show who contributes what to this target, what is used, and why: the command `explain`.",
         ),
     ] = None,
 ) -> None:
@@ -25,14 +29,11 @@ def plugins(
 
     For each plugin: distribution, version, range of Weft versions, contributions, and, if it is not in use, the reason.
     """
-    from weft.cli.explain import health, print_explanation
     from weft.cli.terminal import print_table
     from weft.plugins import host, note_claims
 
     if explain is not None:
-        from weft.resolve import resolve_targets
-
-        print_explanation(resolve_targets(explain))
+        _explain(context, explain)
         return
     found = host()
     rows = [
@@ -51,6 +52,24 @@ def plugins(
     )
     for line in health(found):
         say(line)
+
+
+def _explain(context: typer.Context, target: str) -> None:
+    """Runs the command `explain`, which a plugin brings."""
+    group = context.find_root().command
+    assert isinstance(group, TyperGroup)
+    command = group.commands["explain"]
+    with command.make_context("explain", ["--", target], parent=context.find_root()) as inner:
+        command.invoke(inner)
+
+
+def health(host: PluginHost) -> list[str]:
+    """A line for every plugin that is out of use, failed, or looks mistaken."""
+    lines = [f"{p.distribution} {p.version} ({p.origin}) is out of use: {p.failure}" for p in host.quarantined()]
+    lines += [
+        f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}" for p, hook, error in host.failures
+    ]
+    return lines + [f"{p.distribution}: {note}" for p in host.plugins for note in p.notes]
 
 
 def contributions(host: PluginHost, plugin: Plugin) -> list[str]:

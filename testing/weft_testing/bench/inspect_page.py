@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.cli.inspect import Inspected, Inspection
-    from weft.cli.placement import Placed
     from weft.graph.nodes import Node
+    from weft_testing.cli.inspect import Inspected, Inspection
+    from weft_testing.cli.placement import Placed
 
 MOST_TEXT = 200_000
 """Characters of one text in the page; of longer ones the beginning is there, and the command that prints all."""
@@ -47,8 +47,8 @@ def collect(shown: Inspected, measured: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         measured: what `kernel_times.measure` gives.
     """
-    from weft.cli.placement import plan_data
     from weft.plugins import host
+    from weft_testing.cli.placement import plan_data
 
     graph, placed = shown.graph, shown.placed
     return {
@@ -202,7 +202,7 @@ def _bounded(text: str, command: str) -> str:
 
 
 def _placement(placed: Placed) -> list[dict[str, Any]]:
-    from weft.cli.placement import went
+    from weft_testing.cli.placement import went
 
     return [
         {

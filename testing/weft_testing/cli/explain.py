@@ -1,17 +1,19 @@
-"""What `weft plugins --explain TARGET` shows: who contributes what to compilations for a target, who won each choice,
-and why."""
+"""`weft explain TARGET`, which `weft plugins --explain TARGET` runs: who contributes what to compilations for a target,
+who won each choice, and why."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from weft.errors import WeftError
 
 if TYPE_CHECKING:
-    from weft.plugins import Contribution, Plugin, PluginHost
+    from weft.plugins import Contribution, Plugin
     from weft.resolve import ResolvedTarget
 
 
@@ -49,19 +51,19 @@ def explain(target: ResolvedTarget) -> list[Choice]:
     return found
 
 
-def health(host: PluginHost) -> list[str]:
-    """A line for every plugin that is out of use, failed, or looks mistaken."""
-    lines = [f"{p.distribution} {p.version} ({p.origin}) is out of use: {p.failure}" for p in host.quarantined()]
-    lines += [
-        f"{p.distribution}: hook '{hook}' failed: {type(error).__name__}: {error}" for p, hook, error in host.failures
-    ]
-    return lines + [f"{p.distribution}: {note}" for p in host.plugins for note in p.notes]
+def explain_targets(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A target string; several are separated by commas.")],
+) -> None:
+    """Shows who contributes what to a target, what is used, and why."""
+    from weft.resolve import resolve_targets
+
+    print_explanation(resolve_targets(target))
 
 
 def print_explanation(targets: Sequence[ResolvedTarget]) -> None:
     """A table for each target, then how all plugins are."""
-
-    from weft.cli.terminal import brief, print_table
+    from weft.cli.plugins import health
+    from weft.cli.terminal import brief, print_table, say
 
     for number, t in enumerate(targets):
         found = explain(t)
@@ -69,8 +71,6 @@ def print_explanation(targets: Sequence[ResolvedTarget]) -> None:
         rows = [("" if c.what == last else c.what, c.chosen, c.by, c.why) for c, last in zip(found, before)]
         place = f", preferred {number + 1} of {len(targets)}" if len(targets) > 1 else ""
         print_table(f"{brief(str(t.target))}{place}", ["what", "chosen", "from", "why"], rows)
-    from weft.cli.terminal import say
-
     lines = health(targets[0].plugins)
     say("\n".join(lines) if lines else f"all {len(targets[0].plugins.plugins)} plugins are in use")
 

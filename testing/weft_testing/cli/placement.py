@@ -13,12 +13,12 @@ from weft.errors import InputError
 from weft_runtime.plan import HOST
 
 if TYPE_CHECKING:
-    from weft.cli.inspect import Inspection
     from weft.graph.nodes import Graph, Node
     from weft.graph.region import Region
     from weft.hooks import OnStage
     from weft.mixed import Outline
     from weft.resolve import ResolvedTarget
+    from weft_testing.cli.inspect import Inspection
 
 STAGES = ("load", "place")
 """Of the whole graph; the others are each region's."""
@@ -161,9 +161,9 @@ def inspect_placed(
         InputError: no such stage, kernel or region.
         UnsupportedError: nodes that no target takes.
     """
-    from weft.cli.inspect import RECORDS, SOURCE, inspect_graph, require_kernel, stages, unknown
     from weft.codegen.base import SourceCodegen
     from weft.mixed import MixedCompilation
+    from weft_testing.cli.inspect import RECORDS, SOURCE, inspect_graph, require_kernel, stages, unknown
 
     by_kind = {t.target.kind: t for t in targets}
     known = {kind: stages(t) for kind, t in by_kind.items()}
@@ -217,8 +217,8 @@ def inspect_placed(
 
 def print_placed(placed: Placed, stage: str | None, region: str | None) -> None:
     """The text of a stage, or tables of targets, nodes, plans, stages and kernels."""
-    from weft.cli.inspect import choice_rows, kernel_rows, print_choices, print_summary
     from weft.cli.terminal import print_table
+    from weft_testing.cli.inspect import choice_rows, kernel_rows, print_choices, print_summary
 
     if stage is not None:
         say(placed.text)

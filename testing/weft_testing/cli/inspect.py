@@ -4,20 +4,19 @@ runs none."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.cli.arguments import FrontendOption, Model, RecordsOption, ShapeOption, TargetOption, shapes
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
-from weft.errors import InputError, PluginError, nearest
+from weft.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from weft.choices import Choice
-    from weft.cli.placement import Placed
     from weft.compilation import Compilation, Kernel
     from weft.graph.nodes import Graph
     from weft.hooks import OnStage
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from weft.records import Record
     from weft.resolve import ResolvedTarget
     from weft_runtime.plan import Manifest
+    from weft_testing.cli.placement import Placed
 
 ARCHIVE_STAGES = ("manifest", "sections", "plan")
 SOURCE = "source"
@@ -65,8 +65,6 @@ def inspect(
     """
     from weft.cli.opening import is_archive, not_of_archives
 
-    if html_file is not None:
-        page_maker()
     if html_file is not None and (stage, kernel, region) != (None, None, None):
         raise InputError("--html shows every stage, kernel and region", hint="leave out --stage, --kernel and --region")
     require_writable([("--html", html_file)], files_of(model, frontend))
@@ -93,7 +91,7 @@ def inspect(
         graph = specialize(graph, sizes) if sizes else graph
         several = mixed(resolved) or has_steps(graph)
         if several:
-            from weft.cli.placement import inspect_placed, print_placed
+            from weft_testing.cli.placement import inspect_placed, print_placed
 
             placed = inspect_placed(graph, resolved, stage, kernel, region, progress.on_stage)
         elif region is not None:
@@ -105,11 +103,13 @@ def inspect(
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
             require_kernel([inspection], kernel)
     if html_file is not None:
+        from weft_testing.bench.inspect_page import make_page
+
         regions = placed.regions if several else {"": inspection}
         shown = Inspected(
             model, target or "llvm", resolved, frontend, sizes, graph, regions, placed if several else None
         )
-        text, unmeasured = page_maker()(shown)
+        text, unmeasured = make_page(shown)
         write(html_file, text)
         say(f"{html_file}: {graph.name}" + (f"; no times: {unmeasured}" if unmeasured is not None else ""))
     elif several:
@@ -155,27 +155,6 @@ class Inspected:
     graph: Graph
     regions: Mapping[str, Inspection]
     placed: Placed | None
-
-
-PageMaker: TypeAlias = Callable[[Inspected], tuple[str, str | None]]
-"""Makes the page of `--html`: its text, and why there are no times in it, or None."""
-_page_makers: list[PageMaker] = []
-
-
-def set_page_maker(maker: PageMaker) -> None:
-    """Says what makes the page of `--html`: a plugin does so when its commands are added."""
-    _page_makers[:] = [maker]
-
-
-def page_maker() -> PageMaker:
-    """What makes the page of `--html`.
-
-    Raises:
-        PluginError: no plugin does.
-    """
-    if not _page_makers:
-        raise PluginError("--html of 'inspect' is not installed", hint='pip install "weft-testing"')
-    return _page_makers[0]
 
 
 def inspect_graph(
