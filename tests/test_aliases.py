@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weft.aliases import RENAMED
-from weft.public import public_names
+from weft_testing.public import public_names
 
 
 @pytest.mark.parametrize("old", RENAMED)

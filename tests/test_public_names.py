@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft import public
 from weft.aliases import ELSEWHERE, RENAMED
 from weft.errors import PluginError
+from weft_testing import public
 from weft_testing.imports import imports_beyond
 
 ROOT = Path(__file__).parents[1]
@@ -84,10 +84,10 @@ def test_api_txt_is_what_weft_public_prints(request: pytest.FixtureRequest) -> N
     if request.config.getoption("--update-golden"):
         API.write_text(text)
     lines = difflib.unified_diff(
-        API.read_text().splitlines(), text.splitlines(), "docs/api.txt", "weft.public", lineterm="", n=0
+        API.read_text().splitlines(), text.splitlines(), "docs/api.txt", "weft_testing.public", lineterm="", n=0
     )
     told = "\n".join(lines)
-    assert not told, f"docs/api.txt is not what weft.public says: python -m weft.public > docs/api.txt\n{told}"
+    assert not told, f"docs/api.txt is stale: python -m weft_testing.public > docs/api.txt\n{told}"
 
 
 def released() -> tuple[str, str]:

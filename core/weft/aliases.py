@@ -20,6 +20,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "weft.loop.passes.copy_async": "weft_gpu.passes.copy_async",
         "weft.loop.passes.copy_boxes": "weft_gpu.passes.bulk_copies",
         "weft.ops": "weft_ops",
+        "weft.public": "weft_testing.public",
         "weft.runtime": "weft_runtime",
         "weft.testing": "weft_testing",
     }

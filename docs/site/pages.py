@@ -1,7 +1,7 @@
 """Hooks of MkDocs: pages of the site whose source is not a page of docs/.
 
 - index.md is the README of the repository; packages/NAME.md are the READMEs of its packages.
-- api/MODULE.md is one page per public module (`weft.public`), made from docstrings.
+- api/MODULE.md is one page per public module (`weft_testing.public`), made from docstrings.
 
 Links between them lead to the page of the site; a link to a file that has no page keeps its text alone.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from weft import public
+from weft_testing import public
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^(?P<marks>`{3,})(?P<language>\w+) (?P<rest>[^\n]+)$", re.M)

@@ -1,5 +1,5 @@
-"""`imports_beyond(package)`: what a plugin imports of Weft that is not public (`weft.public`), so that a later version
-may take it away."""
+"""`imports_beyond(package)`: what a plugin imports of Weft that is not public (`weft_testing.public`), so that a later
+version may take it away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.errors import PluginError, nearest
-from weft.public import PACKAGES, PUBLIC, public_names
+from weft_testing.public import PACKAGES, PUBLIC, public_names
 
 
 def imports_beyond(package: str | Path) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.docs.test_docs import DOCS, FENCE
 
-from weft import public
 from weft.contributions import HOOKS
+from weft_testing import public
 from weft_testing.imports import imports_beyond
 
 GUIDE = DOCS / "plugin-author-guide.md"
@@ -52,7 +52,7 @@ def test_it_sends_nobody_into_the_sources_of_the_core() -> None:
 
 def test_names_in_its_text_are_public() -> None:
     text = re.sub(r"^```.*?^```$", "", GUIDE.read_text(), flags=re.M | re.S)
-    known = {*public.api_entries(), *public.PUBLIC, "weft.public"}
+    known = {*public.api_entries(), *public.PUBLIC, "weft_testing.public"}
     assert [name for name in re.findall(r"\bweft(?:\.\w+)+", text) if name not in known] == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weft import public
+from weft_testing import public
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.needs("material", "mkdocstrings")
