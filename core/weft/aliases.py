@@ -22,6 +22,8 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "weft.ops": "weft_ops",
         "weft.public": "weft_testing.public",
         "weft.runtime": "weft_runtime",
+        "weft.scheduling.attention": "weft_ops.scheduling.attention",
+        "weft.scheduling.winograd": "weft_ops.scheduling.winograd",
         "weft.testing": "weft_testing",
     }
 )

@@ -22,11 +22,11 @@ from weft.expr.nodes import Const, Expr, all_of, eq, minimum, select
 from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
-from weft.scheduling.winograd import RESULT, SPARING, STAGES
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.contraction import Conv, pad_pairs, reduction_tolerance, window_extent
 from weft_ops.examples import floats
+from weft_ops.scheduling.winograd import RESULT, SPARING, STAGES
 from weft_ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show, static, unify
 
 __all__ = ["WinogradConv", "transform_weights"]

@@ -19,13 +19,13 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.loop.nodes import Allocate, For, Program, int_const, walk_stmts
 from weft.machine import Scope
 from weft.scheduling import Decline, Schedule, replay, select_rule
-from weft.scheduling.attention import ATTENTION
 from weft_gpu.machines import grid_machine
 from weft_gpu.schedules import RULES
 from weft_gpu.schedules.attention import AttentionRule
 from weft_gpu.schedules.attention_tiles import Attention, candidates, choose_tile, registers, shared_bytes
 from weft_ops.attention import ScaledDotProductAttention
 from weft_ops.normalization import Softmax
+from weft_ops.scheduling.attention import ATTENTION
 from weft_testing.plugin import resolve_target
 
 UNITS = 256

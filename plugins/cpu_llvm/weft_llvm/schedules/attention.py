@@ -16,7 +16,13 @@ from weft.expr.nodes import FloorDiv, FloorMod, free_vars
 from weft.loop.nodes import int_const
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.attention import (
+from weft.scheduling.schedule import Schedule
+from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
+from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise, worth_forking
+from weft_llvm.schedules.reduction import fold_halves
+from weft_llvm.schedules.rowwise import schedule_row
+from weft_llvm.schedules.tiles import Tile, fits, step_cycles
+from weft_ops.scheduling.attention import (
     PACKED,
     Parts,
     TiledAttention,
@@ -25,12 +31,6 @@ from weft.scheduling.attention import (
     move_results,
     tail_loops,
 )
-from weft.scheduling.schedule import Schedule
-from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
-from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise, worth_forking
-from weft_llvm.schedules.reduction import fold_halves
-from weft_llvm.schedules.rowwise import schedule_row
-from weft_llvm.schedules.tiles import Tile, fits, step_cycles
 
 LEAST_ROWS, MOST_ROWS, WHOLE_ROWS = 6, 64, 256
 """Queries in a tile: so many at least, however many the keys; so many at most; so many at most if there are no more."""

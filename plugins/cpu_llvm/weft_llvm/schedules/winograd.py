@@ -22,12 +22,12 @@ from weft.scheduling import access
 from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.winograd import SPARING, STAGES, stages_of
 from weft_llvm.schedules.contraction import PANEL_VECTORS
 from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart
 from weft_llvm.schedules.tiles import Tile, choose_tile, step_cycles
 from weft_ops.contraction import Conv
+from weft_ops.scheduling.winograd import SPARING, STAGES, stages_of
 from weft_ops.winograd import POINTS, TAPS, WinogradConv
 
 ROOM = 0.75

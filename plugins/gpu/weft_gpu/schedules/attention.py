@@ -15,7 +15,6 @@ from weft.errors import ScheduleError
 from weft.loop.nodes import For, Program, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
-from weft.scheduling.attention import Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
 from weft.scheduling.rule import Decline, Offer
 from weft.scheduling.schedule import Schedule
 from weft_gpu.schedules.attention_tiles import Attention, AttentionTile, candidates, choose_tile, values_of
@@ -23,6 +22,7 @@ from weft_gpu.schedules.contraction import Axis, cut_sum, threads_of, vectorizes
 from weft_gpu.schedules.groups import bind_threads, kept, own, share
 from weft_gpu.schedules.products import contiguous_loop, factors, narrow
 from weft_gpu.schedules.reduction import in_register
+from weft_ops.scheduling.attention import Parts, TiledAttention, find_parts, inline_formulas, move_results, tail_loops
 
 
 class AttentionRule(TiledAttention):

@@ -25,12 +25,12 @@ from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft.scheduling.winograd import RESULT, SPARING, STAGES, stages_of
 from weft_gpu.schedules.contraction import parts_of, schedule_others, schedule_product, vectorizes
 from weft_gpu.schedules.fragments import InstructionSet, instruction_sets, warp_cycles, warp_tiles
 from weft_gpu.schedules.groups import absorb, own
 from weft_gpu.schedules.threads import choose_threads, most_threads, threads_for
 from weft_gpu.schedules.tiles import LEAST_STEPS, Problem, choose_tile, cycles, memory_bytes
+from weft_ops.scheduling.winograd import RESULT, SPARING, STAGES, stages_of
 from weft_ops.winograd import POINTS, TAPS
 
 TRANSFORM_THREADS = 128

@@ -1,0 +1,1 @@
+"""What schedule rules of all targets share about operators of the library: their algorithms' parts by role."""
