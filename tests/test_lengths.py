@@ -55,7 +55,6 @@ MODULES = {
     "plugins/c_family/weft_c_family/formulas.py": "one class with a method for each node",
     "plugins/cpu_llvm/weft_llvm/pool.py": "one module of LLVM IR as text, read from top to bottom",
     "plugins/cpu_llvm/weft_llvm/schedules/contraction.py": "one schedule and the choices in it",
-    "plugins/frontends/onnx/weft_onnx/importer.py": "one class: the state of an import",
     "plugins/gpu/weft_gpu/passes/remove_barriers.py": "one analysis, whose methods share its accesses",
     "runtime/weft_runtime/steps.py": "one class with a method for each kind of step",
     "testing/weft_testing/conform/kit.py": "one class: what checks call",

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-PACKAGES = ("weft", "weft_c_family", "weft_gpu", "weft_ops", "weft_runtime", "weft_testing")
+PACKAGES = ("weft", "weft_c_family", "weft_frontend", "weft_gpu", "weft_ops", "weft_runtime", "weft_testing")
 """The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
@@ -31,6 +31,11 @@ _OPERATORS = (
     "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal",
     "sorting", "transcendental", "trees",
     "window",
+)  # fmt: skip
+
+_FRONTEND = (
+    "activations", "archives", "bodies", "contents", "context", "importer", "layouts", "operands", "registry",
+    "windows",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.
@@ -159,6 +164,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_gpu.passes.bulk_copies": ("BoxNest", "box_nest"),
         "weft_gpu.passes.copy_async": ("copy_async",),
         "weft_gpu.schedules.winograd": ("choose_winograd",),
+        # readers of model formats
+        **{f"weft_frontend.{part}": EVERYTHING for part in _FRONTEND},
         # the runtime
         "weft_runtime": EVERYTHING,
         "weft_runtime.abi": EVERYTHING,

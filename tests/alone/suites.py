@@ -135,6 +135,11 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "ziglang"),
         why=f"{KIT}; {C_COMPILER}",
     ),
+    "weft-frontend": Suite(
+        "weft_frontend",
+        _in("tests/frontends/kit", "importer", "parts"),
+        _in("tests/frontends/kit", "importer"),
+    ),
     "weft-onnx": Suite(
         "weft_onnx",
         _in("tests/frontends/onnx", "converters", "graphs", "reading"),

@@ -24,7 +24,7 @@ from pathlib import Path
 
 SECONDS, MEGABYTES = 10, 1024
 ROOT = Path(__file__).parents[2]
-INSTRUMENTED = ["weft", "weft_onnx", "weft_darknet"]
+INSTRUMENTED = ["weft", "weft_frontend", "weft_onnx", "weft_darknet"]
 # What libFuzzer writes for an input that ends the process.
 ENDS = ("crash-", "timeout-", "oom-")
 

@@ -23,7 +23,7 @@ from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.graph.operator import Operator
 from weft.passes import fold_constants as folding
 from weft.passes.fold_constants import Budget, fold_constants, work_of
-from weft_onnx import importer
+from weft_frontend import importer
 from weft_ops import (
     Add,
     AveragePool,

@@ -56,7 +56,8 @@ def test_a_model_that_is_read_rightly(tmp_path: Path) -> None:
 
 
 def test_a_converter_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft_onnx import registry
+    from weft_frontend.registry import Registered
+    from weft_onnx.registry import REGISTRY
     from weft_ops import Add
 
     path = onnx_model(tmp_path / "model.onnx")
@@ -66,7 +67,7 @@ def test_a_converter_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return c(Add(), c.value(0), c.value(1))
 
     load(path)  # converters are registered with the first model
-    monkeypatch.setitem(registry._CONVERTERS, ("", "Sub"), [registry.Registered(wrong, 1, 10_000)])
+    monkeypatch.setitem(REGISTRY._converters, ("", "Sub"), [Registered(wrong, 1, 10_000)])
     found = verify(load(path), inputs(), "llvm", engine)
     (blame,) = found.blames
     assert (blame.kind, blame.operator, blame.names) == ("frontend", "Add", ("difference1",))

@@ -432,12 +432,14 @@ def test_shapes_that_no_such_operator_takes(
 
 
 def test_a_node_that_a_converter_stumbles_over_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft_onnx import registry
+    from weft_frontend.registry import Registered
+    from weft_onnx.registry import REGISTRY
 
     def stumble(c: Any) -> Any:
         raise IndexError("of nothing")
 
-    monkeypatch.setitem(registry._all(), ("", "Relu"), [registry.Registered(stumble, 1, 100)])
+    REGISTRY.supported()  # converters are registered with the first question
+    monkeypatch.setitem(REGISTRY._converters, ("", "Relu"), [Registered(stumble, 1, 100)])
     hint = "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
     relu = helper.make_node("Relu", ["x"], ["y"], name="the_node")
     with pytest.raises(FrontendError) as caught:

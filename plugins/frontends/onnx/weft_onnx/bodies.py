@@ -1,94 +1,20 @@
-"""Sub-graphs of ONNX as graphs of their own: bodies of the operators that hold them.
-
-What a body uses of the graph around it becomes an input of the body, behind its own: captured. So does what binds a
-symbol that it mentions.
-"""
+"""Sub-graphs of ONNX as graphs of their own: bodies of the operators that hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto
 
-from weft import dtypes as dt
 from weft.errors import FrontendError
-from weft.expr.nodes import Var
-from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, SymbolSource, TensorType, Type, Value
-from weft.graph.rewrite import bound_symbols, drop_dead, mentioned_symbols
-from weft_onnx.contents import Content
-from weft_ops import Sizes, WithSizes
+from weft.graph.nodes import Type, Value
+from weft_frontend.bodies import Body, Level, build_body
+from weft_frontend.contents import Content
+from weft_frontend.operands import Poisoned, poisoned
 
 if TYPE_CHECKING:
     from weft_onnx.importer import Context, Importer
-
-
-class Poison:
-    """Stands for what an unsupported node would give."""
-
-
-class Poisoned(Exception):
-    """A body holds what is not supported, which has been noted."""
-
-
-def poisoned(operand: Any) -> bool:
-    return isinstance(operand, Poison) or (isinstance(operand, list) and any(map(poisoned, operand)))
-
-
-@dataclass
-class Body:
-    """A sub-graph, and what it captures of the graph around it, in the order of its last inputs."""
-
-    graph: Graph
-    captured: list[Value]
-
-
-@dataclass
-class Level:
-    """A graph that is being built, inside of another or of none."""
-
-    builder: GraphBuilder
-    outer: Level | None = None
-    captured: list[Value] = field(default_factory=list)
-    inside: dict[int, tuple[Value, Value]] = field(
-        default_factory=dict
-    )  # id of a value around → it, and what stands for it
-
-    def capture(self, importer: Importer, operand: Any) -> Any:
-        """What stands here for an operand of the graph around."""
-        if isinstance(operand, list):
-            return type(operand)(self.capture(importer, o) for o in operand)
-        if not isinstance(operand, Value):
-            return operand
-        if id(operand) not in self.inside:
-            if operand.constant is not None:
-                new = self.builder.constant(operand.constant, operand.name)
-                new.type = operand.type
-            else:
-                new = self.builder.input(operand.name, operand.type)
-                self.captured.append(operand)
-            self.inside[id(operand)] = operand, new
-            importer.remember(new, importer.known(operand))
-        return self.inside[id(operand)][1]
-
-    def carrier(self, importer: Importer, symbol: str) -> Value:
-        """A value of this graph that binds a symbol of it, or of one around it."""
-        graph = self.builder.graph
-        source = graph.symbols.get(symbol)
-        if source is not None:
-            return source.value
-        found = next(
-            (v for v in graph.inputs if isinstance(v.type, TensorType) and Var(symbol, dt.int64) in v.shape), None
-        )
-        if found is not None:
-            return found
-        assert self.outer is not None, f"symbol '{symbol}' is bound nowhere"
-        value: Value = self.capture(importer, self.outer.carrier(importer, symbol))
-        outer = self.outer.builder.graph.symbols.get(symbol)
-        if outer is not None:
-            graph.symbols[symbol] = SymbolSource(value, outer.index)
-        return value
 
 
 def import_body(
@@ -102,73 +28,21 @@ def import_body(
     """
     if len(given) != len(graph.input):
         raise FrontendError(f"the sub-graph '{graph.name}' takes {len(graph.input)} input(s), gets {len(given)}")
-    level = importer.enter(graph.name or "body")
-    try:
+
+    def make(level: Level, operands: list[Any]) -> list[tuple[str, Value]]:
         scope = importer.scope(c, level)
-        own = int(counted)
-        if counted:
-            level.builder.input("trip", TensorType(dt.int64, ()))
-        for info, type in zip(graph.input, given):
-            own += not isinstance(type, Content)
-            scope.values[info.name] = type if isinstance(type, Content) else level.builder.input(info.name, type)
+        scope.values.update((info.name, operand) for info, operand in zip(graph.input, operands))
         importer.initialize(graph, scope, {})
         importer.nodes(graph.node, scope, c.versions, c.name, c.outer_attributes, c.depth + 1)
-        for k, info in enumerate(graph.output):
+        outputs = []
+        for info in graph.output:
             operand = scope.find(info.name)
             if operand is None:
                 raise FrontendError(f"output '{info.name}' of sub-graph '{graph.name}' is computed by no node")
             if poisoned(operand):
                 raise Poisoned
-            level.builder.output(
-                importer.run_time(operand, info.type, info.name), level.builder.unique(f"{info.name}.{k}")
-            )
-    finally:
-        importer.leave()
-    built = level.builder.build()
-    drop_dead(built)
-    _prune(level, own)
-    while missing := [name for name in mentioned_symbols(built) if name not in bound_symbols(built)]:
-        level.carrier(importer, missing[0])
-    return Body(built, level.captured)
+            outputs.append((info.name, importer.run_time(operand, info.type, info.name)))
+        return outputs
 
-
-def put_here(importer: Importer, body: Body) -> list[Value]:
-    """The outputs of a body that is no longer one: its nodes and symbols go to the graph that is being built. The body
-    captured all its inputs."""
-    graph = importer.builder.graph
-    here = {id(inner): outer for inner, outer in zip(body.graph.inputs, body.captured)}
-    for node in body.graph.nodes:
-        graph.nodes.append(
-            Node(node.op, [v if v is None else here.get(id(v), v) for v in node.inputs], node.outputs, node.names)
-        )
-    for name, source in body.graph.symbols.items():
-        graph.symbols.setdefault(name, SymbolSource(here.get(id(source.value), source.value), source.index))
-    return [here.get(id(v), v) for v in body.graph.outputs]
-
-
-def _prune(level: Level, own: int) -> None:
-    """Drops captured inputs that nothing uses."""
-    graph = level.builder.graph
-    used = (
-        {id(v) for n in graph.nodes for v in n.inputs}
-        | {id(v) for v in graph.outputs}
-        | {id(s.value) for s in graph.symbols.values()}
-    )
-    kept = [k for k, v in enumerate(graph.inputs[own:]) if id(v) in used]
-    level.inside = {key: pair for key, pair in level.inside.items() if id(pair[1]) in used}
-    graph.inputs = [*graph.inputs[:own], *(graph.inputs[own + k] for k in kept)]
-    level.captured = [level.captured[k] for k in kept]
-
-
-def shaped(builder: GraphBuilder, value: Value, rank: int | None = None) -> Value:
-    """A tensor whose sizes are known only at run time, with data symbols for them; the value as it is, if it is none or
-    of unknown rank."""
-    if not isinstance(value.type, OpenType):
-        return value
-    rank = value.type.rank if value.type.rank is not None else rank
-    if rank is None:
-        return value
-    if rank == 0:
-        return builder.add(WithSizes(()), value)
-    sizes = builder.add(Sizes(rank), value)
-    return builder.add(WithSizes(tuple(builder.symbol(sizes, k) for k in range(rank))), value)
+    names = [info.name for info in graph.input]
+    return build_body(importer, graph.name, list(zip(names, given)), make, counted)

@@ -7,64 +7,37 @@ body that ONNX's schema defines.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 
 from weft import dtypes as dt
-from weft.converters import Converters
-from weft.errors import FrontendError, UnsupportedError, WeftError, nearest
-from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of
-from weft.expr.ranges import Range, range_of
-from weft.graph.nodes import Graph, GraphBuilder, OpenType, OptionalType, SequenceType, TensorType, Type, Value
-from weft.graph.rewrite import attribute_symbols, drop_dead
-from weft.passes.fold_constants import work_of
-from weft.tensor.language import Dim, as_dim
-from weft_onnx import contents as ct
-from weft_onnx.bodies import Level, Poison, Poisoned, poisoned, shaped
-from weft_onnx.contents import LIMIT, Content
-from weft_onnx.context import MADE as MADE
+from weft.errors import FrontendError, UnsupportedError, nearest
+from weft.expr.nodes import Var
+from weft.graph.nodes import Graph, OpenType, OptionalType, SequenceType, TensorType, Type, Value
+from weft.graph.operator import Array
+from weft.graph.rewrite import drop_dead
+from weft.tensor.language import Dim
+from weft_frontend.bodies import Level, shaped
+from weft_frontend.contents import Content
+from weft_frontend.context import Context as GraphContext
+from weft_frontend.importer import GraphImporter
+from weft_frontend.operands import Absent, Elements, Poisoned, Scope, poisoned
 from weft_onnx.context import NEWEST as NEWEST
-from weft_onnx.context import OLDEST as OLDEST
-from weft_onnx.context import Absent as Absent
-from weft_onnx.context import Array, Scope, Unsupported
 from weft_onnx.context import Context as Context
-from weft_onnx.context import Elements as Elements
 from weft_onnx.model_file import Model
 from weft_onnx.protos import captured, enumerator, identifier, stuck, type_proto
 from weft_onnx.protos import count_nodes as count_nodes
 from weft_onnx.protos import graphs_of as graphs_of
 from weft_onnx.protos import invalid as invalid
-from weft_onnx.registry import find, find_formula
+from weft_onnx.registry import REGISTRY
 from weft_onnx.tensors import dtype_of, to_array
-from weft_ops import (
-    Cast,
-    Dims,
-    OptionalEmpty,
-    Reshape,
-    SequenceConstruct,
-    SequenceEmpty,
-    StringConstant,
-)
-from weft_ops.shapes import static
+from weft_ops import OptionalEmpty, StringConstant
 
-# A result that is constant and this small is computed at once: shapes that go through floats stay known.
-FOLDED = 1024
-# What that may take in all, as `work_of` counts it: some seconds. A loop that is written out may do it thousands of
-# times.
-FOLDED_WORK = 1 << 34
 MAX_DEPTH = 64
-# Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the
-# file.
-WRITTEN, WRITTEN_PER_NODE = 20_000, 100
-# Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of
-# formulas would double with each step.
-LONGEST = 40
 # ONNX's operators of which two with the same operands differ.
 RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
@@ -73,7 +46,6 @@ RANDOM = frozenset(
 
 Attributes: TypeAlias = Mapping[str, AttributeProto]
 NO_ATTRIBUTES: Attributes = MappingProxyType({})
-Operand: TypeAlias = "Value | Content | Poison | Absent | list[Any]"
 
 
 def import_model(model: Model, dims: Mapping[str, int] | None = None) -> Graph:
@@ -86,54 +58,31 @@ def import_model(model: Model, dims: Mapping[str, int] | None = None) -> Graph:
     return Importer(model, dims or {}).run()
 
 
-class Importer:
+class Importer(GraphImporter):
     """The state of one import."""
+
+    title = "ONNX"
+    hint = (
+        "export it without; a function of the model (FunctionProto) can define an operator by others, a plugin can"
+        " convert it (hook `converters`)"
+    )
+    defect = "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
 
     def __init__(self, model: Model, dims: Mapping[str, int]) -> None:
         self.model, self.dims = model, dims
         self.proto = model.proto
-        self.level = Level(GraphBuilder(identifier(self.proto.graph.name) or "graph"))
-        self.others = Converters("onnx", (Unsupported, Poisoned), check=_wrong_result, domains={"ai.onnx": ""})
+        nodes = count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)
+        super().__init__(identifier(self.proto.graph.name) or "graph", "onnx", REGISTRY, nodes, {"ai.onnx": ""})
         self.versions = self._opsets(self.proto.opset_import)
-        self._outer_tensors: list[dict[int, tuple[Content, Value]]] = []
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
-        self.unsupported: dict[str, list[str]] = {}
         self.declared: dict[str, TypeProto] = {}
-        # By the ids of values, which are kept: an id is another's when its value has gone.
-        self._contents: dict[int, tuple[Value, Content | None]] = {}
-        self._tensors: dict[int, tuple[Content, Value]] = {}
         self._symbols: dict[str, str] = {}
         self._open: dict[str, set[str]] = {}
         self._calls: dict[tuple[Any, ...], tuple[Any, Sequence[Any]]] = {}
         self._pure: dict[int, bool] = {}
         self._read: dict[int, tuple[onnx.TensorProto, Array]] = {}
-        self._shortened: list[dict[Expr, Expr]] = [{}]
-        self.shortened = 0
-        self.written = self.made = self.folding = 0
-        self.most_written = max(
-            WRITTEN,
-            WRITTEN_PER_NODE * (count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)),
-        )
-
-    @property
-    def builder(self) -> GraphBuilder:
-        return self.level.builder
 
     # -- bodies that are graphs of their own
-    def enter(self, name: str) -> Level:
-        """What is built from here on is a graph of its own, until `leave`."""
-        self.level = Level(self.builder.inner(name), self.level)
-        self._outer_tensors.append(self._tensors)
-        self._tensors = {}
-        self._shortened.append({})
-        return self.level
-
-    def leave(self) -> None:
-        assert self.level.outer is not None
-        self.level = self.level.outer
-        self._tensors = self._outer_tensors.pop()
-        self._shortened.pop()
-
     def scope(self, c: Context, level: Level) -> Scope:
         """The scope of a body of a node."""
         return Scope(
@@ -141,10 +90,6 @@ class Importer:
             prefix=f"{c.scope.prefix}{c.node.name or c.op_type}/",
             capture=lambda operand: level.capture(self, operand),
         )
-
-    def remember(self, value: Value, content: Content | None) -> None:
-        """What a value holds, as far as it is known."""
-        self._contents[id(value)] = value, content
 
     def _opsets(self, imports: Sequence[Any], where: str = "the model") -> dict[str, int]:
         versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in imports}
@@ -287,20 +232,6 @@ class Importer:
                 )
                 raise FrontendError(f"dims gives '{name}', which is no open dimension of the model's inputs", hint=hint)
 
-    def everything_unsupported(self) -> UnsupportedError:
-        lines = []
-        for what, names in sorted(self.unsupported.items()):
-            shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            lines.append(f"{what}: {shown}")
-        what = "one thing" if len(lines) == 1 else f"{len(lines)} things"
-        hint = (
-            "export it without; a function of the model (FunctionProto) can define an operator by others, a plugin can"
-            " convert it (hook `converters`)"
-        )
-        return UnsupportedError(
-            f"the model uses {what} that the ONNX frontend does not support", where="\n".join(lines), hint=hint
-        )
-
     # -- nodes
     def nodes(
         self,
@@ -317,14 +248,14 @@ class Importer:
             left = []
             for index, node in waiting:
                 if all(not name or scope.find(name) is not None for name in (*node.input, *captured(node))):
-                    self.node(node, index, scope, versions, where, attributes, depth)
+                    self.add(node, index, scope, versions, where, attributes, depth)
                 else:
                     left.append((index, node))
             if len(left) == len(waiting):
                 raise stuck(left, scope)
             waiting = left
 
-    def node(
+    def add(
         self,
         node: NodeProto,
         index: int,
@@ -334,25 +265,17 @@ class Importer:
         attributes: Attributes,
         depth: int,
     ) -> None:
+        """Imports a node; its outputs get their names in `scope`."""
         name = (where + "/" if where else "") + (node.name or f"{node.op_type}_{index}")
         domain = "" if node.domain == "ai.onnx" else node.domain
         operands = [Absent() if not n else scope.find(n) for n in node.input]
         context = Context(self, node, domain, name, operands, scope, versions, attributes, depth)
-        place = f"node '{name}': {node.op_type}({', '.join(node.input)}) → {', '.join(node.output)}"
-        self.written += 1
-        if self.written > self.most_written:
-            raise UnsupportedError(
-                f"the model comes to more than {self.most_written:,} nodes",
-                where=place,
-                why="functions, branches and loops that are written out multiply",
-                hint="call a function less often inside of others, or export the model without functions",
-            )
-        results = self._converted(context, place)
+        results = self.node(context)
         for output, result in zip(node.output, results):
             if not output:
                 continue
             if output in scope.values:
-                raise FrontendError(f"value '{output}' is computed twice", where=place)
+                raise FrontendError(f"value '{output}' is computed twice", where=context.place)
             if (
                 isinstance(result, Value)
                 and result.producer is not None
@@ -361,153 +284,38 @@ class Importer:
                 self.builder.rename(result, scope.prefix + output)
             scope.values[output] = result if result is not None else Absent()
 
-    def _converted(self, context: Context, place: str) -> Sequence[Any]:
-        """The results of a node; poison where something is not supported, which is collected.
-
-        Raises:
-            FrontendError: it cannot be converted, at `place`.
-        """
-        node = context.node
-        try:
-            with self.builder.named(context.name):
-                return self.convert(context)
-        except Poisoned:
-            return [Poison()] * len(node.output)
-        except Unsupported as error:
-            self.unsupported.setdefault(error.reason, []).append(f"'{context.name}'")
-            return [Poison()] * len(node.output)
-        except UnsupportedError:
-            raise
-        except FrontendError as error:
-            if error.where and error.where.startswith("node '"):
-                raise
-            raise FrontendError(error.what, where=place, why=error.why, hint=error.hint) from error
-        except WeftError as error:
-            raise FrontendError(
-                f"{node.op_type} cannot be applied: {error.what}", where=place, why=error.why, hint=error.hint
-            ) from error
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            why = invalid(self.proto)
-            hint = (
-                None
-                if why is not None
-                else (
-                    "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
-                )
-            )
-            raise FrontendError(
-                f"{node.op_type} cannot be applied",
-                where=place,
-                why=why or f"{type(error).__name__}: {error}",
-                hint=hint,
-            ) from error
+    def invalid(self) -> str | None:
+        return invalid(self.proto)
 
     def may_write(self, body: GraphProto, times: int) -> bool:
         """Whether a body may be written out so many times."""
         return self.written + times * count_nodes(body) <= self.most_written
 
-    def convert(self, c: Context) -> Sequence[Any]:
-        # Of a newer operator set than ONNX has here nothing is known but what plugins say.
-        known = bool(c.domain) or c.version <= NEWEST
-        converter = find(c.domain, c.op_type, c.version) if known else None
+    def convert(self, c: GraphContext) -> Sequence[Any]:
+        assert isinstance(c, Context)
+        converter = self.own(c)
         given = self.others.find(c.domain, c.op_type, c.version, converter is not None)
         if given is None:
             c.check_known()
-        spoilt = any(map(poisoned, c.operands))
         function = self.functions.get((c.node.domain, c.op_type, getattr(c.node, "overload", "")))
         if function is not None:
             return self.call(function, c)
-        if given is not None:
-            return [Poison()] * len(c.node.output) if spoilt else [self.refined(r) for r in _sequence(given(c))]
-        if converter is None:
-            body = None if spoilt or not known else self.schema_body(c)
+        if given is None and converter is None:
+            spoilt = any(map(poisoned, c.operands))
+            body = None if spoilt or c.is_newer else self.schema_body(c)
             if body is not None:
                 return self.call(body, c)
             expands = c.schema is not None and (c.schema.has_function or c.schema.has_context_dependent_function)
-            if not spoilt or not expands:
-                raise Unsupported(
-                    f"operator {c.domain + '.' if c.domain else ''}{c.op_type} of operator set {c.version}"
-                )
-        if spoilt:
-            return [Poison()] * len(c.node.output)
-        assert converter is not None
-        formula = find_formula(c.domain, c.op_type)
-        if formula is not None and c.all_contents():
-            result = formula(c)
-            # What leaves its dtype's range wraps around, which numbers here do not: operators do.
-            if result is not None and all(r.fits for r in _sequence(result) if isinstance(r, ct.Content)):
-                return [self.short_content(r) if isinstance(r, Content) else r for r in _sequence(result)]
-        return [self.refined(r) if isinstance(r, Value) else r for r in _sequence(converter(c))]
+            if spoilt and expands:
+                raise Poisoned
+        return super().convert(c)
 
-    def refined(self, result: Value) -> Value:
-        return self.short_value(self.folded(result))
+    def own(self, c: GraphContext) -> Any:
+        # Of a newer operator set than ONNX has here nothing is known but what plugins say.
+        return None if isinstance(c, Context) and c.is_newer else super().own(c)
 
-    # -- long formulas
-    def short_content(self, content: Content) -> Content:
-        """The content with symbols in place of formulas that are longer than `LONGEST`."""
-        elements = content.dims()
-        long = [x for x in elements if isinstance(x, Expr) and size_of(x) > LONGEST]
-        if not long:
-            return content
-        short = self._short(long)
-        return ct.content(
-            content.dtype, [short.get(x, x) if isinstance(x, Expr) else x for x in elements], content.shape
-        )
-
-    def short_value(self, value: Value) -> Value:
-        """The value with symbols in place of sizes that are longer formulas than `LONGEST`; a view of it."""
-        if not isinstance(value.type, TensorType):
-            return value
-        long = [d for d in value.shape if isinstance(d, Expr) and size_of(d) > LONGEST]
-        if not long or value.dtype.kind == "string":
-            return value
-        short = self._short(long)
-        shape = tuple(as_dim(short.get(d, d)) if isinstance(d, Expr) else d for d in value.shape)
-        return self.builder.add(Reshape(shape), value, name=value.name)
-
-    def _short(self, formulas: Sequence[Expr]) -> dict[Expr, Expr]:
-        """By formula what stands for it: a symbol, which is a size, or the difference of two where it may be negative;
-        of a condition, whether it is not 0."""
-        known = self._shortened[-1]
-        for e in dict.fromkeys(formulas):
-            if e in known:
-                continue
-            number = select(e, 1, 0) if e.dtype.is_bool else e
-            positive = range_of(number, {name: Range(0, None) for name in free_vars(number)}).within(0, None)
-            parts = [number] if positive else [maximum(number, 0), maximum(0 - number, 0)]
-            value = self.builder.add(Dims(tuple(as_dim(p) for p in parts)), name="size")
-            symbols = [self.builder.symbol(value, k) for k in range(len(parts))]
-            found = symbols[0] if positive else symbols[0] - symbols[1]
-            known[e] = ne(found, 0) if e.dtype.is_bool else found
-            self.shortened += 1
-        return known
-
-    def folded(self, value: Value) -> Value:
-        """A small value of constants as a constant; what is dequantised stays so, which passes make integers of."""
-        node = value.producer
-        if node is None or not isinstance(value.type, TensorType) or not value.type.is_static or len(node.outputs) != 1:
-            return value
-        if node.op.folds_late or not node.op.deterministic:
-            return value
-        arrays = [None if i is None else i.constant for i in node.inputs]
-        if (
-            math.prod(static(value.type.shape)) > FOLDED
-            or not arrays
-            or any(i is not None and a is None for i, a in zip(node.inputs, arrays))
-        ):
-            return value
-        if sum(a.size for a in arrays if a is not None) > 4 * FOLDED or attribute_symbols(node.op):
-            return value
-        work = work_of(node.op, node.inputs, node.outputs)
-        if work is None or self.folding + work > FOLDED_WORK:
-            return value
-        self.folding += work
-        try:
-            with np.errstate(all="ignore"):
-                array = np.asarray(node.op.reference(*arrays))
-        except (ArithmeticError, ValueError, IndexError):
-            return value  # it fails at run time as well
-        return self.builder.constant(array, value.name)
+    def unknown(self, c: GraphContext) -> str:
+        return f"{super().unknown(c)} of operator set {c.version}"
 
     # -- functions
     def schema_body(self, c: Context) -> FunctionProto | None:
@@ -619,21 +427,6 @@ class Importer:
         return results
 
     # -- operands
-    def as_value(self, operand: Any, name: str = "shape") -> Value:
-        """An operand as a graph value; a content becomes one node per formula, or a constant; elements become a
-        sequence."""
-        if isinstance(operand, Value):
-            return operand
-        if isinstance(operand, Elements):
-            made = SequenceConstruct() if operand else SequenceEmpty(operand.dtype)
-            return self.builder.add(made, *map(self.as_value, operand))
-        assert isinstance(operand, Content)
-        kept = self._tensors.get(id(operand))
-        if kept is None:
-            kept = self._tensors[id(operand)] = (operand, self._tensor(operand, name))
-            self.remember(kept[1], operand)
-        return kept[1]
-
     def run_time(self, operand: Any, declared: TypeProto, name: str) -> Value:
         """As `as_value`, for what leaves the graph: an optional that holds nothing, too.
 
@@ -649,60 +442,3 @@ class Importer:
         element = type_.element if isinstance(type_, SequenceType) else type_
         assert isinstance(element, OpenType)
         return self.builder.add(OptionalEmpty(element.dtype, sequence), name=name)
-
-    def _tensor(self, content: Content, name: str) -> Value:
-        b = self.builder
-        if content.is_constant:
-            return b.constant(content.array(), name)
-        if content.dtype.is_bool:
-            ints = ct.content(dt.int64, [ct.choose(x, 1, 0) for x in content.dims()], content.shape)
-            return b.add(Cast(dt.bool_), self._tensor(ints, name))
-        value: Value = b.add(Dims(tuple(content.dims()), content.dtype), name=name)
-        return value if len(content.shape) == 1 else b.add(Reshape(content.shape), value)
-
-    def known(self, operand: Any) -> Content | None:
-        """The content of an operand if it is known without reading data at run time."""
-        if isinstance(operand, Content):
-            return operand
-        if not isinstance(operand, Value):
-            return None
-        if id(operand) not in self._contents:
-            self.remember(operand, None if operand.constant is None else ct.of_array(operand.constant))
-        return self._contents[id(operand)][1]
-
-    def demanded(self, operand: Any) -> Content | None:
-        """The content of an operand, read at run time if need be; None if that is not possible."""
-        found = self.known(operand)
-        if found is not None or not isinstance(operand, Value):
-            return found
-        if not isinstance(operand.type, TensorType):
-            return None
-        type = operand.type
-        if not type.is_static or not type.dtype.is_integer:
-            return None
-        count = math.prod(static(type.shape))
-        if count > LIMIT:
-            return None
-        return ct.content(dt.int64, [self.builder.symbol(operand, k) for k in range(count)], static(type.shape))
-
-
-# -- names ------------------------------------------------------------------------------------------------------------
-
-
-def _wrong_result(c: Context, result: Any) -> str | None:
-    """What is wrong with the result of a plugin's converter; None: nothing."""
-    results = _sequence(result)
-    for one in results:
-        if one is not None and not isinstance(one, (Value, Content)):
-            return (
-                f"its converter returned {one!r:.80}; expected a Value for each output, or None for one that it does"
-                " not make"
-            )
-    made, wanted = sum(r is not None for r in results), len(c.node.output)
-    if len(results) > wanted:
-        return f"its converter returned {len(results)} results, the node has {wanted} output(s)"
-    return None if made else "its converter returned no result"
-
-
-def _sequence(result: Any) -> Sequence[Any]:
-    return result if isinstance(result, (tuple, list)) else (result,)

@@ -11,7 +11,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TypeProto
 from weft.dtypes import DType
 from weft.errors import FrontendError, from_signal
 from weft.graph.nodes import OptionalType, SequenceType, TensorType, Type
-from weft_onnx.context import Scope
+from weft_frontend.operands import Scope
 
 
 def invalid(proto: onnx.ModelProto) -> str | None:

@@ -18,9 +18,11 @@ from weft.graph.control import SEQUENCE
 from weft.graph.host import joined
 from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Operator
-from weft_onnx import contents as ct
-from weft_onnx.bodies import Body, import_body, put_here, shaped
-from weft_onnx.importer import Context, Elements
+from weft_frontend import contents as ct
+from weft_frontend.bodies import Body, put_here, shaped
+from weft_frontend.operands import Elements
+from weft_onnx.bodies import import_body
+from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_onnx.tensors import dtype_of
 from weft_ops.shapes import axis_of, same

@@ -10,7 +10,7 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.graph.operator import Operator
-from weft_onnx import contents as ct
+from weft_frontend import contents as ct
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Expr
-from weft_onnx import contents as ct
-from weft_onnx.contents import Content
+from weft_frontend import contents as ct
+from weft_frontend.contents import Content
 from weft_onnx.converters.movement import (
     axis_order,
     slice_bounds,

@@ -14,8 +14,8 @@ from weft.expr.nodes import Expr, any_of, lt, size_of
 from weft.graph.identity import Require
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
-from weft_onnx import contents as ct
-from weft_onnx.contents import LIMIT, Content
+from weft_frontend import contents as ct
+from weft_frontend.contents import LIMIT, Content
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 from weft_ops.movement import slice_range

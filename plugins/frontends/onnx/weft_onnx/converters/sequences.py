@@ -8,9 +8,10 @@ from typing import Any
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import OpenType, OptionalType, SequenceType, Value
-from weft_onnx import contents as ct
-from weft_onnx.bodies import shaped
-from weft_onnx.importer import Absent, Context, Elements
+from weft_frontend import contents as ct
+from weft_frontend.bodies import shaped
+from weft_frontend.operands import Absent, Elements
+from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_ops.shapes import axis_of
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.expr.nodes import eq, wrap
@@ -53,9 +57,13 @@ def stft(c: Context) -> Value:
     return c(ops.STFT(step[0], size, c.flag("onesided", True)), x, window)
 
 
-@onnx_op("HannWindow", "HammingWindow", "BlackmanWindow")
+WINDOWS: Mapping[str, Literal["hann", "hamming", "blackman"]] = MappingProxyType(
+    {"HannWindow": "hann", "HammingWindow": "hamming", "BlackmanWindow": "blackman"}
+)
+
+
+@onnx_op(*WINDOWS)
 def window(c: Context) -> Value:
     size = c.dims(0, "the size")
     assert size is not None
-    name = c.op_type.removesuffix("Window").lower()
-    return c(ops.Window(name, size[0], c.flag("periodic", True), c.dtype("output_datatype", dt.float32)))
+    return c(ops.Window(WINDOWS[c.op_type], size[0], c.flag("periodic", True), c.dtype("output_datatype", dt.float32)))

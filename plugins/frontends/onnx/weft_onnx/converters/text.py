@@ -10,8 +10,8 @@ import numpy as np
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
-from weft_onnx.bodies import shaped
-from weft_onnx.contents import LIMIT
+from weft_frontend.bodies import shaped
+from weft_frontend.contents import LIMIT
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 

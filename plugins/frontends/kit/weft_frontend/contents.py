@@ -19,11 +19,13 @@ from weft.errors import FrontendError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr
 
-# Beyond this many elements a value is data, not a shape.
 LIMIT = 1024
+"""Beyond this many elements a value is data, not a shape."""
 KINDS = (dt.int64, dt.int32, dt.bool_)
+"""The dtypes of values that may be shapes."""
 
 Element = "int | bool | Expr"
+"""One element: a number, a condition, or a formula of one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +114,7 @@ def each(function: Callable[..., Any], dtype: DType, *operands: Content) -> Cont
 
 
 def known(*xs: Any) -> bool:
+    """Whether all elements are numbers, not formulas."""
     return not any(isinstance(x, Expr) for x in xs)
 
 
@@ -123,16 +126,19 @@ def as_int(x: Any) -> Any:
 
 
 def as_bool(x: Any) -> Any:
+    """An element as a condition."""
     if isinstance(x, Expr):
         return x if x.dtype.is_bool else e.ne(x, 0)
     return bool(x)
 
 
 def smaller(a: Any, b: Any) -> Any:
+    """The lesser of two elements."""
     return min(a, b) if known(a, b) else plain(e.minimum(a, b))
 
 
 def larger(a: Any, b: Any) -> Any:
+    """The greater of two elements."""
     return max(a, b) if known(a, b) else plain(e.maximum(a, b))
 
 
@@ -165,12 +171,15 @@ def compare(name: str, a: Any, b: Any) -> Any:
 
 
 def both(a: Any, b: Any) -> Any:
+    """a and b."""
     return (a and b) if known(a, b) else plain(e.and_(e.wrap(a), e.wrap(b)))
 
 
 def either(a: Any, b: Any) -> Any:
+    """a or b."""
     return (a or b) if known(a, b) else plain(e.or_(e.wrap(a), e.wrap(b)))
 
 
 def negation(a: Any) -> Any:
+    """not a."""
     return (not a) if known(a) else plain(e.not_(a))

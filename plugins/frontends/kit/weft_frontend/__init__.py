@@ -1,0 +1,1 @@
+"""The frontend kit: what readers of model formats share."""
