@@ -50,6 +50,8 @@ class Frontend:
         files: (path, an instance of `options`) → the other files that the model refers to, whose content is part of the
             cache's key, and which nothing is written over; must be quick. None: a model is one file.
         options: a frozen dataclass, as a target's (`weft.options`), each field with a default.
+        folder: a folder → whether it looks like a model of this format; must be quick. None: no model is a folder. All
+            files in it are the model's, unless `files` names them.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Frontend:
     load: Callable[[Any, Any], Graph]
     files: Callable[[Path, Any], Sequence[Path]] | None = None
     options: type = NoOptions
+    folder: Callable[[Path], bool] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from weft.graph.nodes import Graph
 
 T = TypeVar("T")
+MOST_FILES = 65_536
+"""Files and folders of a folder that is a model."""
 
 
 @enough_memory("to read the model")
@@ -74,10 +77,10 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
 
 
 def require_readable(path: Path) -> None:
-    """That a model file is one.
+    """That a model is a file or a folder.
 
     Raises:
-        FrontendError: it is not there, is a folder, a pipe or a device, or may not be read.
+        FrontendError: it is not there, is a pipe or a device, or may not be read.
     """
     try:
         mode = path.stat().st_mode
@@ -85,9 +88,12 @@ def require_readable(path: Path) -> None:
         raise FrontendError(f"no file '{path}'", hint="give the path of a model file") from None
     except OSError as error:
         raise _unreadable(path, error) from None
+    if stat.S_ISDIR(mode):
+        with reading(path):
+            next(path.iterdir(), None)
+        return
     if not stat.S_ISREG(mode):
         kinds = (
-            (stat.S_ISDIR, "a folder"),
             (stat.S_ISFIFO, "a pipe, and a model is read more than once"),
             (stat.S_ISSOCK, "a socket"),
         )
@@ -152,6 +158,9 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         if name in clashes:
             raise clashes[name]
         if name in by_name:
+            if isinstance(model, (str, os.PathLike)) and by_name[name].value.folder is None and Path(model).is_dir():
+                why = f"it is a folder, and the frontend '{name}' reads files"
+                raise FrontendError(f"no file '{model}'", why=why, hint="give the path of a model file")
             return by_name[name]
         close = nearest(name, by_name)
         hint = f"did you mean '{close}'?" if close else installed.replace(" frontends", "", 1)
@@ -163,7 +172,11 @@ def _frontend(model: Any, name: str | None) -> Contribution:
         suffix = path.suffix.lower()
         found = [c for c in everything if suffix in c.value.suffixes]
         how = f"files '{suffix}'"
-        if len(found) != 1:
+        if path.is_dir():
+            able = [c for c in everything if c.value.folder is not None]
+            with reading(path):
+                found, how = _takers("folder", path, able), "folders of this content"
+        elif len(found) != 1:
             with reading(path), path.open("rb") as file:
                 head = file.read(4096)
             taking = _takers("sniff", head, found or everything)
@@ -173,7 +186,7 @@ def _frontend(model: Any, name: str | None) -> Contribution:
                 if taking or not found
                 else (found, f"{how}, and none recognises its content")
             )
-        what = f"'{path}'"
+        what = f"the folder '{path}'" if path.is_dir() else f"'{path}'"
         package, foreign = KNOWN_FRONTENDS.get(suffix), FOREIGN_FORMATS.get(suffix)
     elif isinstance(model, (bytes, bytearray, memoryview)):
         found, what, how = _takers("sniff", bytes(model[:4096]), everything), "these bytes", "content of this kind"
@@ -226,21 +239,40 @@ def _several(found: Sequence[Contribution], clashes: Mapping[str, PluginError], 
 
 
 def model_files(model: str | os.PathLike[str], frontend: str | None = None) -> tuple[Path, ...]:
-    """The file of a model, then those that it refers to, as its frontend says; absolute, whether they are there or not.
-    Empty if there is no such model.
+    """The file of a model, then those that it refers to, as its frontend says; of a folder the files that it holds;
+    absolute, whether they are there or not. Empty if there is no such model.
 
     Raises:
         FrontendError: as `load`, if no frontend reads it.
     """
     path = Path(model)
     with reading(path):
-        if not path.is_file():
+        folder = path.is_dir()
+        if not folder and not path.is_file():
             return ()
     reader, options = reader_of(model, frontend)
     kind: Frontend = reader.value
     with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"), reading(path):
+        if folder and kind.files is None:
+            return tuple(file.absolute() for file in files_below(path))
         others = () if kind.files is None else kind.files(path, options)
-        return tuple(file.absolute() for file in (path, *others))
+        return tuple(file.absolute() for file in ((() if folder else (path,)) + tuple(others)))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The files of a folder that is a model, in order.
+
+    Raises:
+        FrontendError: there are more than `MOST_FILES`.
+    """
+    found = list(islice(folder.rglob("*"), MOST_FILES + 1))
+    if len(found) > MOST_FILES:
+        raise FrontendError(
+            f"no model is read from the folder '{folder}'",
+            why=f"it holds more than {MOST_FILES:,} files and folders",
+            hint="give the folder of the model alone",
+        )
+    return sorted(path for path in found if path.is_file())
 
 
 def model_sources(model: Any, frontend: str | None) -> tuple[Path, ...]:

@@ -253,7 +253,9 @@ def model_key(
 
         files = model_files(model, frontend) if files is None else files
         try:
-            content = [hash_file(file) if file.is_file() else None for file in files]
+            content: list[Any] = [hash_file(file) if file.is_file() else None for file in files]
+            if Path(model).is_dir():
+                content.append([os.path.relpath(file, model) for file in files])
         except OSError:  # loading it says why
             return None
         if not content:

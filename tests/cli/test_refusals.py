@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("no.onnx", "FrontendError: no file 'no.onnx'\n  hint: give the path of a model file\n"),
         ("no.weft", "FrontendError: no file 'no.weft'\n  hint: give the path of a model file\n"),
-        ("sub", "FrontendError: no file 'sub'\n  why: it is a folder\n  hint: give the path of a model file\n"),
+        ("sub", "FrontendError: no frontend takes the folder 'sub'\n  hint: installed frontends: "),
         ("text.txt", "FrontendError: no frontend takes 'text.txt'\n  hint: installed frontends: "),
         ("text.onnx", "FrontendError: 'text.onnx' is not an ONNX model\n  why: it does not parse as a ModelProto: "),
         ("cut.onnx", "FrontendError: 'cut.onnx' is not an ONNX model\n  why: it does not parse as a ModelProto: "),
