@@ -786,7 +786,14 @@ def test_every_hook_has_a_kind_of_result() -> None:
     assert list(RESULTS) == HOOKS
 
 
-ARGUMENTS: dict[str, object] = {"frontend": "onnx", "target": None, "graph": None, "cli": None, "stage": None}
+ARGUMENTS: dict[str, object] = {
+    "frontend": "onnx",
+    "target": None,
+    "graph": None,
+    "cli": None,
+    "stage": None,
+    "intrinsics": (),
+}
 
 
 @pytest.mark.parametrize("hook", HOOKS)

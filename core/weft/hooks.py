@@ -214,9 +214,9 @@ class Specifications:
         """
 
     @hookspec
-    def loop_passes(self, target: Target) -> Sequence[LoopPass]:
+    def loop_passes(self, target: Target, intrinsics: Sequence[Intrinsic]) -> Sequence[LoopPass]:
         """Program → Program passes, each naming the stage it runs after: one of the core's, or another pass of this
-        hook.
+        hook. `intrinsics` are those of the target that its machine has.
 
         @hookimpl
         def loop_passes(target):

@@ -215,24 +215,30 @@ class ResolvedTarget:
         return self._passes("graph_passes", "graph", [p.name for p in CORE])
 
     def loop_passes(self) -> list[LoopPass]:
-        """Of all plugins, as `graph_passes`, behind the core's for instructions of queues, if the target has such."""
-        from weft.loop.passes.await_queues import await_queues
-        from weft.loop.pipeline import STAGES, LoopPass
+        """Of all plugins, as `graph_passes`.
+
+        Raises:
+            PluginError: also if the target has instructions of queues, and no pass that awaits them.
+        """
+        from weft.loop.pipeline import STAGES
+        from weft.loop.queues import AWAIT_QUEUES
         from weft.scheduling.intrinsic import queued
 
         queues = queued(self.intrinsics.values())
-        holds = "instructions of queues have ended before an access that depends on them"
-        own = (
-            [LoopPass("await_queues", lambda program: await_queues(program, queues), "partition_loops", holds)]
-            if queues
-            else []
-        )
-        return [*own, *self._passes("loop_passes", "loop", [*(s.name for s in STAGES), *(p.name for p in own)])]
+        taken = [s.name for s in STAGES]
+        found = self._passes("loop_passes", "loop", taken, intrinsics=list(self.intrinsics.values()))
+        if queues and not any(p.name == AWAIT_QUEUES for p in found):
+            raise PluginError(
+                f"the target '{self.target.kind}' has instructions of queues, and no loop pass awaits them",
+                where=", ".join(queues),
+                why=f"the pass '{AWAIT_QUEUES}' is of a package that is not in use",
+                hint='pip install "weft-queues"',
+            )
+        return found
 
-    def _passes(self, hook: str, what: str, taken: Sequence[str]) -> list[Any]:
-        found = self._apart(
-            hook, f"{what} pass", self.plugins.items(hook, required=self.owner, target=self.target), taken
-        )
+    def _passes(self, hook: str, what: str, taken: Sequence[str], **arguments: Any) -> list[Any]:
+        items = self.plugins.items(hook, required=self.owner, target=self.target, **arguments)
+        found = self._apart(hook, f"{what} pass", items, taken)
         return [
             replace(c.value, function=self.plugins.blamed(c, c.value.function, f"in its {what} pass '{c.value.name}'"))
             for c in found

@@ -15,7 +15,16 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-PACKAGES = ("weft", "weft_c_family", "weft_frontend", "weft_gpu", "weft_ops", "weft_runtime", "weft_testing")
+PACKAGES = (
+    "weft",
+    "weft_c_family",
+    "weft_frontend",
+    "weft_gpu",
+    "weft_ops",
+    "weft_queues",
+    "weft_runtime",
+    "weft_testing",
+)
 """The packages that the modules are in."""
 EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
@@ -81,15 +90,14 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.verify": ("verify",),
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.loop.grids": EVERYTHING,
-        "weft.loop.passes.await_queues": ("await_queues",),
         "weft.loop.passes.copies": ("EMPTY", "Names", "copy_stmt", "if_stmt", "is_empty"),
-        "weft.loop.passes.distances": ("MOST_VALUES", "distances", "reach"),
+        "weft.loop.passes.distances": ("MOST_VALUES", "distances", "overlaps", "reach"),
         "weft.loop.passes.hoist_invariants": ("summands",),
         "weft.loop.passes.lower_blocks": ("lower_blocks",),
         "weft.loop.passes.partition_loops": ("not_negative",),
         "weft.loop.passes.simplify": ("holds", "simplify"),
         "weft.loop.passes.start_empty_reductions": ("start_empty_reductions",),
-        "weft.loop.queues": ("Await", "Begin", "Queue", "begin"),
+        "weft.loop.queues": ("AWAIT_QUEUES", "Await", "Begin", "Queue", "begin"),
         "weft.kernel": ("Kernel", "KernelSchedule"),
         "weft.scheduling": EVERYTHING,
         "weft.scheduling.access": EVERYTHING,
@@ -151,6 +159,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_c_family": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
         "weft.codegen.steps": EVERYTHING,
+        "weft_queues.await_queues": ("await_queues",),
         # targets that run grids of groups of threads
         "weft_gpu.bulk_copies": EVERYTHING,
         "weft_gpu.codegen": ("GpuCodegen",),

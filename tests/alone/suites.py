@@ -42,7 +42,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         (
             "tests/expr",
             *_in("tests/loop", "executions", "interpret", "parser", "printer", "verify"),
-            *_in("tests/loop/passes", "await_queues", "block_sums", "expand_math", "loops", "pipeline"),
+            *_in("tests/loop/passes", "block_sums", "expand_math", "loops", "pipeline"),
             *_in("tests/loop/passes", "unswitch_loops"),
             *_in("tests/scheduling", "assignments", "attempts", "online", "parts", "primitives", "random", "region"),
             *_in("tests/scheduling", "tiling", "trace_and_rules"),
@@ -101,6 +101,11 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         (*_in("tests/scheduling", "units"), *_in("tests/c", "own_language")),
         tools=("weft-testing", "ziglang"),
         why=f"{KIT}; {C_COMPILER}",
+    ),
+    "weft-queues": Suite(
+        "weft_queues",
+        _in("tests/queues", "await_queues"),
+        _in("tests/queues", "await_queues"),
     ),
     "weft-gpu": Suite(
         "weft_gpu",

@@ -14,7 +14,7 @@ import pytest
 from tests.mixed import board as plugin
 
 import weft
-from weft.errors import CodegenError, GraphError, ScheduleError, ScheduleWarning, UnsupportedError
+from weft.errors import CodegenError, GraphError, PluginError, ScheduleError, ScheduleWarning, UnsupportedError
 from weft.expr.nodes import Expr, Var
 from weft.graph.evaluate import evaluate
 from weft.graph.layout import Layout, Permute, Split
@@ -523,7 +523,7 @@ def test_an_operator_that_exists_in_blocks_only(ops: str, there: bool, monkeypat
 
 
 def test_a_target_whose_instructions_have_queues_awaits_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin adds nothing for it: the stage is there, behind partition_loops and before those of plugins."""
+    """A plugin adds nothing for it: the stage is there, behind partition_loops; without weft-queues it is missed."""
     a = tl.placeholder((4,), name="A")
     meaning = tl.compute((4,), lambda i: a[i], name="B")
     load = Intrinsic("load", meaning, (Operand("A"), Operand("B")), Call("load"), queue=Queue("dma"))
@@ -550,3 +550,12 @@ def test_a_target_whose_instructions_have_queues_awaits_them(monkeypatch: pytest
     assert "@begin_load(x[0], y[0])" in str(lowered) and "@await_dma(0)" in str(lowered)
     x = np.arange(4, dtype=np.float32)
     np.testing.assert_array_equal(interpret(lowered, [x], intrinsics=meanings([load]))["y"], x)
+
+    every = host().items
+    monkeypatch.setattr(host(), "items", lambda hook, **a: [c for c in every(hook, **a) if c.plugin.name != "queues"])
+    with pytest.raises(PluginError) as caught:
+        target.loop_passes()
+    assert str(caught.value) == (
+        "the target 'board' has instructions of queues, and no loop pass awaits them\n  load\n"
+        "  why: the pass 'await_queues' is of a package that is not in use\n  hint: pip install \"weft-queues\""
+    )

@@ -1,4 +1,4 @@
-"""Queues of asynchronous instructions: waits, and their interpretation.
+"""Queues of asynchronous instructions, and their interpretation. The plugin `weft-queues` places begins and waits.
 
 @dma_load(t[0, 0], x[k, 0])           a scheduled Program: the copy is done
 @begin_dma_load(t[0, 0], x[k, 0])     after `await_queues`: it is begun; its result is undefined, and its operands
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 BEGIN, AWAIT = "begin_", "await_"
+AWAIT_QUEUES = "await_queues"
+"""The loop pass that begins and awaits instructions of queues; the plugin `weft-queues` has it."""
 
 
 @dataclass(frozen=True)

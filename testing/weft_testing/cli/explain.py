@@ -140,7 +140,7 @@ def _loop_passes(t: ResolvedTarget) -> list[Choice]:
         _ordered(
             "loop passes",
             [s.name for s in ordered(t.loop_passes())],
-            t.plugins.items("loop_passes", required=t.owner, target=t.target),
+            t.plugins.items("loop_passes", required=t.owner, target=t.target, intrinsics=list(t.intrinsics.values())),
         )
     )
 

@@ -17,12 +17,12 @@ from weft.errors import LoopError, ScheduleError
 from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
-from weft.loop.passes.await_queues import await_queues
 from weft.loop.pipeline import LoopPass, lower_program
 from weft.loop.queues import Queue
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings, queued
 from weft.scheduling.schedule import Schedule
 from weft.tensor import language as tl
+from weft_queues.await_queues import await_queues
 
 ROWS, TILE = 3, 4
 BY = ("all", "count", "token")

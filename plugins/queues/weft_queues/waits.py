@@ -31,7 +31,8 @@ from weft.loop.nodes import (
     walk_stmts,
 )
 from weft.loop.passes.distances import distances, overlaps
-from weft.loop.passes.queue_nodes import (
+from weft.loop.queues import Queue
+from weft_queues.nodes import (
     MOST_COUNTED,
     Access,
     Boxes,
@@ -56,7 +57,6 @@ from weft.loop.passes.queue_nodes import (
     turned,
     unique,
 )
-from weft.loop.queues import Queue
 
 MOST_WINDOWS = 16
 """Of so many distances that two boxes may have each is looked up."""
