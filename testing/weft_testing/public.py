@@ -43,7 +43,7 @@ _OPERATORS = (
 )  # fmt: skip
 
 _FRONTEND = (
-    "activations", "archives", "bodies", "contents", "context", "importer", "layouts", "operands", "registry",
+    "activations", "archives", "bodies", "cases", "contents", "context", "importer", "layouts", "operands", "registry",
     "windows",
 )  # fmt: skip
 

@@ -11,14 +11,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weft import dtypes as dt
+from weft.errors import FrontendError, UnsupportedError
 from weft.expr.nodes import Var
+from weft.graph.identity import Require
 from weft.graph.nodes import Graph, GraphBuilder, Node, OpenType, SymbolSource, TensorType, Type, Value
 from weft.graph.rewrite import bound_symbols, drop_dead, mentioned_symbols
 from weft_frontend.contents import Content
 from weft_ops import Sizes, WithSizes
 
 if TYPE_CHECKING:
+    from weft_frontend.cases import Fork
     from weft_frontend.importer import GraphImporter
+
+
+class InBody(FrontendError):
+    """A body cannot be converted; whether it is ever run shows at run time."""
 
 
 @dataclass
@@ -29,7 +36,7 @@ class Body:
     captured: list[Value]
 
 
-@dataclass
+@dataclass(eq=False)
 class Level:
     """A graph that is being built, inside of another or of none."""
 
@@ -39,6 +46,11 @@ class Level:
     inside: dict[int, tuple[Value, Value]] = field(
         default_factory=dict
     )  # id of a value around → it, and what stands for it
+    forks: list[Fork] = field(default_factory=list)
+    cases: int = 0
+    """Of how many forks inside of each other it is a case."""
+    required: list[Require] = field(default_factory=list)
+    """What has to hold for anything that it computes."""
 
     def capture(self, importer: GraphImporter, operand: Any) -> Any:
         """What stands here for an operand of the graph around."""
@@ -100,9 +112,18 @@ def build_body(
             own += not isinstance(type, Content)
             operands.append(type if isinstance(type, Content) else level.builder.input(input_name, type))
         for k, (output, value) in enumerate(make(level, operands)):
-            level.builder.output(value, level.builder.unique(f"{output}.{k}"))
+            level.builder.output(importer.required(value), level.builder.unique(f"{output}.{k}"))
+    except UnsupportedError:
+        raise
+    except FrontendError as error:
+        raise InBody(error.what, where=error.where, why=error.why, hint=error.hint) from error
     finally:
         importer.leave()
+    return finished(importer, level, own)
+
+
+def finished(importer: GraphImporter, level: Level, own: int) -> Body:
+    """The body that was built, whose first inputs, `own` of them, it captured not; what nothing uses goes."""
     built = level.builder.build()
     drop_dead(built)
     _prune(level, own)
@@ -153,4 +174,4 @@ def shaped(builder: GraphBuilder, value: Value, rank: int | None = None) -> Valu
     return builder.add(WithSizes(tuple(builder.symbol(sizes, k) for k in range(rank))), value)
 
 
-__all__ = ["Body", "Level", "build_body", "put_here", "shaped"]
+__all__ = ["Body", "InBody", "Level", "build_body", "finished", "put_here", "shaped"]

@@ -23,9 +23,10 @@ from weft.passes.fold_constants import work_of
 from weft.tensor.language import as_dim
 from weft_frontend import contents as ct
 from weft_frontend.bodies import Level
+from weft_frontend.cases import join
 from weft_frontend.contents import LIMIT, Content
 from weft_frontend.context import Context
-from weft_frontend.operands import Absent, Elements, Poison, Poisoned, Unsupported, poisoned
+from weft_frontend.operands import Absent, Cases, Elements, Poison, Poisoned, Unsupported, poisoned
 from weft_frontend.registry import Registry
 from weft_ops import Cast, Dims, Reshape, SequenceConstruct, SequenceEmpty
 from weft_ops.shapes import static
@@ -91,17 +92,27 @@ class GraphImporter:
     # -- bodies that are graphs of their own
     def enter(self, name: str) -> Level:
         """What is built from here on is a graph of its own, until `leave`."""
-        self.level = Level(self.builder.inner(name), self.level)
+        self.resume(Level(self.builder.inner(name), self.level))
+        return self.level
+
+    def resume(self, level: Level) -> None:
+        """What is built from here on is built there, until `leave`."""
+        self.level = level
         self._outer_tensors.append(self._tensors)
         self._tensors = {}
         self._shortened.append({})
-        return self.level
 
     def leave(self) -> None:
         assert self.level.outer is not None
         self.level = self.level.outer
         self._tensors = self._outer_tensors.pop()
         self._shortened.pop()
+
+    def required(self, value: Value) -> Value:
+        """A result of the graph that is being built, provided that all holds that it has to."""
+        for op in self.level.required:
+            value = self.builder.add(op, value)
+        return value
 
     # -- nodes
     def node(self, c: Context) -> Sequence[Any]:
@@ -275,6 +286,8 @@ class GraphImporter:
         sequence."""
         if isinstance(operand, Value):
             return operand
+        if isinstance(operand, Cases):
+            return join(self, operand)
         if isinstance(operand, Elements):
             made = SequenceConstruct() if operand else SequenceEmpty(operand.dtype)
             return self.builder.add(made, *map(self.as_value, operand))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft import dtypes as dt
 from weft.dtypes import DType
+from weft.graph.nodes import Value
+
+if TYPE_CHECKING:
+    from weft_frontend.cases import Fork
 
 
 class Absent:
@@ -26,6 +30,22 @@ class Poison:
     """Stands for what an unsupported node would give."""
 
 
+@dataclass(eq=False)
+class Cases:
+    """An operand that is one of two, by the case of a fork."""
+
+    fork: Fork
+    operands: tuple[Any, Any]
+
+
+def settled(operand: Any) -> Any:
+    """The operand; of cases that of the one which is left, if one is."""
+    while isinstance(operand, Cases) and operand.fork.taken is not None:
+        fork, found = operand.fork, operand.operands[operand.fork.taken]
+        operand = fork.here.get(id(found), found) if isinstance(found, Value) else found
+    return operand
+
+
 @dataclass
 class Scope:
     """Names that nodes may use: of a graph, inside those of the graph around it. Functions start one of their own."""
@@ -39,7 +59,7 @@ class Scope:
     def find(self, name: str) -> Any:
         """What a name stands for; None: it is not known here."""
         if name in self.values or self.outer is None:
-            return self.values.get(name)
+            return settled(self.values.get(name))
         found = self.outer.find(name)
         return found if found is None or self.capture is None else self.capture(found)
 
@@ -61,4 +81,4 @@ def poisoned(operand: Any) -> bool:
     return isinstance(operand, Poison) or (isinstance(operand, list) and any(map(poisoned, operand)))
 
 
-__all__ = ["Absent", "Elements", "Poison", "Poisoned", "Scope", "Unsupported", "poisoned"]
+__all__ = ["Absent", "Cases", "Elements", "Poison", "Poisoned", "Scope", "Unsupported", "poisoned", "settled"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from onnx import GraphProto
@@ -11,10 +12,17 @@ from weft.errors import FrontendError
 from weft.graph.nodes import Type, Value
 from weft_frontend.bodies import Body, Level, build_body
 from weft_frontend.contents import Content
-from weft_frontend.operands import Poisoned, poisoned
+from weft_frontend.operands import Poisoned, Scope, poisoned
 
 if TYPE_CHECKING:
     from weft_onnx.importer import Context, Importer
+
+
+def reopened(c: Context, scope: Scope) -> Context:
+    """The same node where names stand for what `scope` says, and nodes are built where they now are."""
+    other = copy(c)
+    other.scope, other.builder = scope, c.importer.builder
+    return other
 
 
 def import_body(

@@ -25,6 +25,11 @@ Word = TypeVar("Word", bound=str)
 OLDEST, NEWEST = 7, onnx.defs.onnx_opset_version()
 
 
+def place(node: NodeProto, name: str) -> str:
+    """A node, as errors show it."""
+    return f"node '{name}': {node.op_type}({', '.join(node.input)}) → {', '.join(node.output)}"
+
+
 class Context(GraphContext):
     """What a converter sees of its node: with operands, what the format says of it."""
 
@@ -53,7 +58,7 @@ class Context(GraphContext):
 
     @property
     def place(self) -> str:
-        return f"node '{self.name}': {self.op_type}({', '.join(self.node.input)}) → {', '.join(self.node.output)}"
+        return place(self.node, self.name)
 
     def operand_name(self, k: int) -> str:
         return str(self.node.input[k])

@@ -22,12 +22,14 @@ from weft.graph.operator import Array
 from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.bodies import Level, shaped
+from weft_frontend.cases import fork_of, in_cases
 from weft_frontend.contents import Content
 from weft_frontend.context import Context as GraphContext
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent, Elements, Poisoned, Scope, poisoned
 from weft_onnx.context import NEWEST as NEWEST
 from weft_onnx.context import Context as Context
+from weft_onnx.context import place
 from weft_onnx.model_file import Model
 from weft_onnx.protos import captured, enumerator, identifier, stuck, type_proto
 from weft_onnx.protos import count_nodes as count_nodes
@@ -135,7 +137,7 @@ class Importer(GraphImporter):
                     f" {value.dtype}",
                     where=f"graph '{graph.name}'",
                 )
-            self.builder.output(value, info.name)
+            self.builder.output(self.required(value), info.name)
         result = self.builder.build()
         drop_dead(result)
         return result
@@ -267,15 +269,12 @@ class Importer(GraphImporter):
     ) -> None:
         """Imports a node; its outputs get their names in `scope`."""
         name = (where + "/" if where else "") + (node.name or f"{node.op_type}_{index}")
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        operands = [Absent() if not n else scope.find(n) for n in node.input]
-        context = Context(self, node, domain, name, operands, scope, versions, attributes, depth)
-        results = self.node(context)
+        results = self.results(node, name, scope, versions, attributes, depth)
         for output, result in zip(node.output, results):
             if not output:
                 continue
             if output in scope.values:
-                raise FrontendError(f"value '{output}' is computed twice", where=context.place)
+                raise FrontendError(f"value '{output}' is computed twice", where=place(node, name))
             if (
                 isinstance(result, Value)
                 and result.producer is not None
@@ -283,6 +282,24 @@ class Importer(GraphImporter):
             ):
                 self.builder.rename(result, scope.prefix + output)
             scope.values[output] = result if result is not None else Absent()
+
+    def results(
+        self,
+        node: NodeProto,
+        name: str,
+        scope: Scope,
+        versions: Mapping[str, int],
+        attributes: Attributes,
+        depth: int,
+    ) -> Sequence[Any]:
+        """What a node gives, in each case that what it uses has."""
+        fork = fork_of(scope, (*node.input, *captured(node)))
+        if fork is not None:
+            rest = versions, attributes, depth
+            return in_cases(self, fork, scope, lambda _, inner: self.results(node, name, inner, *rest))
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        operands = [Absent() if not n else scope.find(n) for n in node.input]
+        return self.node(Context(self, node, domain, name, operands, scope, versions, attributes, depth))
 
     def invalid(self) -> str | None:
         return invalid(self.proto)

@@ -20,8 +20,9 @@ from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft_frontend import contents as ct
 from weft_frontend.bodies import Body, put_here, shaped
-from weft_frontend.operands import Elements
-from weft_onnx.bodies import import_body
+from weft_frontend.cases import case_of, fork_at, in_cases
+from weft_frontend.operands import Elements, Scope
+from weft_onnx.bodies import import_body, reopened
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_onnx.tensors import dtype_of
@@ -41,17 +42,51 @@ ROUNDS = 8
 @onnx_op("If")
 def if_(c: Context) -> Any:
     condition = c.constant(0)
+    known = c.known(0)
+    formula = None if known is None else known.dims()[0]
+    if condition is None and (case := case_of(c.importer, formula)) is not None:
+        condition = np.array(case == 0)
     branches = [c.graph(n) for n in ("then_branch", "else_branch")]
     assert branches[0] is not None and branches[1] is not None
     if condition is not None:
         branch = branches[0 if bool(condition.reshape(-1)[0]) else 1]
         assert branch is not None
         return c.importer.subgraph(branch, c)
+    if any(fork.tests(formula) for fork in c.importer.level.forks):
+        return _in_cases(c, branches, formula)
     bodies = [import_body(c.importer, g, c, ()) for g in branches if g is not None]
     if _harmless(bodies):
         return _both(c, bodies)
     then, orelse = bodies
+    if not all(map(_of_one_rank, then.graph.outputs, orelse.graph.outputs)):
+        found = _in_cases(c, branches, formula)
+        if found is not None:
+            return found
     return _added(c, ops.If(then.graph, orelse.graph), c.value(0), *then.captured, *orelse.captured)
+
+
+def _of_one_rank(a: Value, b: Value) -> bool:
+    """Whether results of both branches have as many dimensions, as far as they are tensors."""
+    types = (a.type, b.type)
+    if not all(isinstance(t, (TensorType, OpenType)) for t in types):
+        return True
+    ranks = {t.rank for t in types if isinstance(t, (TensorType, OpenType))}
+    return len(ranks) == 1 and None not in ranks
+
+
+def _in_cases(c: Context, branches: Sequence[GraphProto | None], formula: Any) -> Sequence[Any] | None:
+    """What follows is converted for either branch; None where that would be too often."""
+    texts = (f"the condition of '{c.name}' is true", f"the condition of '{c.name}' is false")
+    fork = fork_at(c.importer, c.reshape(c.value(0), ()), formula, texts)
+    if fork is None:
+        return None
+
+    def convert(k: int, scope: Scope) -> Sequence[Any]:
+        branch = branches[k]
+        assert branch is not None
+        return c.importer.subgraph(branch, reopened(c, scope))
+
+    return in_cases(c.importer, fork, c.scope, convert)
 
 
 def _harmless(bodies: Sequence[Body]) -> bool:

@@ -10,13 +10,12 @@ import numpy as np
 from weft.expr.nodes import Expr
 from weft_frontend import contents as ct
 from weft_frontend.contents import Content
+from weft_onnx.converters.axes import squeezed_shape, unsqueezed_shape
 from weft_onnx.converters.movement import (
     axis_order,
     slice_bounds,
     split_sizes,
-    squeezed_shape,
     target_shape,
-    unsqueezed_shape,
 )
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula

@@ -10,7 +10,7 @@ import numpy as np
 
 import weft_ops as ops
 from weft import dtypes as dt
-from weft.expr.nodes import Expr, any_of, lt, size_of
+from weft.expr.nodes import Expr, size_of
 from weft.graph.identity import Require
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
@@ -19,7 +19,7 @@ from weft_frontend.contents import LIMIT, Content
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_formula, onnx_op
 from weft_ops.movement import slice_range
-from weft_ops.shapes import axis_of, dim_expr, dim_select, equals, product, quotient, simplified, static
+from weft_ops.shapes import axis_of, dim_expr, product, quotient, simplified, static
 from weft_ops.words import PAD_MODES
 from weft_runtime.abi import LARGEST
 
@@ -92,105 +92,11 @@ def flatten(c: Context) -> Value:
     return c.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-def _axes(c: Context, attribute_until: int, operand: int, rank: int) -> tuple[int, ...] | None:
-    """Axes that are an attribute up to a version and an operand after it."""
-    axes = c.integers("axes") if c.version <= attribute_until else c.numbers(operand, "axes")
-    return None if axes is None else tuple(axis_of(a, rank) for a in axes)
-
-
-def _runtime_axes(c: Context, operand: int) -> bool:
-    return c.version >= 13 and c.given(operand) and c.known(operand) is None
-
-
-@onnx_op("Squeeze")
-def squeeze(c: Context) -> Value:
-    x = c.value(0)
-    if _runtime_axes(c, 1):
-        axes = c.runtime_axes(1, len(x.shape))
-        assert axes is not None
-        for axis in axes:
-            size = _at(axis, x.shape)
-            x = c.required(
-                x,
-                Require(
-                    size,
-                    1,
-                    1,
-                    "axis {0} has {1} element(s), only axes of one element are squeezed",
-                    (axis, size),
-                    c.op_type,
-                ),
-            )
-        # The axes to go have one element each: summing over them is reshaping.
-        return c.reshape(x, ops.ReduceSum(axes, False).out_shape(x.shape))
-    if _axes(c, 12, 1, len(x.shape)) is None and any(isinstance(d, Expr) for d in x.shape):
-        if not c.scope.prefix and c.node.output[0] in {o.name for o in c.importer.proto.graph.output}:
-            return c.builder.add(ops.Squeezed(), x)
-        # What follows needs to know how many dimensions there are: those of sizes known only at run time stay, and may
-        # not turn out to be 1.
-        for axis, d in enumerate(x.shape):
-            if isinstance(d, Expr):
-                more = dim_select(equals(d, 1), 0, 1)
-                what = (
-                    "without axes: axis {0}, whose size is known only at run time, has 1 element, and would have to go"
-                )
-                x = c.required(x, Require(more, 1, None, what, (axis,), "Squeeze"))
-        return c.reshape(x, tuple(d for d in x.shape if d != 1))
-    return c.reshape(x, squeezed_shape(c, x.shape))
-
-
-def _at(axis: Dim, shape: Sequence[Dim]) -> Dim:
-    """The size of an axis that is a formula; 1 if there is none such."""
-    result: Dim = 1
-    for k, d in enumerate(shape):
-        result = dim_select(equals(axis, k), d, result)
-    return result
-
-
-def squeezed_shape(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    axes = _axes(c, 12, 1, len(dims))
-    if axes is None:
-        return tuple(d for d in dims if d != 1)
-    for a in axes:
-        if isinstance(dims[a], int) and dims[a] != 1:
-            raise c.error(f"axis {a} has {dims[a]} elements, only axes of one element are squeezed")
-    return tuple(d for k, d in enumerate(dims) if k not in axes)
-
-
-@onnx_op("Unsqueeze")
-def unsqueeze(c: Context) -> Value:
-    x = c.value(0)
-    if _runtime_axes(c, 1):
-        (count,) = c.shape(1) or (1,)
-        if not isinstance(count, int):
-            raise c.unsupported("axes of unknown number")
-        rank = len(x.shape) + count
-        axes = c.runtime_axes(1, rank)
-        assert axes is not None
-        shape: list[Dim] = []
-        for k in range(rank):
-            before = as_dim(sum((dim_expr(dim_select(lt(dim_expr(a), k), 1, 0)) for a in axes), start=dim_expr(0)))
-            new = any_of([equals(a, k) for a in axes])
-            shape.append(dim_select(new, 1, _at(as_dim(k - dim_expr(before)), x.shape)))
-        return c.reshape(x, tuple(shape))
-    return c.reshape(x, unsqueezed_shape(c, x.shape))
-
-
-def unsqueezed_shape(c: Context, dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    count = len(c.integers("axes") or ()) if c.version <= 12 else product(c.shape(1))
-    assert isinstance(count, int)  # the axes are known at import
-    rank = len(dims) + count
-    axes = _axes(c, 12, 1, rank)
-    if axes is None or len(set(axes)) != count:
-        raise c.error(f"axes {axes} are not {count} different ones")
-    rest = iter(dims)
-    return tuple(1 if k in axes else next(rest) for k in range(rank))
-
-
 @onnx_op("Transpose")
 def transpose(c: Context) -> Value:
     x = c.value(0)
-    return c(ops.Transpose(axis_order(c, len(x.shape))), x) if len(x.shape) > 1 else x
+    order = axis_order(c, len(x.shape))
+    return x if order in ((), (0,)) and len(x.shape) < 2 else c(ops.Transpose(order), x)
 
 
 def axis_order(c: Context, rank: int) -> tuple[int, ...]:
