@@ -90,7 +90,7 @@ def test_weights_that_leave_the_second_cache_are_read_to_and_fro() -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=5e-6)
         (kernel,) = [k for k in compilation.kernels.values() if k.rule == "recurrence"]
         machine = resolve_target("llvm -threads=2").machine
-        assert ("serpentine" in str(kernel.trace)) == (to_and_fro and 4 * hidden * hidden * 4 > machine.caches[1])
+        assert ("\nserpentine(" in str(kernel.trace)) == (to_and_fro and 4 * hidden * hidden * 4 > machine.caches[1])
 
 
 def test_states_are_computed_where_their_gates_are() -> None:

@@ -2,7 +2,11 @@
 
 All of them have the same plan. The vector loop is the contiguous loop of the output along which an operand is
 contiguous, too. The column loop gives more vectors of the same operand row. The row loop is one along which the other
-operand moves and the vector operand does not. What follows the contraction in its group is the epilogue of the tile."""
+operand moves and the vector operand does not. What follows the contraction in its group is the epilogue of the tile.
+
+Choices: `tile_rows`, `tile_columns` (vectors; of few rows by a transposed operand, columns), `row_parts` and
+`tasks_per_core`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from weft.scheduling.costs import of_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_llvm.intrinsics import Dot
-from weft_llvm.schedules.elementwise import schedule_elementwise, worth_forking
+from weft_llvm.schedules.elementwise import TASKS, TASKS_PER_CORE, schedule_elementwise, worth_forking
 from weft_llvm.schedules.prefetch import prefetch_panels, prefetch_rows, prefetch_tiles
 from weft_llvm.schedules.tiles import DOT_COLUMNS, Tile, Window, choose_dot_tile, choose_tile, rows_inside
 
@@ -36,8 +40,6 @@ FEW_TILES = 4
 """Tiles along a row that are unrolled, each with its own borders."""
 MOST_TAPS = 7
 """Taps along one axis that are unrolled for the sake of borders."""
-TASKS_PER_CORE = 8
-"""Tasks that even out cores of unequal speed."""
 FAR, FEW_ROWS = 0.25, 7
 """The part of the last cache beyond which an operand is taken to come from memory; rows up to which one from there is
 used as it lies."""
@@ -335,9 +337,9 @@ def schedule_tile(
     packed: str | None = None,
     part: bool = False,
     instruction: Dot | None = None,
-) -> None:
+) -> list[str]:
     """Tiles the contraction `name`, whose result is in registers, with the block `tail` that takes the tile out of
-    them.
+    them; the loops around the tile, as they are before any of them are joined.
 
     `packed`: the block that copies an operand into panels; each column of tiles copies its own.
     `part`: of something larger, which orders the outer loops and decides which of them run in parallel.
@@ -499,6 +501,7 @@ def schedule_tile(
     for loop in lane_loops:  # at last: what stands there then says nothing of loops
         assert instruction is not None
         s.tensorize(loop, instruction.name)
+    return outer
 
 
 def _block_for_cache(
@@ -714,14 +717,16 @@ def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
 
 
 def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
-    """As few of the outer loops as give every core several tasks, so that what the inner ones share stays in one core's
-    cache."""
-    if not worth_forking(access.block_work(s.block(name), steps=False), machine, per_cycle=2):
+    """As few of the outer loops as give every core several tasks (choice `tasks_per_core`), so that what the inner ones
+    share stays in one core's cache."""
+    worth = worth_forking(access.block_work(s.block(name), steps=False), machine, per_cycle=2)
+    each = s.choose("tasks_per_core", TASKS, TASKS_PER_CORE if worth else 0)
+    if each == 0:
         return
     while outer and int_const(s.loop(outer[0]).extent) == 1:
         outer = outer[1:]
     taken: list[str] = []
-    tasks, wanted = 1, TASKS_PER_CORE * machine.cores
+    tasks, wanted = 1, each * machine.cores
     for loop in outer:
         if tasks >= wanted or s.loop(loop).kind != "serial":
             break

@@ -2,7 +2,10 @@
 product instructions.
 
 `weft.passes.layout_offers` packs the operands: the elements of one dot product are contiguous, those of the right
-operand lane after lane. `weft_ops.passes.narrow_products` makes such products of quantised ones."""
+operand lane after lane. `weft_ops.passes.narrow_products` makes such products of quantised ones.
+
+The choices are those of `contraction`.
+"""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 together with the units' tile.
 
 A step of a cell is thus one parallel loop over panels of units: the gates of a panel, then its new states. Other blocks
-of a step are scheduled as they would be alone."""
+of a step are scheduled as they would be alone.
+
+Choices of the k-th product: those of its tile (see `contraction`), `productK.panels` of units in an iteration of that
+loop, `productK.parallel`, and `productK.serpentine` (each step goes through the panels in the other direction).
+"""
 
 from __future__ import annotations
-
-from contextlib import suppress
 
 from weft.errors import ScheduleError
 from weft.expr.nodes import free_vars
@@ -23,6 +25,8 @@ VECTORS = 4
 """Vectors of units whose gates are computed side by side: formulas wait for their own steps, not for others'."""
 TILE_VECTORS = 8
 """Vectors of gates that a tile of one row wants, so that its sums do not wait for one another."""
+PANELS = (1, 2, 4, 8)
+"""Options of `panels`."""
 
 
 class RecurrenceRule(Rule):
@@ -67,13 +71,29 @@ class RecurrenceRule(Rule):
             if len(list(access.stores(block))) == 1 and not access.is_reduction(block):
                 schedule_elementwise(s, name, s.machine, outer=outer[name], parallel=False)
                 _unroll_vectors(s, name, outer[name])
-        for name, gates, panel, streams in panels:
+        for k, (name, gates, panel, streams) in enumerate(panels):
             s.compact_buffer(gates)  # each panel has gates of its own, unless something else of the step reads them
-            work = access.block_work(s.block(name), steps=False)
-            if access.extent(s.loop(panel)) > 1 and worth_forking(work, s.machine, per_cycle=2):
-                s.parallel(panel)
-                if streams:
-                    _serpentine(s, name, panel)
+            with s.choices_of(f"product{k}"):
+                _share_out(s, name, panel, streams)
+
+
+def _share_out(s: Schedule, name: str, panel: str, streams: bool) -> None:
+    """The panels of a step in parallel where that pays (choices `parallel` and `serpentine`). `streams`: as `_streams`
+    says."""
+    assert s.machine is not None
+    if access.extent(s.loop(panel)) < 2:
+        return
+    worth = worth_forking(access.block_work(s.block(name), steps=False), s.machine, per_cycle=2)
+    if not s.choose("parallel", [True, False], worth):
+        return
+    s.parallel(panel)
+    reason = None
+    try:
+        _serpentine(Schedule(s.program, s.machine), name, panel)
+    except ScheduleError as error:  # the last panels are a part only
+        reason = error.why or error.what
+    if s.choose("serpentine", [True, False], streams and reason is None, lambda on: reason if on else None):
+        _serpentine(s, name, panel)
 
 
 def _streams(s: Schedule, name: str) -> bool:
@@ -90,12 +110,15 @@ def _streams(s: Schedule, name: str) -> bool:
 
 def _serpentine(s: Schedule, name: str, panel: str) -> None:
     """Steps go through the panels to and fro, each thread through its own: those that the step before read last are in
-    its second cache."""
+    its second cache.
+
+    Raises:
+        ScheduleError: that is not possible.
+    """
     assert s.machine is not None
     around = s.loops(name)
     cores = s.machine.cores
-    with suppress(ScheduleError):  # the last panels are a part only
-        s.serpentine(panel, around[around.index(panel) - 1], cores if access.extent(s.loop(panel)) % cores == 0 else 1)
+    s.serpentine(panel, around[around.index(panel) - 1], cores if access.extent(s.loop(panel)) % cores == 0 else 1)
 
 
 def _unroll_vectors(s: Schedule, name: str, outer: int) -> None:
@@ -153,8 +176,8 @@ def _tile(s: Schedule, name: str) -> str:
         gates = 1
         for x in spatial:
             gates *= view.extent(x) if x != roles.vector and x != roles.row else 1
-        group = -(-max(VECTORS, -(-TILE_VECTORS // gates)) // vectors)
-        units, *inside = s.split(panels, [None, min(group, view.extent(panels))]) if group > 1 else [panels]
+        group = min(-(-max(VECTORS, -(-TILE_VECTORS // gates)) // vectors), view.extent(panels))
+        group = s.choose("panels", sorted({group, *(n for n in PANELS if n <= view.extent(panels))}), group)
+        units, *inside = s.split(panels, [None, group]) if group > 1 else [panels]
     s.reorder(units, *inside, *spatial)
-    schedule_tile(s, name, tail, s.machine, part=True)
-    return units
+    return schedule_tile(s, name, tail, s.machine, part=True)[0]  # not `units` where columns are cut from it
