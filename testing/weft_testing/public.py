@@ -202,6 +202,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.support": ("architectures",),
         "weft_runtime.threads": ("available_threads",),
         # tests
+        "weft_testing.changed": EVERYTHING,
+        "weft_testing.frontend": EVERYTHING,
         "weft_testing.imports": EVERYTHING,
         "weft_testing.intrinsics": ("check_intrinsic",),
         "weft_testing.models": ("mlp", "picture", "resnet18"),
