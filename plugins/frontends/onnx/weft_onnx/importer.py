@@ -7,7 +7,8 @@ body that ONNX's schema defines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -27,6 +28,7 @@ from weft_frontend.contents import Content
 from weft_frontend.context import Context as GraphContext
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent, Elements, Poisoned, Scope, poisoned
+from weft_onnx import names
 from weft_onnx.context import NEWEST as NEWEST
 from weft_onnx.context import Context as Context
 from weft_onnx.context import place
@@ -57,7 +59,33 @@ def import_model(model: Model, dims: Mapping[str, int] | None = None) -> Graph:
         FrontendError: an ill-formed model, or a size of a dimension that it has not.
         UnsupportedError: everything unsupported, at once.
     """
+    repeated = names.repeated(model.proto.graph)
+    apart = repeated - set(dims or {})
+    while apart:
+        importer = Importer(model, dims or {}, apart)
+        try:
+            graph = importer.run()
+        except names.Together as found:
+            apart = apart - found.names
+        except FrontendError:  # perhaps since sizes are not known to be equal
+            break
+        else:
+            _warn(importer)
+            return graph
     return Importer(model, dims or {}).run()
+
+
+def _warn(importer: Importer) -> None:
+    """Of names that stand for several sizes."""
+    for name in sorted(importer.apart):
+        symbols = sorted(symbol for symbol, of in importer.names.items() if of == name)
+        if not symbols:  # their size was given
+            continue
+        text = (
+            f"the model's inputs have several axes named '{name}', and nothing in it needs them to be of one size:"
+            f" they are sizes of their own, {', '.join(symbols)}"
+        )
+        warnings.warn(text, UserWarning, stacklevel=2)
 
 
 class Importer(GraphImporter):
@@ -70,8 +98,9 @@ class Importer(GraphImporter):
     )
     defect = "ONNX's checker has nothing to say against the model: if it is valid, this is a defect of weft-onnx"
 
-    def __init__(self, model: Model, dims: Mapping[str, int]) -> None:
-        self.model, self.dims = model, dims
+    def __init__(self, model: Model, dims: Mapping[str, int], apart: Set[str] = frozenset()) -> None:
+        self.model, self.dims, self.apart = model, dims, apart
+        self.names: dict[str, str] = {}  # of symbols that are sizes of their own, the names of their axes
         self.proto = model.proto
         nodes = count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)
         super().__init__(identifier(self.proto.graph.name) or "graph", "onnx", REGISTRY, nodes, {"ai.onnx": ""})
@@ -210,15 +239,17 @@ class Importer(GraphImporter):
             return int(d.dim_value)
         wanted = d.dim_param
         # Its name is that in the model, or that which the graph shows.
-        names = [n for n in (wanted, identifier(wanted) or f"{identifier(name)}_{axis}") if n]
-        self._open.setdefault(names[0], set()).update(names)
-        given = next((n for n in names if n in self.dims), None)
+        known = [n for n in (wanted, identifier(wanted) or f"{identifier(name)}_{axis}") if n]
+        self._open.setdefault(known[0], set()).update(known)
+        given = next((n for n in known if n in self.dims), None)
         if given is not None:
             return self.dims[given]
-        if wanted and wanted in self._symbols:
+        if wanted in self._symbols and wanted not in self.apart:
             return Var(self._symbols[wanted], dt.int64)
-        symbol = self.builder.unique(names[-1])
-        if wanted:
+        symbol = self.builder.unique(known[-1])
+        if wanted in self.apart:
+            self.names[symbol] = wanted
+        elif names.is_name(wanted):
             self._symbols[wanted] = symbol
         return Var(symbol, dt.int64)
 
@@ -300,6 +331,15 @@ class Importer(GraphImporter):
         domain = "" if node.domain == "ai.onnx" else node.domain
         operands = [Absent() if not n else scope.find(n) for n in node.input]
         return self.node(Context(self, node, domain, name, operands, scope, versions, attributes, depth))
+
+    def node(self, c: GraphContext) -> Sequence[Any]:
+        before = len(self.builder.graph.nodes)
+        results = super().node(c)
+        if self.names:
+            together = names.needed(self.builder.graph.nodes[before:], self.names)
+            if together:
+                raise names.Together(together)
+        return results
 
     def invalid(self) -> str | None:
         return invalid(self.proto)
