@@ -17,6 +17,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "weft.codegen.c_family": "weft_c_family",
         "weft.codegen.launches": "weft_gpu.launches",
         "weft.loop.boxes": "weft_gpu.bulk_copies",
+        "weft.loop.interpret": "weft_interpreter.interpret",
         "weft.loop.passes.await_queues": "weft_queues.await_queues",
         "weft.loop.passes.copy_async": "weft_gpu.passes.copy_async",
         "weft.loop.passes.copy_boxes": "weft_gpu.passes.bulk_copies",

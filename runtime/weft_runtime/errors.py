@@ -203,6 +203,7 @@ def raised_in(error: BaseException, package: str = "") -> str | None:
         "weft_ops",
         "weft_testing",
         "weft_c_family",
+        "weft_interpreter",
         "weft_queues",
         "numpy",
         *sys.stdlib_module_names,

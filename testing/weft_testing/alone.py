@@ -10,7 +10,7 @@ import numpy as np
 from weft.codegen.base import THREADS, KernelCode
 from weft.codegen.kernel_segment import kernel_segment
 from weft.expr.nodes import Const, Expr, substitute
-from weft.loop.interpretation.calls import sentinel
+from weft.loop.meanings import sentinel
 from weft.loop.nodes import Buffer, Program
 from weft.plugins import host
 from weft.resolve import ResolvedTarget

@@ -12,7 +12,6 @@ from weft import dtypes as dt
 from weft.errors import ScheduleError
 from weft.expr.nodes import Const, Expr, Var, const
 from weft.kernel import KernelSchedule, build
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Block, BlockIter, Buffer, For, Let, Load, Program, Stmt, Store, seq
 from weft.loop.verify import verify
 from weft.resolve import ResolvedTarget, resolve_target
@@ -20,6 +19,7 @@ from weft.scheduling.intrinsic import Form, Intrinsic, OperandView, meanings
 from weft.scheduling.primitives import apply_primitive
 from weft.scheduling.tree import blocks_in
 from weft.tensor.evaluate import evaluate
+from weft_interpreter.interpret import interpret
 from weft_testing.operands import Array, Place, compare, lay, shape_of, values
 from weft_testing.warps import WarpCase, in_fragments
 from weft_testing.warps import copies as moves

@@ -10,8 +10,8 @@ import numpy as np
 
 from weft.dtypes import DType
 from weft.errors import ScheduleError
-from weft.loop.interpretation.calls import int_range
 from weft.scheduling.intrinsic import Form, Intrinsic
+from weft_interpreter.calls import int_range
 from weft_ops.precision import float_info
 
 Array: TypeAlias = np.ndarray[Any, Any]

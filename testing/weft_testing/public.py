@@ -20,6 +20,7 @@ PACKAGES = (
     "weft_c_family",
     "weft_frontend",
     "weft_gpu",
+    "weft_interpreter",
     "weft_ops",
     "weft_queues",
     "weft_runtime",
@@ -86,7 +87,6 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.nodes": EVERYTHING,
         "weft.loop.printer": ("excerpt", "print_program", "print_stmt"),
         "weft.loop.parser": ("parse_program", "parse_stmt"),
-        "weft.loop.interpret": ("interpret",),
         "weft.loop.verify": ("verify",),
         "weft.loop.pipeline": ("LoopPass", "lower_program"),
         "weft.loop.grids": EVERYTHING,
@@ -159,6 +159,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_c_family": EVERYTHING,
         "weft.codegen.segment": EVERYTHING,
         "weft.codegen.steps": EVERYTHING,
+        "weft_interpreter.interpret": ("interpret",),
         "weft_queues.await_queues": ("await_queues",),
         # targets that run grids of groups of threads
         "weft_gpu.bulk_copies": EVERYTHING,

@@ -29,6 +29,7 @@ def _in(folder: str, *names: str) -> tuple[str, ...]:
 
 
 KIT = "cases of operators and devices under test are made by weft_testing, which asks for nothing new but weft-ops"
+INTERPRETER = "weft-interpreter runs the programs whose results the tests compare; it asks for nothing new"
 C_COMPILER = "ziglang is the C compiler that runs the texts of kernels on the processor"
 
 SUITES: Mapping[str, Suite] = MappingProxyType({
@@ -41,7 +42,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         "weft",
         (
             "tests/expr",
-            *_in("tests/loop", "executions", "interpret", "parser", "printer", "verify"),
+            *_in("tests/loop", "executions", "parser", "printer", "verify"),
             *_in("tests/loop/passes", "block_sums", "expand_math", "loops", "pipeline"),
             *_in("tests/loop/passes", "unswitch_loops"),
             *_in("tests/scheduling", "assignments", "attempts", "online", "parts", "primitives", "random", "region"),
@@ -51,6 +52,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             *_in("tests", "errors", "fingerprint", "kernel_segment", "options", "rates", "segment_steps", "target"),
         ),
         (*_in("tests/graph", "own_operators"), *_in("tests/loop", "executions", "verify"), "tests/test_errors.py"),
+        tools=("weft-interpreter",),
+        why=INTERPRETER,
+    ),
+    "weft-interpreter": Suite(
+        "weft_interpreter",
+        _in("tests/interpreter", "interpret"),
+        _in("tests/interpreter", "interpret"),
     ),
     "weft-ops": Suite(
         "weft_ops",
@@ -64,6 +72,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             *_in("tests", "operator_names"),
         ),
         (*_in("tests/ops", "errors"), *_in("tests/graph", "evaluate", "verify")),
+        tools=("weft-interpreter",),
+        why=INTERPRETER,
     ),
     "weft-testing": Suite(
         "weft_testing",
@@ -85,6 +95,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             *_in("tests", "adaptive", "compilation", "weights"),
         ),
         (*_in("tests/llvm", "borders", "machine"), *_in("tests/runtime", "shared_memory")),
+        tools=("weft-interpreter",),
+        why=INTERPRETER,
     ),
     "weft-c-family": Suite(
         "weft_c_family",
@@ -106,6 +118,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         "weft_queues",
         _in("tests/queues", "await_queues"),
         _in("tests/queues", "await_queues"),
+        tools=("weft-interpreter",),
+        why=INTERPRETER,
     ),
     "weft-gpu": Suite(
         "weft_gpu",

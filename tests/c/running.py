@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import Program
 from weft_c.dialect import C
 from weft_c.toolchain import compiler, default_command
 from weft_c_family import Emitted, Emitter
+from weft_interpreter.calls import sentinel
 
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-ffp-contract=off", "-O1")
 UNDEFINED = ("-fsanitize=undefined", "-fsanitize=float-cast-overflow")

@@ -15,12 +15,12 @@ from tests.c.dialects import CUDA, METAL, OPENCL, SHIMS
 from tests.c.running import command
 
 from weft.expr.evaluate import evaluate
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft_c_family import Dialect, Emitted, Emitter
 from weft_gpu.passes import grid_passes
+from weft_interpreter.interpret import interpret
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL, METAL)}
 STAGED = """program scale(x: float32[n, 128], s: float32[128]) -> (y: float32[n, 128]) dims(n) {

@@ -16,12 +16,12 @@ from tests.loop.programs import collatz, histogram, matmul_relu, row_sums, vecto
 from weft import dtypes as dt
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
-from weft.loop.interpret import interpret
 from weft.loop.nodes import AtomicUpdate, For, Let, Load, Program, Store, Var, buffer, int64, seq
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft_c.dialect import C
 from weft_c_family import Emitter
+from weft_interpreter.interpret import interpret
 
 EMITTER = Emitter(C)
 # Vectors are loops over lanes, so one dtype of each kind shows what they add.

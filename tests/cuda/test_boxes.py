@@ -15,7 +15,6 @@ from tests.gpu.shim import shims
 import weft
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Evaluate, For, Program, walk_stmts
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -30,6 +29,7 @@ from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
 from weft_gpu.schedules import bulk_copies
 from weft_gpu.schedules.contraction import ContractionRule
+from weft_interpreter.interpret import interpret
 from weft_testing.plugin import resolve_target
 
 SHAPES: dict[str, tuple[int, int, int, tuple[int, ...]]] = {

@@ -343,8 +343,8 @@ def test_tensors_are_arguments(api: FakeApi) -> None:
     from tests.gpu.test_boxes import BOXES
     from tests.gpu.test_grids import inputs_of
 
-    from weft.loop.interpret import interpret
     from weft.loop.parser import parse_program
+    from weft_interpreter.interpret import interpret
     from weft_runtime.device import Started
 
     program, device = parse_program(BOXES), opened(api)

@@ -59,7 +59,7 @@ def test_names_to_be_renamed_are_in_the_code() -> None:
     root = DOCS.parent
     code = "\n".join(
         p.read_text()
-        for folder in ("core", "ops", "plugins", "runtime", "testing")
+        for folder in ("core", "interpreter", "ops", "plugins", "runtime", "testing")
         for p in (root / folder).rglob("*.py")
     )
     assert names and [n for n in names if not re.search(rf"\b{n}\b", code)] == [], "renamed: take it off the list"

@@ -19,7 +19,6 @@ from weft.errors import WeftError
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import FUNCTIONS
 from weft.graph.group import Group
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, Program, int_const, stmt_children, walk_stmts
 from weft.loop.pipeline import lower_program
 from weft.loop.verify import verify
@@ -33,6 +32,7 @@ from weft_gpu.limits import exceeds_grid
 from weft_gpu.machines import grid_machine
 from weft_gpu.passes import grid_passes
 from weft_gpu.schedules import RULES
+from weft_interpreter.interpret import interpret
 from weft_ops import ALL_OPERATORS
 from weft_testing.conform.kit import Case
 

@@ -11,8 +11,6 @@ from tests.c.dialects import CUDA
 from weft.codegen.base import Codegen, SourceCodegen
 from weft.errors import CodegenError, LoopError
 from weft.expr.evaluate import evaluate
-from weft.loop.interpret import interpret
-from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -21,6 +19,8 @@ from weft_gpu.codegen import GpuCodegen
 from weft_gpu.image import Kernel
 from weft_gpu.launches import cut
 from weft_gpu.passes import grid_passes
+from weft_interpreter.calls import sentinel
+from weft_interpreter.interpret import interpret
 
 TWO = """program two(x: float32[n, 8], s: float32[8]) -> (y: float32[n, 8], m: float32[1]) dims(n) {
   allocate t: float32[n, 8]

@@ -15,7 +15,6 @@ from weft.errors import ScheduleError
 from weft.expr.functions import FUNCTIONS
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, Program, int_const, walk_stmts
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
@@ -24,6 +23,7 @@ from weft_gpu.machines import grid_machine
 from weft_gpu.passes import grid_passes
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.tiles import Problem, candidates, choose_tile, room
+from weft_interpreter.interpret import interpret
 from weft_ops import Add, Conv, Exp, MatMul, Multiply, ReduceMax, Relu, Sigmoid
 from weft_ops.contraction import ConvTranspose
 

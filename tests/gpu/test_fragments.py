@@ -13,7 +13,6 @@ from tests.gpu.test_contraction import convolution, product
 from weft import dtypes as dt
 from weft.errors import ChoiceError, CodegenError, LoopError, ScheduleError
 from weft.expr.nodes import Var, cast_to
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, For, walk_stmts
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -26,6 +25,7 @@ from weft_gpu.machines import grid_machine
 from weft_gpu.passes import grid_passes
 from weft_gpu.schedules.contraction import ContractionRule
 from weft_gpu.schedules.fragments import instruction_sets
+from weft_interpreter.interpret import interpret
 from weft_testing.intrinsics import Run, check_intrinsic
 
 MACHINE = grid_machine(

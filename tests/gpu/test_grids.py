@@ -13,7 +13,6 @@ from tests.gpu.kernels import MACHINES, scheduled
 
 from weft.errors import CodegenError, LoopError
 from weft.graph.nodes import GraphBuilder
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Evaluate, Program, Seq, Stmt, stmt_children, walk_stmts, with_stmt_children
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -24,6 +23,7 @@ from weft_gpu.passes import grid_passes
 from weft_gpu.passes.join_threads import join_threads
 from weft_gpu.passes.private_buffers import private_buffers
 from weft_gpu.passes.remove_barriers import remove_barriers
+from weft_interpreter.interpret import interpret
 from weft_ops import RandomBits
 
 PRODUCT = """program mm(a: float32[32, 24], b: float32[24, 32]) -> (c: float32[32, 32]) {

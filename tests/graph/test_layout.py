@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.graph.relayout import Relayout
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, int_const
 from weft.lower.lower import lower_group
 from weft.passes.layout_offers import conv_layout, conv_weight_layout
+from weft_interpreter.interpret import interpret
 from weft_ops.arithmetic import Add
 from weft_ops.contraction import Conv
 

@@ -20,9 +20,9 @@ from weft.graph.operator import Array, Elementwise, Operator, Sample
 from weft.graph.parser import parse_graph
 from weft.graph.printer import constant_data, print_graph
 from weft.graph.verify import verify
-from weft.loop.interpret import interpret
 from weft.lower.lower import lower_group
 from weft.passes.pipeline import run_passes
+from weft_interpreter.interpret import interpret
 
 
 class Own(Elementwise):

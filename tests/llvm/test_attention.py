@@ -14,12 +14,12 @@ from weft.dtypes import float32
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Program, walk_stmts
 from weft.lower.lower import lower_group
 from weft.resolve import resolve_target
 from weft.scheduling.rule import Decline
 from weft.scheduling.schedule import Schedule
+from weft_interpreter.interpret import interpret
 from weft_llvm.schedules.attention import LEAST_ROWS, UNKNOWN_KEYS, AttentionRule, choose_height, schedule_attention
 from weft_ops.arithmetic import Add
 from weft_ops.attention import ScaledDotProductAttention

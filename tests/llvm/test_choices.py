@@ -14,13 +14,13 @@ from tests.gpu.kernels import agree, random_inputs
 from weft.compilation import Compilation, Kernel
 from weft.errors import ChoiceError, ScheduleWarning
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.verify import verify
 from weft.resolve import resolve_target
 from weft.scheduling import meanings
 from weft.scheduling.run_rules import Scheduled, run_recorded
+from weft_interpreter.interpret import interpret
 from weft_ops import (
     Argsort,
     CumSum,

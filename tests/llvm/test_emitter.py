@@ -19,8 +19,6 @@ from weft.expr import nodes as ex
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import FUNCTIONS as TABLE
 from weft.expr.functions import call
-from weft.loop.interpret import interpret
-from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -41,6 +39,8 @@ from weft.loop.nodes import (
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.target import parse_target
+from weft_interpreter.calls import sentinel
+from weft_interpreter.interpret import interpret
 from weft_llvm.codegen import LlvmCodegen
 from weft_llvm.emitter import FUNCTIONS
 from weft_llvm.target import LlvmTarget

@@ -12,12 +12,12 @@ from tests.needs import require
 from tests.qemu import runner
 
 from weft.kernel import KernelSchedule, link_kernel
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings
+from weft_interpreter.interpret import interpret
 from weft_llvm.intrinsics import DOTS, EMITTERS, Dot, dot, emitters
 from weft_testing.intrinsics import cases, check_intrinsic
 

@@ -16,7 +16,6 @@ from weft.graph.group import Group
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft.graph.relayout import Relayout
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Block, Program, Store, int_const, stmt_exprs, walk_stmts
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
@@ -24,6 +23,7 @@ from weft.machine import Machine
 from weft.scheduling.access import LoopView, blocks_of, is_reduction, target
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
+from weft_interpreter.interpret import interpret
 from weft_llvm.codegen import LlvmCodegen
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule

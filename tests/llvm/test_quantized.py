@@ -19,7 +19,6 @@ from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
 from weft.graph.group import Group
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -30,6 +29,7 @@ from weft.passes.fold_constants import fold_constants
 from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling import Schedule, meanings, replay
 from weft.scheduling.rule import select_rule
+from weft_interpreter.interpret import interpret
 from weft_ops import (
     Add,
     Cast,

@@ -16,13 +16,13 @@ from weft.compilation import Compilation
 from weft.errors import TargetError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.nodes import int_const
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.passes.choose_layouts import choose_layouts
 from weft.resolve import resolve_target
 from weft.scheduling.schedule import Schedule
+from weft_interpreter.interpret import interpret
 from weft_llvm.schedules.winograd import Pieces, Shape, WinogradRule, choose_pieces, choose_winograd, shape_of
 from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add, Clip

@@ -9,7 +9,6 @@ from tests.loop.programs import EXAMPLES, programs
 from weft import dtypes as dt
 from weft.errors import ParseError
 from weft.expr.nodes import Var, const
-from weft.loop.interpret import interpret
 from weft.loop.nodes import (
     AtomicUpdate,
     Block,
@@ -32,6 +31,7 @@ from weft.loop.nodes import (
 )
 from weft.loop.parser import parse_program, parse_stmt
 from weft.loop.verify import verify
+from weft_interpreter.interpret import interpret
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -14,7 +14,6 @@ import numpy as np
 from weft.codegen.base import KernelCode
 from weft.expr.functions import FUNCTIONS
 from weft.hooks import hookimpl
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.machine import Machine, Transfer
@@ -22,6 +21,7 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target, TargetKind
+from weft_interpreter.interpret import interpret
 from weft_runtime.arrays import Array
 from weft_runtime.device import Device, DeviceKind, Memory, Slice
 from weft_runtime.executable import NativeCode

@@ -17,7 +17,6 @@ import weft
 from weft.errors import ArchiveError, ExecutionError, PluginError, ScheduleError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.hooks import hookimpl
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
@@ -27,6 +26,7 @@ from weft.scheduling import Call, Intrinsic, Offer, Operand, Rule, Schedule, mea
 from weft.scheduling.scopes import exceeds
 from weft.target import Target, TargetKind
 from weft.tensor import language as tl
+from weft_interpreter.interpret import interpret
 from weft_ops import Add, MatMul, Relu
 from weft_runtime import device as devices
 from weft_runtime.arrays import Array, array_address

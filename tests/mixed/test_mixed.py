@@ -21,7 +21,6 @@ from weft.graph.layout import Layout, Permute, Split
 from weft.graph.nodes import Graph, GraphBuilder, Node, Value, tensor_type
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.hooks import hookimpl
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, int_const
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import LoopPass, lower_program
@@ -39,6 +38,7 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.tree import blocks_in
 from weft.target import Target
 from weft.tensor import language as tl
+from weft_interpreter.interpret import interpret
 from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add, Multiply, Negative
 from weft_ops.contraction import MatMul

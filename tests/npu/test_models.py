@@ -322,11 +322,11 @@ def test_a_group_that_does_not_fit_together_is_computed_block_by_block() -> None
     from weft_npu.intrinsics import INTRINSICS
     from weft_npu.schedules import Gemm, lacking
 
-    from weft.loop.interpret import interpret
     from weft.lower.lower import lower_group
     from weft.resolve import resolve_target
     from weft.scheduling import Schedule, meanings
     from weft.scheduling.tree import blocks_in
+    from weft_interpreter.interpret import interpret
 
     shapes = {"x": (16, 16), "w": (16, 24), "b": (24,)}
     g = GraphBuilder("net")

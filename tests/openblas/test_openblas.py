@@ -17,10 +17,10 @@ from weft import dtypes as dt
 from weft.errors import ExecutionError, TargetError, UnsupportedError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.nodes import int_const
 from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
+from weft_interpreter.interpret import interpret
 from weft_ops import MatMul, Relu
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
+from weft_interpreter.interpret import interpret
 from weft_opencl.barriers import begin_with_barriers
 from weft_testing.conform.kit import Kit
 

@@ -12,11 +12,11 @@ from weft import dtypes as dt
 from weft.graph.inferred import Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Value
 from weft.graph.operator import Elementwise, Operator, Sample
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, buffer
 from weft.loop.verify import verify
 from weft.tensor.evaluate import evaluate
 from weft.tensor.language import Tensor, compute, placeholder
+from weft_interpreter.interpret import interpret
 from weft_ops import ALL_OPERATORS
 from weft_ops.precision import widen
 from weft_ops.shapes import broadcast_indices, tensor

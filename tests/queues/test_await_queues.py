@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import LoopError, ScheduleError
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import LoopPass, lower_program
@@ -22,6 +21,7 @@ from weft.loop.queues import Queue
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand, meanings, queued
 from weft.scheduling.schedule import Schedule
 from weft.tensor import language as tl
+from weft_interpreter.interpret import interpret
 from weft_queues.await_queues import await_queues
 
 ROWS, TILE = 3, 4

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, int_const
 from weft.loop.parser import parse_program
+from weft_interpreter.interpret import interpret
 
 
 def nest(loops: dict[str, Any], block: str) -> str:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, meanings
 from weft.tensor import language as tl
+from weft_interpreter.interpret import interpret
 
 M, NB = tl.var("m"), tl.var("nb")
 WIDTH = 64

@@ -13,7 +13,6 @@ from tests.scheduling.nests import same
 from tests.scheduling.test_tensorize import gemm
 
 from weft.errors import ScheduleError
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -21,6 +20,7 @@ from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings,
 from weft.scheduling.primitives.double_buffer import double_buffer
 from weft.tensor import language as tl
 from weft_gpu.passes import grid_passes
+from weft_interpreter.interpret import interpret
 
 
 def product(terms: str | int, rows: str | int = "n", columns: int = 4) -> Program:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from weft.errors import LoopError, ScheduleError
 from weft.expr.nodes import eq, le
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, seq
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
 from weft.tensor import language as tl
 from weft_gpu.passes import grid_passes
+from weft_interpreter.interpret import interpret
 from weft_testing.intrinsics import check_intrinsic
 
 N, K, R = tl.var("n"), tl.var("k"), tl.var("r")

@@ -7,10 +7,10 @@ import pytest
 
 from weft.errors import LoopError, ScheduleError
 from weft.expr.nodes import le, maximum
-from weft.loop.interpret import interpret
 from weft.loop.parser import parse_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, meanings, replay
 from weft.tensor import language as tl
+from weft_interpreter.interpret import interpret
 from weft_testing.intrinsics import check_intrinsic
 
 M, N = tl.var("m"), tl.var("n")

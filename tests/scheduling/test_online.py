@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import ScheduleError
-from weft.loop.interpret import interpret
 from weft.loop.nodes import For, walk_stmts
 from weft.loop.parser import parse_program
 from weft.scheduling import Schedule, replay
+from weft_interpreter.interpret import interpret
 
 SOFTMAX = """
 program p(x: float32[n, 12], v: float32[12, 3]) -> (s: float32[n], y: float32[n, 3]) dims(n) {

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.scheduling.test_tensorize import check, gemm, product
 
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.scheduling import Operand, Schedule, Trace, replay
+from weft_interpreter.interpret import interpret
 
 REDUCERS = {
     "sum": ("float32", "{s} + {v}", "0.0f32"),

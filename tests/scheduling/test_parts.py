@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from weft.errors import ScheduleError
 from weft.expr.nodes import Select, walk
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program, Store
 from weft.loop.parser import parse_program
 from weft.scheduling import Schedule, replay
 from weft.scheduling.access import LoopView
+from weft_interpreter.interpret import interpret
 
 PADDED = """
 program p(x: float32[6, 5]) -> (y: float32[8, 7]) {

@@ -13,12 +13,12 @@ from tests.scheduling.nests import argmax, conv, matmul, same, softmax, stencil
 
 from weft.errors import ScheduleError
 from weft.expr.nodes import const
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Block, Program, Region, transform_stmts, walk_stmts
 from weft.loop.parser import parse_program
 from weft.scheduling import Schedule, Trace, dependence, replay
 from weft.scheduling.primitives import PRIMITIVES
 from weft.scheduling.region import Access, block_accesses
+from weft_interpreter.interpret import interpret
 
 SCAN = """program scan(x: float32[4, 3]) -> (y: float32[4, 3]) {
   allocate s: float32[3]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from weft.errors import LoopError, ScheduleError
 from weft.expr.nodes import Cast, cast_to, const
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.scheduling import Call, Intrinsic, Operand, Schedule, Trace, meanings, replay
 from weft.tensor import language as tl
 from weft_gpu.passes import grid_passes
+from weft_interpreter.interpret import interpret
 
 
 def gemm(m: int = 8, n: int = 8, k: int = 8, dtype: str = "float32", **operands: Any) -> Intrinsic:

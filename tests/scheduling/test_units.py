@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from weft.errors import CodegenError, LoopError, ScheduleError
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
@@ -20,6 +19,7 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.scopes import exceeds, overflow
 from weft_c.dialect import C
 from weft_c_family import Emitter
+from weft_interpreter.interpret import interpret
 
 ARRAYS = Machine(
     "chip", 128, 8,

@@ -18,7 +18,7 @@ from tests.wheels.conftest import EXTRAS, FOLDERS
 from tests.wheels.distributions import OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
-LIBRARIES = ("weft", "weft-c-family", "weft-gpu", "weft-runtime")
+LIBRARIES = ("weft", "weft-c-family", "weft-frontend", "weft-gpu", "weft-interpreter", "weft-runtime")
 """Wheels that are no plugins; weft asks for others only."""
 PEERS = {"onnxruntime", "openvino", "metal", "pillow"}
 """What a wheel imports if it is there; Metal is a module of pyobjc-framework-Metal, which is asked for on macOS, and

@@ -13,7 +13,7 @@ import numpy as np
 from weft import dtypes as dt
 from weft.errors import LoopError, ScheduleError
 from weft.expr.nodes import Expr, Var, add, const, mul, substitute, transform
-from weft.loop.interpretation.calls import Address
+from weft.loop.meanings import Address
 from weft.loop.nodes import Buffer, Load
 from weft.loop.queues import Await, Begin, Queue, begin, clashes
 from weft.scheduling.views import Call

@@ -38,7 +38,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.forks import cached_property
-from weft.loop.interpretation.calls import OfAddresses, sentinel
+from weft.loop.meanings import OfAddresses, sentinel
 from weft.loop.nodes import Block, BlockIter, Buffer, For, IterKind, Load, Program, Stmt, Store
 from weft.loop.queues import Queue
 from weft.scheduling.execution import meanings as meanings

@@ -22,7 +22,9 @@ from weft_testing.conform.processes import python
 IMPORT_SECONDS = 0.25
 """Processor time that importing a plugin's module may take; milliseconds are meant, and a slow machine is no defect."""
 
-OURS = frozenset({"weft", "weft_c_family", "weft_ops", "weft_queues", "weft_runtime", "weft_testing"})
+OURS = frozenset(
+    {"weft", "weft_c_family", "weft_interpreter", "weft_ops", "weft_queues", "weft_runtime", "weft_testing"}
+)
 LIGHT = OURS | {"numpy", "ml_dtypes", "pluggy", "packaging", "safetensors", "typer", "rich"}
 """What Weft itself depends on: no plugin pays for it."""
 

@@ -11,11 +11,11 @@ import numpy as np
 from weft.compilation import Kernel
 from weft.dtypes import DType
 from weft.errors import CodegenError, ExecutionError, ScheduleError, WeftError
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic, meanings
 from weft.scheduling.rule import Offer
 from weft.scheduling.trace import replay
+from weft_interpreter.interpret import interpret
 from weft_testing.conform.kernels import runner
 from weft_testing.conform.kit import Case, Declined, Kit
 from weft_testing.intrinsics import check_intrinsic

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft.errors import WeftError
-from weft.loop.interpret import interpret
 from weft.lower.lower import lower_group
+from weft_interpreter.interpret import interpret
 from weft_testing.conform.kit import Case, Declined, Kit
 
 TIMES = 10.0

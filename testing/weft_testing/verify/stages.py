@@ -9,13 +9,13 @@ from typing import Any
 
 from weft.codegen.base import require
 from weft.errors import LoopError, ScheduleError, WeftError
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.pipeline import lower_program, ordered
 from weft.loop.work import count_work
 from weft.resolve import ResolvedTarget, resolve_target, target_kinds
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.trace import Trace, replay
+from weft_interpreter.interpret import interpret
 from weft_testing.alone import ready_alone
 from weft_testing.verify.measure import Difference, worst
 from weft_testing.verify.part import Trial

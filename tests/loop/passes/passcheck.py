@@ -8,10 +8,10 @@ import numpy as np
 from programs import DIMS, INTRINSICS, arrays
 
 from weft.expr.functions import FUNCTIONS
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.verify import verify
+from weft_interpreter.interpret import interpret
 
 ALL = frozenset(FUNCTIONS)
 

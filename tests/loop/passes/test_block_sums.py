@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from passcheck import same
 from programs import EXAMPLES, programs
 
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Allocate, Program, walk_stmts
 from weft.loop.parser import parse_program
 from weft.loop.passes.block_sums import block_sums
 from weft.loop.passes.lower_blocks import lower_blocks
 from weft.loop.passes.simplify import simplify
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
+from weft_interpreter.interpret import interpret
 
 ROW = """
 program row(x: float32[n]) -> (y: float32[1]) dims(n) {

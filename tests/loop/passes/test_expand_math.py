@@ -16,11 +16,11 @@ from weft.errors import LoopError
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import FUNCTIONS, call
 from weft.expr.nodes import Binary, Call, Expr, Select, Var, const, walk
-from weft.loop.interpret import interpret
 from weft.loop.math_tables import FORMULAS, Lets
 from weft.loop.nodes import For, If, Let, Load, Program, Store, While, buffer, int64, seq, stmt_exprs, walk_stmts
 from weft.loop.nodes import Stmt as Statement
 from weft.loop.passes.expand_math import expand_math
+from weft_interpreter.interpret import interpret
 
 NATIVE = frozenset({"fma", "sqrt", "round", "abs", "floor"})
 UNARY = [n for n, f in FUNCTIONS.items() if f.arity == 1 and n in FORMULAS and n != "popcount"]

@@ -12,11 +12,11 @@ import weft
 from weft import dtypes as dt
 from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.passes.start_empty_reductions import start_empty_reductions
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.scheduling.schedule import Schedule
+from weft_interpreter.interpret import interpret
 from weft_ops.contraction import MatMul
 from weft_ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 

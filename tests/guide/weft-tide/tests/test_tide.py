@@ -13,12 +13,12 @@ import weft
 from weft import dtypes
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.loop.interpret import interpret
 from weft.loop.pipeline import lower_program
 from weft.loop.printer import print_program
 from weft.lower.lower import lower_group
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.schedule import Schedule
+from weft_interpreter.interpret import interpret
 from weft_ops import Add, Conv, MatMul, MatMulInteger, Maximum, Relu
 from weft_runtime.device import Slice, open_device
 from weft_testing.imports import imports_beyond

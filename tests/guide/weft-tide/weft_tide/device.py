@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from weft.errors import ExecutionError
 from weft.expr.evaluate import evaluate
-from weft.loop.interpret import interpret
 from weft.loop.nodes import Program
 from weft.loop.parser import parse_program
 from weft.loop.queues import Begin
 from weft.scheduling.intrinsic import meanings
+from weft_interpreter.interpret import interpret
 from weft_runtime.arrays import Array, aligned_empty
 from weft_runtime.device import Device, Memory, Slice
 

@@ -14,13 +14,13 @@ from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Operator
-from weft.loop.interpret import interpret
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_group
 from weft.scheduling.intrinsic import meanings
 from weft.scheduling.rule import Offer, select_rule
 from weft.scheduling.schedule import Schedule
+from weft_interpreter.interpret import interpret
 from weft_ops import Add, Conv, Exp, Gelu, MatMul, MaxPool, ReduceMean, ReduceSum, Relu, Sin, Softmax, Transpose
 from weft_runtime.device import Slice, open_device
 from weft_testing.imports import imports_beyond

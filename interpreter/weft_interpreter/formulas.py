@@ -14,9 +14,9 @@ from weft.errors import LoopError, nearest
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var
 from weft.loop.grids import WHOLE_WARP
-from weft.loop.interpretation.calls import first_lane, int_range
-from weft.loop.interpretation.source import Code, Source, deepest, items, number
 from weft.loop.nodes import TRUE, IntrinsicCall, Load, Program, Stmt
+from weft_interpreter.calls import first_lane, int_range
+from weft_interpreter.source import Code, Source, deepest, items, number
 
 _NATIVE_FLOATS = ("float16", "float32", "float64")
 _COMPARE = {e.Lt: "<", e.Le: "<=", e.Eq: "==", e.Ne: "!="}

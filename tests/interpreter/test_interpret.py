@@ -28,8 +28,6 @@ from weft.expr import nodes as e
 from weft.expr.evaluate import evaluate
 from weft.expr.functions import call
 from weft.expr.nodes import Broadcast, Expr, Ramp, Var, const
-from weft.loop.interpret import interpret
-from weft.loop.interpretation.calls import sentinel
 from weft.loop.nodes import (
     Allocate,
     Block,
@@ -47,6 +45,8 @@ from weft.loop.nodes import (
     int64,
 )
 from weft.loop.parser import parse_program
+from weft_interpreter.calls import sentinel
+from weft_interpreter.interpret import interpret
 
 
 def run(text: str, *inputs: Any, **options: Any) -> Any:

@@ -8,9 +8,6 @@ from typing import Any
 from weft.errors import LoopError
 from weft.expr import nodes as e
 from weft.loop.grids import AWAIT_COPIES, COPY_ASYNC, COPY_BOX, SHUFFLE, is_shuffle
-from weft.loop.interpretation.calls import int_range
-from weft.loop.interpretation.formulas import Formulas
-from weft.loop.interpretation.source import Code, Storage, items
 from weft.loop.nodes import (
     PREFETCH,
     TRUE,
@@ -32,6 +29,9 @@ from weft.loop.nodes import (
     walk_stmts,
 )
 from weft.loop.queues import Await, Begin
+from weft_interpreter.calls import int_range
+from weft_interpreter.formulas import Formulas
+from weft_interpreter.source import Code, Storage, items
 
 BARRIER = "barrier"
 

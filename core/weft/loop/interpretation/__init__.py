@@ -1,1 +1,0 @@
-"""The parts of the interpreter of loop programs: `weft.loop.interpret` puts them together."""
