@@ -62,6 +62,7 @@ def test_every_command_has_help(weft: Weft, command: str) -> None:
         ("inspect m.onnx --html m.html", "weft-testing"),
         ("explain llvm", "weft-testing"),
         ("plugin new npu", "weft-testing"),
+        ("probe --json", "weft-llvm"),
     ],
 )
 def test_a_command_whose_package_is_not_installed_names_it(

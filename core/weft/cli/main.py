@@ -55,6 +55,7 @@ ELSEWHERE = {
     "explain": "weft-testing",
     "inspect": "weft-testing",
     "plugin": "weft-testing",
+    "probe": "weft-llvm",
     "verify": "weft-testing",
 }
 """Commands of plugins that people look for: name → what brings it."""
