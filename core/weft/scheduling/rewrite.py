@@ -25,6 +25,7 @@ from weft.loop.nodes import (
     int_const,
     map_stmt_exprs,
     stmt_children,
+    walk_stmts,
     with_stmt_children,
 )
 from weft.scheduling.region import (
@@ -196,13 +197,13 @@ def rewrite_loops(body: Stmt, values: Mapping[str, Expr], loops: Mapping[str, Ex
 
 
 def guard(body: Stmt, condition: Expr) -> Stmt:
-    """`body` where `condition` holds: in the predicates of its blocks; around statements that are outside blocks."""
+    """`body` where `condition` holds: in the predicates of its blocks; around statements without blocks, whose bounds,
+    conditions and definitions may read memory, too."""
     if isinstance(body, Block):
         return replace(body, predicate=with_conditions(body.predicate, [condition]))
-    children = stmt_children(body)
-    if not children:
+    if not isinstance(body, Allocate) and not any(isinstance(s, Block) for s in walk_stmts(body)):
         return If(condition, body)
-    return with_stmt_children(body, tuple(guard(c, condition) for c in children))
+    return with_stmt_children(body, tuple(guard(c, condition) for c in stmt_children(body)))
 
 
 def clean_extents(block: Block) -> dict[str, Expr]:
