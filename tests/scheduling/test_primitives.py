@@ -116,6 +116,50 @@ def test_reorder_keeps_loops_that_are_not_named_in_place() -> None:
     same(matmul(), s.program)
 
 
+def test_split_guards_what_is_read_outside_of_blocks() -> None:
+    """Definitions read memory, too: the interpreter refuses what lies beyond its end."""
+    text = "program f(x: float32[5]) -> (y: float32[5]) { for i in 5 { let k: float32 = x[i] y[i] = k*2.0f32 } }"
+    p = parse_program(text)
+    same(p, sched(p, ("split", "i", [None, 4])).program)
+
+
+FUSED = """
+program f(x: float32[2, 3]) -> (y: float32[2, 3]) {
+  allocate g: float32[2, 3]
+  for a in 2 KIND {
+    for b in 4 {
+      block P(p: 2 = (a*4 + b)//3, q: 3 = (a*4 + b)%3) where a*4 + b < 6 { g[p, q] = x[p, q]*2.0f32 }
+      block Q(p2: 2 = (a*4 + b)//3, q2: 3 = (a*4 + b)%3) where a*4 + b < 6 { y[p2, q2] = g[p2, q2] + 1.0f32 }
+    }
+  }
+}
+"""
+CARRIED = """
+program f(x: float32[4]) -> (y: float32[3, 4]) {
+  allocate g: float32[5, 4]
+  for i in 4 { block S(vi: 4 = i) { g[0, vi] = x[vi] } }
+  for t in 3 {
+    for j in 4 parallel {
+      block P(vt: scan 3 = t, vj: 4 = j) { g[vt + 1, vj] = g[vt, (vj + 1)%4] + 1.0f32 }
+      block Q(wt: scan 3 = t, wj: 4 = j) { y[wt, wj] = g[wt + 1, wj] }
+    }
+  }
+}
+"""
+
+
+def test_reorder_of_parallel_loops() -> None:
+    """A loop that is parallel moves inside of others without a proof; what runs in order does not."""
+    p = parse_program(FUSED.replace("KIND", "parallel"))
+    s = sched(p, ("reorder", "b", "a"))
+    assert s.loops("P") == ["b", "a"]
+    same(p, s.program)
+    with pytest.raises(ScheduleError, match="'a' does not commute"):
+        sched(parse_program(FUSED.replace(" KIND", "")), ("reorder", "b", "a"))
+    with pytest.raises(ScheduleError, match="loop 't' does not commute"):
+        sched(parse_program(CARRIED), ("reorder", "j", "t"))
+
+
 def test_loop_kinds() -> None:
     s = sched(
         matmul(8, 8, 5),

@@ -7,9 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 from weft.expr.nodes import free_vars
+from weft.loop.grids import BLOCK_AXES, THREAD_AXES
 from weft.loop.nodes import For, Program, Stmt
 from weft.scheduling.dependence import carried
 from weft.scheduling.tree import Tree, blocks_in
+
+INDEPENDENT = ("parallel", *BLOCK_AXES, *THREAD_AXES)
+"""Kinds of loops whose iterations are independent."""
 
 
 def reorder(program: Program, *loops: str) -> tuple[Program, None]:
@@ -19,7 +23,8 @@ def reorder(program: Program, *loops: str) -> tuple[Program, None]:
         → reorder("k", "i")
         for k in 8 { for j in m { for i in n { block C(bi: n = i, bj: m = j, rk: reduce 8 = k) … } } }
 
-    Spatial and reduce iterators commute. Loops of a scan iterator keep their place relative to every other loop.
+    Spatial and reduce iterators commute. Loops of a scan iterator keep their place relative to every other loop. Under
+    several blocks a parallel loop may move inside of others without a proof.
     """
     tree = Tree(program)
     if len(set(loops)) != len(loops):
@@ -80,10 +85,19 @@ def _check_commutes(tree: Tree, nest: Sequence[For], order: Sequence[For], named
                         )
                         raise tree.error("reorder", why, (v, other))
     else:
+        unproven = _reversed_in_order(nest, order)
         for f in nest:
-            reason = carried(tree, f.var.name, "reorder")
-            if reason is not None and f.var.name in named:
+            reason = carried(tree, f.var.name, "reorder") if f.var.name in unproven and f.var.name in named else None
+            if reason is not None:
                 why = f"{len(blocks)} blocks are under the nest and loop '{f.var.name}' does not commute: {reason[0]}"
                 raise tree.error(
                     "reorder", why, (f.var.name, reason[1]), "reorder before moving other blocks into the nest"
                 )
+
+
+def _reversed_in_order(nest: Sequence[For], order: Sequence[For]) -> set[str]:
+    """Loops of pairs that change places, of which the one that was outside runs in order. Iterations of a parallel one
+    are independent, whatever runs inside of them."""
+    place = {f.var.name: k for k, f in enumerate(order)}
+    pairs = [(a, b) for k, a in enumerate(nest) for b in nest[k + 1 :] if place[a.var.name] > place[b.var.name]]
+    return {f.var.name for a, b in pairs if a.kind not in INDEPENDENT for f in (a, b)}
