@@ -1,14 +1,15 @@
-"""Choices of the rules elementwise, reduction, rowwise and window for grids: every option that is not refused computes
+"""Choices of the rules for grids: every option that is not refused computes
 the same within the machine's limits, another value of each changes the program, and records are followed or refused."""
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
 from tests.choices import follows_record, kernel_of, of, over, record_of
-from tests.gpu.kernels import MACHINES, agree, meaning, random_inputs, sample_programs, within_limits
+from tests.gpu.kernels import MACHINES, agree, lowered_meaning, meaning, random_inputs, sample_programs, within_limits
 
 from weft import dtypes as dt
 from weft.compilation import Compilation, Kernel
@@ -20,7 +21,7 @@ from weft.loop.parser import parse_program
 from weft.lower.lower import lower_group
 from weft.scheduling.run_rules import Scheduled, run_recorded
 from weft_gpu.schedules import RULES
-from weft_ops import Conv, CumSum, Erf, MatMul, MaxPool, ReduceSum, Relu, Softmax, Transpose
+from weft_ops import Argsort, Conv, CumSum, Erf, MatMul, MaxPool, Recurrence, ReduceSum, Relu, Softmax, Transpose
 from weft_ops.winograd import WinogradConv
 
 GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
@@ -36,6 +37,8 @@ GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
     "short_window": ("contraction", over(Conv(), (1, 2, 5, 5), (3, 2, 2, 2)), ("parts",)),
     "winograd": ("winograd", over(WinogradConv(2, (1, 1, 1, 1)), (1, 2, 6, 6), (16, 2, 3)), ("threads",)),
     "sums": ("recurrence", of(CumSum(), 6, 20), ("lines",)),
+    "gru": ("recurrence", over(Recurrence("gru"), (2, 1, 99), (3, 33, 33), (1, 33)), ("sum_threads",)),
+    "sort": ("fallback", of(Argsort(), 6, 20), ("threads",)),
     "softmax": ("rowwise", of(Softmax(-1), 8, 20), ("rows", "row_threads", "rows_of_group")),
     "long_softmax": ("rowwise", of(Softmax(-1), 4, 130), ("row_threads", "rows_of_group")),
 }
@@ -120,6 +123,37 @@ def test_parts_of_a_short_sum(sample: str, machine: str) -> None:
     assert tried
 
 
+@pytest.mark.parametrize("machine", ["small", "wide"])
+@pytest.mark.parametrize("name", ["softmax", "gru"])
+def test_the_fallback_rule(name: str, machine: str) -> None:
+    """It takes every program if a record says so, and its groups have as many threads as a record says."""
+    program, made = naive(name), set()
+    inputs = random_inputs(program)
+    want = meaning(program, inputs)
+    alone = run_with(name, machine, {"rule": "fallback"})
+    choices = [c.name for c in alone.choices if c.name.endswith(".threads")]
+    for choice, threads in product((choices[0], choices[-1]), (1, 4)):
+        found = run_with(name, machine, {"rule": "fallback", choice: threads}).schedule.program
+        within_limits(found, MACHINES[machine])
+        agree(lowered_meaning(found, inputs, seed=threads), want, 64.0, f"{choice} = {threads}")
+        made.add(str(found))
+    assert len(made) == 4 and str(alone.schedule.program) not in made
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_threads_of_sums_in_steps(machine: str) -> None:
+    """A group's phases have more or fewer threads than the one that has the partial sums."""
+    program = naive("gru")
+    inputs = random_inputs(program)
+    want, made = meaning(program, inputs), set()
+    (choice,) = [c for c in run_with("gru", machine, {}).choices if c.name.endswith(".sum_threads")]
+    for option in choice.options:
+        found = run_with("gru", machine, {choice.name: option}).schedule.program
+        made.add(str(found))
+        agree(lowered_meaning(found, inputs, seed=option), want, 64.0, f"sum_threads = {option}")
+    assert len(made) == len(choice.options) > 4
+
+
 SCATTERED = """
 program kernel(a: float32[4, 8], b: float32[8, 16]) -> (y: float32[8, 16]) {
   for i in 4 {
@@ -161,6 +195,7 @@ def default(name: str) -> tuple[Compilation, Kernel]:
         ("transpose", "tile", 8),
         ("rows", "sums", "output"),
         ("rows", "sum_threads", 8),
+        ("gru", "sum_threads", 2),
         ("softmax", "row_threads", 4),
         ("long_softmax", "rows_of_group", 2),
     ],

@@ -384,10 +384,12 @@ def bit_between(mine: Any, others: Any, active: Any) -> int | None:
 
 
 def _whole(digits: list[_Digit], threads: int) -> Any:
-    """What the digits of the first so many threads add up to."""
+    """What the digits of the first so many threads add up to; -1 of threads beyond those that have digits."""
     total = np.zeros(threads, np.int64)
     for d in digits:
-        total = total + d.factor * d.values[:threads]
+        total[: len(d.values)] += d.factor * d.values[:threads]
+    if digits:
+        total[len(digits[0].values) :] = -1
     return total
 
 

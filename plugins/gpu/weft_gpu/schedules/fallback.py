@@ -1,5 +1,9 @@
 """Programs that no other rule takes: independent outer loops on groups and threads, everything else by one thread.
-Correct and slow."""
+Correct and slow.
+
+Choices: `BLOCK.threads` of the groups of a block under its own loops, or of blocks that share loops, by the first of
+them; `LOOP.threads` of the groups of a loop that is written as a parallel one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,16 @@ from weft.scheduling import access
 from weft.scheduling.costs import one_by_one, seconds
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_gpu.schedules.threads import most_threads, nest_of, sequential, share, spatial_loops, spread, top_statements
+from weft_gpu.schedules.threads import (
+    choose_threads,
+    most_threads,
+    nest_of,
+    sequential,
+    share,
+    spatial_loops,
+    spread,
+    top_statements,
+)
 
 LINES = 32
 """Threads of a group that go through loops written by hand, each through memory of its own."""
@@ -45,11 +58,16 @@ def schedule_launch(s: Schedule, statement: Stmt, machine: Machine) -> None:
 def schedule_group(s: Schedule, names: list[str], machine: Machine, steps: set[str]) -> None:
     """Blocks under loops that they share, all in one group: each block's own independent loops are its threads'."""
     uses = [x for name in names for x in s.loops(name)]
+    shared: dict[str, list[str]] = {}
     for name in names:
         own = [x for x in s.loops(name) if uses.count(x) == 1 and x not in steps]
         spatial = {x for x in own if _is_spatial(s, name, x)}
-        first = [x for k, x in enumerate(own) if all(y in spatial for y in own[: k + 1])]
-        share(s, name, first, most_threads(machine))
+        shared[name] = [x for k, x in enumerate(own) if all(y in spatial for y in own[: k + 1])]
+    most = most_threads(machine)
+    first = next((name for name, loops in shared.items() if loops), None)
+    threads = most if first is None else choose_threads(s, f"{first}.threads", most, most)
+    for name, loops in shared.items():
+        share(s, name, loops, threads)
 
 
 def _is_spatial(s: Schedule, name: str, loop: str) -> bool:
@@ -64,7 +82,8 @@ def schedule_loops(s: Schedule, statement: Stmt, machine: Machine) -> None:
     if nest and nest[0].kind == "parallel":
         outer = nest[0].var.name
         n = int_const(nest[0].extent)
-        group, thread = s.split(outer, [None, most_threads(machine, LINES if n is None else min(n, LINES))])
+        usual = most_threads(machine, LINES if n is None else min(n, LINES))
+        group, thread = s.split(outer, [None, choose_threads(s, f"{outer}.threads", usual, most_threads(machine))])
         s.bind(group, "blockIdx.x")
         s.bind(thread, "threadIdx.x")
     for inner in _parallel(statement):

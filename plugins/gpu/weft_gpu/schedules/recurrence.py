@@ -4,7 +4,8 @@ order.
 A group runs the steps of its rows. In each step its threads share the outputs. Several threads share a long sum of a
 step, so that weights are read in their own layout.
 
-Choice of each scan whose rows do not depend on one another: `LOOP.lines` (a thread runs all steps of a row of its own).
+Choices of each scan: `LOOP.lines` (a thread runs all steps of a row of its own) if rows do not depend on one another,
+otherwise `LOOP.sum_threads` (threads that share a sum) if a step has long sums.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from weft.scheduling.tree import blocks_in
 from weft_gpu.schedules.reduction import LONG, Shape, cooperate, in_register, schedule_apart
 from weft_gpu.schedules.threads import (
     GROUP,
+    choose_threads,
     most_threads,
     sequential,
     share,
@@ -67,8 +69,11 @@ def schedule_scan(s: Schedule, scan: For, machine: Machine) -> None:
         else:
             group = s.lift(loop, nests)
     most = most_threads(machine)
-    along = min(SUM_THREADS, most)
-    shared = {name for name in names if most // along > 1 and share_sums(s, name, loop, machine, along, most // along)}
+    along = 1
+    if most > 1 and any(_has_long_sum(s, name, loop) for name in names):
+        usual = SUM_THREADS if most // SUM_THREADS > 1 else 1
+        along = choose_threads(s, f"{loop}.sum_threads", usual, most // 2)
+    shared = {name for name in names if along > 1 and share_sums(s, name, loop, machine, along, most // along)}
     for name in names:
         if name not in shared:
             share_step(s, name, loop, machine, (along, most // along) if shared else (most, 1))
@@ -115,9 +120,9 @@ def _lines(s: Schedule, loop: str, names: list[str]) -> str:
 def share_sums(s: Schedule, name: str, loop: str, machine: Machine, along: int, beside: int) -> bool:
     """Gives each long sum of a block of a step to so many threads of the group, so many sums at once; False if they are
     short or cannot be cut."""
-    outputs, shape = _own(s, name, loop)
-    if not outputs or shape.steps < LONG or shape.columns is not None or len(list(access.stores(s.block(name)))) != 1:
+    if not _has_long_sum(s, name, loop):
         return False
+    outputs, _ = _own(s, name, loop)
     trial = Schedule(s.program, machine)
     try:
         _sums(trial, name, outputs, machine, along, beside)
@@ -126,6 +131,13 @@ def share_sums(s: Schedule, name: str, loop: str, machine: Machine, along: int, 
         return False
     _sums(s, name, outputs, machine, along, beside)
     return True
+
+
+def _has_long_sum(s: Schedule, name: str, loop: str) -> bool:
+    """Whether threads may share a sum of the block in a step."""
+    outputs, shape = _own(s, name, loop)
+    stores = len(list(access.stores(s.block(name))))
+    return bool(outputs) and shape.steps >= LONG and shape.columns is None and stores == 1
 
 
 def _sums(s: Schedule, name: str, outputs: list[str], machine: Machine, along: int, beside: int) -> None:

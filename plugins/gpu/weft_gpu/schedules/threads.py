@@ -137,10 +137,10 @@ def share(s: Schedule, name: str, loops: list[str], threads: int, axis: LoopKind
     n = int_const(s.loop(flat).extent)
     if n is None or n > threads:
         turns, thread = s.split(flat, [None, threads])
-        s.serial(turns)
         inside = [f.var.name for f in nest_of(s.loop(turns).body)[1:]]
         inner = [x for x in inside if s.loop(x).kind.startswith("threadIdx")]
         s.reorder(thread, *inner, turns)
+        s.serial(turns)
     else:
         thread = flat
     s.bind(thread, axis)
