@@ -23,10 +23,10 @@ from weft_runtime.abi import ErrorCode
 
 @dataclass(frozen=True)
 class KernelUse:
-    """The kernel of one group node: its name, the order of its dims, its scratch (bytes over dims and THREADS)."""
+    """The kernel of one group node: its name, what its dims are here, its scratch (bytes over symbols and THREADS)."""
 
     kernel: str
-    dims: tuple[Var, ...]
+    dims: tuple[Expr, ...]
     scratch: tuple[Expr, ...] = ()
 
 

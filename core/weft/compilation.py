@@ -32,11 +32,12 @@ from weft.errors import (
     nearest,
     shown,
 )
-from weft.expr.nodes import Expr, Var, substitute
+from weft.expr.nodes import Expr, substitute
 from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import Group, kernel_text
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
 from weft.graph.rewrite import copy_graph, mentioned_symbols
+from weft.graph.whole_sizes import whole_sizes
 from weft.hooks import StageReport
 from weft.kernel_cache import KernelCache
 from weft.log import logger
@@ -353,27 +354,29 @@ class Compilation:
         """The kernel of a group, with its code where the cache has it, and its key."""
         assert isinstance(node.op, Group)
         # Layers repeat: a body's text is far cheaper to make than its program, and equal texts give equal programs.
-        text = kernel_text(node.op.body)
+        body, _ = whole_sizes(node.op.body)
+        text = kernel_text(body)
         key, _ = self._keys.get(text, ("", ()))
         if not key:
-            naive, algorithms = self.lower(node.op.body)
+            naive, algorithms = self.lower(body)
             key = store.key(naive, self.record_of(naive))
-            self._keys[text] = key, tuple(mentioned_symbols(node.op.body))
+            self._keys[text] = key, tuple(mentioned_symbols(body))
             if key not in self._by_key:
-                kernel = Kernel(kernel_name(node, key), naive, algorithms=algorithms, body=node.op.body)
+                kernel = Kernel(kernel_name(node, key), naive, algorithms=algorithms, body=body)
                 self._by_key[key] = self.kernels[kernel.name] = kernel
                 kernel.code = store.get(key, kernel.name)
                 kernel.cached = kernel.code is not None
         kernel = self._by_key[key]
-        kernel.renamed |= self._keys[text][1] != tuple(mentioned_symbols(node.op.body))
+        kernel.renamed |= self._keys[text][1] != tuple(mentioned_symbols(body))
         return key, kernel
 
-    def symbols_of(self, node: Node) -> dict[str, Var]:
+    def symbols_of(self, node: Node) -> dict[str, Expr]:
         """The symbols of a compiled group by the names that its kernel has for them: groups that differ in names of
         symbols only are one kernel."""
         assert isinstance(node.op, Group)
-        _, own = self._keys[kernel_text(node.op.body)]
-        return dict(zip(own, mentioned_symbols(node.op.body).values(), strict=True))
+        body, formulas = whole_sizes(node.op.body)
+        _, own = self._keys[kernel_text(body)]
+        return dict(zip(own, formulas.values(), strict=True))
 
     def uncompilable(self, graph: Graph) -> dict[int, WeftError]:
         """Of a graph of groups, those whose kernels cannot be scheduled, or whose schedules the code generator cannot

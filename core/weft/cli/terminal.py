@@ -126,9 +126,11 @@ class Progress:
             return
         if report.stage == "fuse" and report.result is not None:
             from weft.graph.group import Group, kernel_text
+            from weft.graph.whole_sizes import whole_sizes
 
             # Equal groups are one kernel.
-            kernels = {kernel_text(n.op.body) for n in report.result.nodes if isinstance(n.op, Group) and not n.op.view}
+            groups = [n.op for n in report.result.nodes if isinstance(n.op, Group) and not n.op.view]
+            kernels = {kernel_text(whole_sizes(group.body)[0]) for group in groups}
             self.bar.update(self.task, total=len(kernels), completed=0)
         if report.stage == "lower_group":
             self.bar.advance(self.task)

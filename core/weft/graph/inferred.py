@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft import dtypes as dt
 from weft.errors import literal, shown
-from weft.expr.nodes import Expr, eq, le, wrap
-from weft.graph.nodes import Type
-from weft.tensor.language import Dim
+from weft.expr.nodes import Expr, eq, free_vars, le, wrap
+from weft.expr.ranges import Range
+from weft.expr.simplify import simplify
+from weft.graph.nodes import TensorType, Type
+from weft.tensor.language import Dim, as_dim
 
 BRIEF = 60
 """Characters of a formula in a hint."""
@@ -64,6 +66,23 @@ class Inferred:
         """The type of the one output."""
         (found,) = self.types
         return found
+
+
+def with_simple_sizes(result: Inferred) -> Inferred:
+    """The same types with simplified formulas, so that equal sizes have equal formulas."""
+    types = tuple(_with_simple_sizes(t) for t in result.types)
+    return result if types == result.types else replace(result, types=types)
+
+
+def _with_simple_sizes(type: Type) -> Type:
+    if not isinstance(type, TensorType) or type.is_static:
+        return type
+    return replace(type, shape=tuple(map(_simplified, type.shape)))
+
+
+def _simplified(d: Dim) -> Dim:
+    """`d` simplified, given that its symbols are not negative."""
+    return d if isinstance(d, int) else as_dim(simplify(d, dict.fromkeys(free_vars(d), Range(0, None))))
 
 
 def brief(d: Dim) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from weft.dtypes import DType
 from weft.errors import GraphError, WeftError
 from weft.expr.nodes import Call, Cast, Const, Div, Expr, FloorDiv, FloorMod, TruncDiv, TruncMod, Var, walk
-from weft.graph.inferred import Inferred
+from weft.graph.inferred import Inferred, with_simple_sizes
 from weft.graph.nodes import TensorType, Type, Value
 
 OpKind = Literal[
@@ -221,7 +221,7 @@ class Operator(ABC):
     def inferred(self, inputs: Sequence[Value | None]) -> Inferred:
         """As `infer_checked`, with what the types take for granted, certain or not."""
         try:
-            return Inferred.of(self.infer(*(None if v is None else v.type for v in inputs)))
+            return with_simple_sizes(Inferred.of(self.infer(*(None if v is None else v.type for v in inputs))))
         except WeftError as error:
             operands = ", ".join("_" if v is None else repr(v) for v in inputs)
             raise GraphError(

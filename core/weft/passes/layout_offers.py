@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import free_vars
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, TensorType, Value
 from weft.graph.operator import Operator
@@ -189,10 +191,10 @@ def winograd_offers(node: Node, lanes: int, panel: int, flop_seconds: float) -> 
 
 
 def elements(value: Value) -> float:
-    """How many elements a value has; symbolic extents count as 64, as any number would do to compare."""
+    """How many elements a value has if each symbol is 64, as any number would do to compare."""
     total = 1.0
     for d in value.shape:
-        total *= d if isinstance(d, int) else 64
+        total *= d if isinstance(d, int) else max(1, evaluate(d, dict.fromkeys(free_vars(d), 64)))
     return total
 
 

@@ -205,6 +205,8 @@ def described(
 ) -> tuple[tuple[Call, ...], float]:
     """Calls, and bytes of the constants that they read: a kernel's name and its node each, `times` their begins and
     ends (run, call, begin or end)."""
+    from weft.expr.evaluate import evaluate
+    from weft.expr.nodes import free_vars
     from weft.loop.work import Work, count_work
     from weft.scheduling.rule import select_rule
 
@@ -216,7 +218,8 @@ def described(
     held: dict[str, float] = {}
     for k, (name, node) in enumerate(launched):
         kernel = compilation.kernels[name]
-        known = {own: sizes[s.name] for own, s in compilation.symbols_of(node).items() if s.name in sizes}
+        formulas = compilation.symbols_of(node)
+        known = {own: int(evaluate(f, sizes)) for own, f in formulas.items() if free_vars(f).keys() <= sizes.keys()}
         key = kernel.name, tuple(known.items())
         if key not in works:
             works[key] = count_work(kernel.naive, functions, known)

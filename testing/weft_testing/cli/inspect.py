@@ -268,6 +268,7 @@ def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]
     """Every distinct kernel, lowered to its naive program; `kernel_of` gets the name of each group's."""
     from weft.compilation import Kernel, kernel_name
     from weft.graph.group import Group, kernel_text
+    from weft.graph.whole_sizes import whole_sizes
     from weft.kernel_cache import KernelCache
 
     store = KernelCache(compilation.target.fingerprint, enabled=False)
@@ -275,11 +276,11 @@ def _kernels(compilation: Compilation, grouped: Graph, kernel_of: dict[int, str]
     for number, node in enumerate(grouped.nodes):
         if not isinstance(node.op, Group) or node.op.view:
             continue
-        text = kernel_text(node.op.body)
+        body, _ = whole_sizes(node.op.body)
+        text = kernel_text(body)
         if text not in by_text:
-            naive, algorithms = compilation.lower(node.op.body)
+            naive, algorithms = compilation.lower(body)
             by_text[text] = name = kernel_name(node, store.key(naive, compilation.record_of(naive)))
-            body = node.op.body
             compilation.kernels.setdefault(
                 name, Kernel(name, replace(naive, name=name), algorithms=algorithms, body=body)
             )

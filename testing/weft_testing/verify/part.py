@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.compilation import Compilation, Kernel
 from weft.errors import WeftError
+from weft.expr.evaluate import evaluate
 from weft.graph.control import run_bodies
 from weft.graph.evaluate import Inputs, apply, steps
 from weft.graph.group import Group
@@ -183,8 +184,8 @@ class Trial:
 
     @property
     def dims(self) -> dict[str, int]:
-        symbols = self.part.compilation.symbols_of(self.node)
-        return {d.name: self.env[symbols[d.name].name] for d in self.kernel.naive.dims}
+        formulas = self.part.compilation.symbols_of(self.node)
+        return {d.name: int(evaluate(formulas[d.name], self.env)) for d in self.kernel.naive.dims}
 
     def stored_inputs(self, buffers: Sequence[Buffer]) -> list[Array]:
         """The inputs as these parameters of a program hold them."""
