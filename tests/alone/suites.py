@@ -164,6 +164,11 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/frontends/onnx", "converters", "graphs", "reading"),
         _in("tests/frontends/onnx", "converters"),
     ),
+    "weft-tflite": Suite(
+        "weft_tflite",
+        _in("tests/frontends/tflite", "reading"),
+        _in("tests/frontends/tflite", "reading"),
+    ),
     "weft-darknet": Suite(
         "weft_darknet",
         _in("tests/frontends/darknet", "layers", "reading"),
