@@ -93,6 +93,12 @@ class Attention(Operator):
         qs, ks, vs = self.head_shapes(q, k, v)
         unify(qs[3], ks[3], "head size", assumed)
         unify(ks[2], vs[2], "keys", assumed)
+        for name, other in (("k", ks), ("v", vs)):
+            unify(qs[0], other[0], f"batch of {name}", assumed)
+        for name, shape, state in (("past_key", ks, past_key), ("past_value", vs, past_value)):
+            if state is not None:
+                given = tensor(state).shape
+                unify_shapes((*shape[:2], *shape[3:]), (*given[:2], *given[3:]), name, assumed)
         if isinstance(qs[1], int) and isinstance(ks[1], int) and qs[1] % ks[1]:
             raise GraphError(f"query heads: expected a multiple of {ks[1]} key heads, got {qs[1]}")
         past = tensor(past_key).shape[2] if past_key is not None else 0

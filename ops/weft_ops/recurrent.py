@@ -29,7 +29,17 @@ from weft_ops.contraction import MatMul, reduction_tolerance
 from weft_ops.examples import floats
 from weft_ops.movement import Fill
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import expect_kind, expect_rank, one_dtype, operands, show, unify, widened
+from weft_ops.shapes import (
+    expect_kind,
+    expect_rank,
+    one_dtype,
+    operands,
+    show,
+    tensor,
+    unify,
+    unify_shapes,
+    widened,
+)
 
 Cell = Literal["lstm", "gru", "rnn"]
 GATES: dict[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -468,6 +478,16 @@ class RecurrentNetwork(Operator):
         d, h = self.directions, self.hidden
         state = TensorType(dtype, (batch, d, h) if self.layout else (d, batch, h))
         y = TensorType(dtype, (batch, steps, d, h) if self.layout else (steps, d, batch, h))
+        wanted = (
+            ("B", (d, 2 * gates * h)),
+            ("lengths", (batch,)),
+            ("h", state.shape),
+            ("c", state.shape),
+            ("P", (d, 3 * h)),
+        )
+        for given, (name, dims) in zip(types[3:], wanted):
+            if given is not None:
+                unify_shapes(dims, tensor(given).shape, name, assumed)
         return Inferred((y, state, *((state,) if self.cell == "lstm" else ())), assumed)
 
     def bias(

@@ -88,3 +88,15 @@ def test_sizes_may_still_be_given_by_name() -> None:
         warnings.simplefilter("error")
         graph = weft.load(proto, dims={"size": 6})
     assert types(graph) == ["float32[n, 3, 6, 6]"]
+
+
+def test_a_requirement_of_sizes_needs_them() -> None:
+    """Lengths of sequences are at most as large as the number of steps; batches are equal."""
+    inputs = [info("x", ["seq", "batch", 2]), info("h", [1, "batch", 3])]
+    constants = [constant("w", np.ones((1, 3, 2), F)), constant("r", np.ones((1, 3, 3), F))]
+    nodes = [node("RNN", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=3)]
+    assert types(load(nodes, inputs, ["y"], constants)) == ["float32[seq, batch, 2]", "float32[1, batch, 3]"]
+    nodes = [node("Attention", ["q", "k", "v"], ["y"], q_num_heads=2, kv_num_heads=2)]
+    inputs = [info(n, ["batch", "seq" if n == "q" else "keys", 8]) for n in "qkv"]
+    found = types(load(nodes, inputs, ["y"], opset=23))
+    assert found == ["float32[batch, seq, 8]", "float32[batch, keys, 8]", "float32[batch, keys, 8]"]

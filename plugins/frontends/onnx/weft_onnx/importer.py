@@ -7,7 +7,6 @@ body that ONNX's schema defines.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -70,22 +69,9 @@ def import_model(model: Model, dims: Mapping[str, int] | None = None) -> Graph:
         except FrontendError:  # perhaps since sizes are not known to be equal
             break
         else:
-            _warn(importer)
+            names.warn_of(importer.apart, importer.names)
             return graph
     return Importer(model, dims or {}).run()
-
-
-def _warn(importer: Importer) -> None:
-    """Of names that stand for several sizes."""
-    for name in sorted(importer.apart):
-        symbols = sorted(symbol for symbol, of in importer.names.items() if of == name)
-        if not symbols:  # their size was given
-            continue
-        text = (
-            f"the model's inputs have several axes named '{name}', and nothing in it needs them to be of one size:"
-            f" they are sizes of their own, {', '.join(symbols)}"
-        )
-        warnings.warn(text, UserWarning, stacklevel=2)
 
 
 class Importer(GraphImporter):

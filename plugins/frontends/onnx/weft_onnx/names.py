@@ -8,6 +8,7 @@ is read again with one size for all axes of that name, which a run verifies.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -17,6 +18,7 @@ from weft.expr.nodes import Expr, Max, Min, Select, free_vars, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import prove
 from weft.graph.nodes import Node, TensorType
+from weft.graph.rewrite import attribute_symbols
 from weft.tensor.language import as_dim
 from weft_ops.shapes import simplified
 
@@ -48,7 +50,8 @@ def needed(nodes: Iterable[Node], names: Mapping[str, str]) -> set[str]:
     for node in nodes:
         types = [v.type for v in (*node.inputs, *node.outputs) if v is not None]
         dims = [d for t in types if isinstance(t, TensorType) for d in t.shape if isinstance(d, Expr)]
-        if not _several({symbol for d in dims for symbol in free_vars(d)}, names):
+        mentioned = {symbol for d in dims for symbol in free_vars(d)} | set(attribute_symbols(node.op))
+        if not _several(mentioned, names):
             continue
         for assumed in node.op.inferred(node.inputs).assumes:
             several = _several(set(free_vars(assumed.holds)), names)
@@ -59,6 +62,19 @@ def needed(nodes: Iterable[Node], names: Mapping[str, str]) -> set[str]:
             if several and _choices(simplified(as_dim(_joined(d, names, several)))) < _choices(d):
                 found |= several
     return found
+
+
+def warn_of(apart: Iterable[str], names: Mapping[str, str]) -> None:
+    """Of names that stand for several sizes; `names` by symbol."""
+    for name in sorted(apart):
+        symbols = sorted(symbol for symbol, of in names.items() if of == name)
+        if not symbols:  # their size was given
+            continue
+        text = (
+            f"the model's inputs have several axes named '{name}', and nothing in it needs them to be of one size:"
+            f" they are sizes of their own, {', '.join(symbols)}"
+        )
+        warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _several(symbols: set[str], names: Mapping[str, str]) -> set[str]:
