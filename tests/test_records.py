@@ -127,6 +127,26 @@ def test_records_of_others_are_not_looked_at() -> None:
     assert found[1].record is None and found[2] == key and found[1].name == before.name
 
 
+@pytest.mark.parametrize("other", ["machine", "program"])
+def test_records_of_which_none_is_of_the_model(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every compilation warns of a file that is given for nothing, and of none that has another model's as well."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    (own,) = record(tile_rows=2).records
+    stale = replace(own, machine="npu-" + 12 * "0") if other == "machine" else replace(own, key=32 * "0")
+    why = (
+        f"they are of '{stale.machine}', the target is '{own.machine}'" if other == "machine" else "has the key of one"
+    )
+    file = tmp_path / "records.json"
+    file.write_text(Records((stale,)).to_json())
+    for _ in range(2):  # what is in the cache would not warn
+        with pytest.warns(ScheduleWarning, match=f"no record in {re.escape(str(file))} is followed: .*{why}"):
+            weft.compile(product(), TARGET, records=file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weft.compile(product(), TARGET, records=Records((stale, own)))
+        weft.compile(product(), TARGET, records=Records())
+
+
 def test_keys_of_models() -> None:
     keys = {
         model_key(b"x", resolve_targets(TARGET, records=r), None, "onnx")

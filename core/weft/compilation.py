@@ -270,7 +270,7 @@ class Compilation:
     def _passed(self, graph: Graph, on_pass: Callable[[str, Graph, float], None]) -> Graph:
         """The graph after all passes, which follow its record if there is one that they can follow."""
         passes = [*self.target.graph_passes(), *self.extra]
-        record = self.target.records.of_graph(graph, self.target.machine_key)
+        record = self._applied(self.target.records.of_graph(graph, self.target.machine_key))
         if record is not None:
             choices = Choices(record.choices, f"graph '{graph.name}'")
             # What a refused attempt changes, and what it folds, is not counted.
@@ -336,7 +336,7 @@ class Compilation:
     def lower(self, body: Graph) -> tuple[Program, tuple[Choice, ...]]:
         """The naive program of a group, called "kernel", and the choices of its operators' algorithms."""
         started = time.perf_counter()
-        record = self.target.records.of_group(body, self.target.machine_key)
+        record = self._applied(self.target.records.of_group(body, self.target.machine_key))
         choices = Choices({} if record is None else record.choices)
         try:
             algorithms = choose_group_algorithms(body, choices)
@@ -473,7 +473,12 @@ class Compilation:
 
     def record_of(self, naive: Program) -> Record | None:
         """The record of a kernel, by its naive program."""
-        return self.target.records.of_program(naive, self.target.machine_key)
+        return self._applied(self.target.records.of_program(naive, self.target.machine_key))
+
+    def _applied(self, record: Record | None) -> Record | None:
+        if record is not None:
+            self.target.applied.add(record)
+        return record
 
 
 def said(error: ChoiceError) -> str:

@@ -78,8 +78,8 @@ class PluginWarning(UserWarning):
 
 class ScheduleWarning(UserWarning):
     """A rule that offered to schedule a kernel met a step that may not act, so another rule took it, or what it counted
-    on could not be done, or a record could not be followed: results are right, the code may be slow. Also: what a rule
-    says of costs cannot be followed.
+    on could not be done, or a record could not be followed, or none of those given is of the model: results are right,
+    the code may be slow. Also: what a rule says of costs cannot be followed.
     """
 
 

@@ -36,7 +36,7 @@ from weft.hooks import OnStage, StageReport
 from weft.loading import load, model_files, model_sources, reader_of
 from weft.plugins import host
 from weft.records import Records
-from weft.resolve import ResolvedTarget, resolve_targets
+from weft.resolve import ResolvedTarget, resolve_targets, warn_if_unused
 from weft_runtime.cache import Cache
 from weft_runtime.executable import Executable
 
@@ -75,7 +75,7 @@ def compile(
         on_stage: called after every stage.
         records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they have precedence over
             those of installed packages. One that cannot be followed gives a ScheduleWarning with the reason, and the
-            defaults are used.
+            defaults are used; so do records of which none is of this model and machine.
 
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
@@ -118,7 +118,7 @@ def compile(
         executable = compilation.run(graph)
     # What changed since it was hashed may be what was read, and would be found under the hash of what was there before.
     # A model whose record is not followed is made again each time, so that each compilation warns.
-    followed = not any(t.refused for t in resolved)
+    followed = not warn_if_unused(resolved) and not any(t.refused for t in resolved)
     if key is not None and followed and key == model_key(model, resolved, input_shapes, frontend, strict, files):
         with compilation.stage("save", key[:12]):
             # An entry that a crash of the system damages is rebuilt, if its weights are looked at.

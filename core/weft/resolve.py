@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.choices import listed
 from weft.errors import (
     InputError,
     PluginError,
@@ -51,6 +52,7 @@ class ResolvedTarget:
     owner: str  # the plugin of the kind: its failures are fatal
     given: Records = field(default_factory=Records)  # of the caller; those of installed packages are found beside them
     refused: list[Record] = field(default_factory=list, compare=False)  # those that compilations for it did not follow
+    applied: set[Record] = field(default_factory=set, compare=False)  # those of what was compiled for it
 
     @cached_property
     def machine(self) -> Machine:
@@ -303,6 +305,24 @@ def resolve_target(text: str | Target, plugins: PluginHost | None = None) -> Res
             "one target is wanted here", where=str(text), hint=f'name one, for example "{found[0].target.kind}"'
         )
     return found[0]
+
+
+def warn_if_unused(targets: Sequence[ResolvedTarget]) -> bool:
+    """Gives a ScheduleWarning if the caller's records are of nothing that was compiled for the targets; whether it
+    did."""
+    given = targets[0].given.records
+    if not given or any(r in t.applied for t in targets for r in given):
+        return False
+    machines, own = sorted({r.machine for r in given}), [t.machine_key for t in targets]
+    why = (
+        "no kernel, group or graph of the model has the key of one: the model, its sizes or the version of Weft differs"
+        if set(machines) & set(own)
+        else f"they are of {listed(machines)}, the target is {listed(own)}"
+    )
+    source = f" in {given[0].source}" if given[0].source else ""
+    text = f"no record{source} is followed: {why}; `weft inspect --stage records` prints the records of a model"
+    warnings.warn(text, ScheduleWarning, stacklevel=3)
+    return True
 
 
 def resolve_targets(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.passes.library import stage_names
 
+from weft.errors import ScheduleWarning
 from weft.loop.parser import parse_program
 from weft.loop.pipeline import STAGES
 
@@ -75,6 +76,9 @@ def test_choices_and_records(weft: Weft, recipe: Path, tmp_path: Path) -> None:
         assert weft(*command, "--records", file).code == 0
     stale = weft("inspect", recipe, "--records", _with(file, data, tile_rows=1000))
     assert "choice 'tile_rows' cannot be 1000" in " ".join(stale.out.split()) + stale.err
+    data["records"][0]["program"] = 32 * "0"
+    with pytest.warns(ScheduleWarning, match=r"no record in .*records\.json is followed: no kernel"):
+        assert weft("inspect", recipe, "--records", _with(file, data, tile_rows=2)).code == 0
     lost = weft("run", recipe, "--records", tmp_path / "none.json")
     assert lost.code != 0 and "no file of records" in lost.err
     archive = weft("run", tmp_path / "a.weft", "--records", file)

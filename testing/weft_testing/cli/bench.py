@@ -189,7 +189,7 @@ def examine(
     from weft.cli.inputs import make_inputs
     from weft.cli.opening import is_archive
     from weft.pipeline import mixed
-    from weft.resolve import resolve_targets
+    from weft.resolve import resolve_targets, warn_if_unused
     from weft_testing.bench.limits import measure_limits
     from weft_testing.bench.profile import Profile, compile_profiled, measure
     from weft_testing.bench.profile_devices import compile_on_devices, measure_on_devices
@@ -221,6 +221,7 @@ def examine(
         profiled = compile_profiled(model, resolved[0], count, frontend=frontend, input_shapes=sizes)
         inputs, _ = make_inputs(profiled.executable.inputs, {}, sizes, seed)
         profile = measure(profiled, inputs, min(seconds, 2.0), runs)
+    warn_if_unused(resolved)
     written: list[str] = []
     if trace_file is not None:
         from weft_testing.bench.trace import as_trace

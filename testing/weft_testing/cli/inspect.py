@@ -80,7 +80,7 @@ def inspect(
     from weft.cli.terminal import Progress
     from weft.loading import load
     from weft.pipeline import has_steps, mixed, specialize
-    from weft.resolve import resolve_targets
+    from weft.resolve import resolve_targets, warn_if_unused
 
     # The target first: a misspelt one should not wait for a large model.
     resolved = resolve_targets(target or "llvm", records=records)
@@ -102,6 +102,8 @@ def inspect(
         else:
             inspection = inspect_graph(graph, resolved[0], stage, kernel, progress.on_stage)
             require_kernel([inspection], kernel)
+    if stage in (None, "schedule", RECORDS):  # all kernels are known by then
+        warn_if_unused(resolved)
     if html_file is not None:
         from weft_testing.bench.inspect_page import make_page
 
