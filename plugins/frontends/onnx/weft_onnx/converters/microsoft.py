@@ -3,6 +3,7 @@ dequantisation and quantisation."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,15 @@ import numpy as np
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
+from weft.tensor.language import as_dim
+from weft_onnx.contrib import DOMAIN, contrib_op
 from weft_onnx.converters.network import pool
 from weft_onnx.converters.quantization import dequantize, quantize
+from weft_onnx.converters.recurrent import recurrent
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops.shapes import axis_of, dim_expr
 
-DOMAIN = "com.microsoft"
 onnx_op("QuantizeLinear", domain=DOMAIN)(quantize)
 onnx_op("DequantizeLinear", domain=DOMAIN)(dequantize)
 
@@ -154,3 +158,65 @@ def _unpacked(data: Any, bits: int) -> Any:
     """[N, bytes] as [N, numbers] of uint8."""
     data = np.asarray(data).view(np.uint8)
     return np.ascontiguousarray(data if bits == 8 else np.stack([data & 15, data >> 4], -1).reshape(data.shape[0], -1))
+
+
+# -- weights of few bits, and recurrent layers over weights of 8 bits -------------------------------------------------
+
+
+@contrib_op("GatherBlockQuantized", attributes="bits block_size gather_axis quantize_axis")
+def gather_block_quantized(c: Context) -> Value:
+    """Rows of a table in blocks along `quantize_axis`, each with a scale and a zero point, as floats; numbers of 4 bits
+    that come as uint8 are packed in pairs along the last axis. Only the rows that are taken become floats."""
+    data, indices, scales, zeros = c.value(0), c.value(1), c.value(2), c.optional(3)
+    rank, bits = len(data.shape), c.integer("bits", 4)
+    axis, along = axis_of(c.integer("gather_axis"), rank), axis_of(c.integer("quantize_axis", 1), rank)
+    packed = data.dtype == dt.uint8
+    if not data.dtype.is_integer or (packed and bits not in (4, 8)):
+        raise c.unsupported(f"a table of {bits} bits in {data.dtype}")
+    if axis == along:
+        raise c.unsupported("attribute 'gather_axis', which is that of the blocks")
+    indices = c.indices(indices, data.shape[axis])
+
+    def taken(x: Value) -> Value:
+        x = c.gather(x, indices, axis)
+        return _halves(c, x) if packed and bits == 4 and x.dtype == dt.uint8 else x
+
+    rows, factors = taken(data), c.gather(scales, indices, axis)
+    points = None if zeros is None else taken(zeros)
+    along = along + len(indices.shape) - 1 if along > axis else along
+    if points is None and packed:
+        points = c(ops.Fill(dt.uint8, factors.shape, 1 << (bits - 1)))
+    elif points is not None and points.shape != factors.shape:  # the last pair may be half empty
+        points = c.slice(points, -1, 0, factors.shape[-1])
+    return c(ops.Dequantize(along, c.integer("block_size", 128)), rows, factors, points)
+
+
+def _halves(c: Context, x: Value) -> Value:
+    """Both numbers of 4 bits of each uint8, the lower first: the last axis doubles."""
+    low, high = c(ops.BitwiseAnd(), x, 15), c.div(x, 16)
+    pairs = c.concat([c.reshape(v, (*v.shape, 1)) for v in (low, high)], len(x.shape))
+    return c.reshape(pairs, (*x.shape[:-1], as_dim(dim_expr(x.shape[-1]) * 2)))
+
+
+@contrib_op(
+    "DynamicQuantizeLSTM",
+    attributes="activation_alpha activation_beta activations clip direction hidden_size input_forget",
+    outputs=(0, 1, 2),
+)
+def dynamic_lstm(c: Context) -> Any:
+    """Weights W and R, [directions, inputs, 4 · hidden] of 8 bits, by their scales and zero points. The layer itself
+    computes in floats: what ONNX Runtime rounds to 8 bits anew in every step is exact here."""
+    other = copy(c)
+    other.op_type = "LSTM"
+    other.operands = list(c.operands[:8])
+    for k, scale in ((1, 8), (2, 10)):
+        real = c.cast(c.value(k), dt.float32)
+        factor, zero = (_per_column(c, c.value(n)) for n in (scale, scale + 1))
+        real = c.mul(c.sub(real, c.cast(zero, dt.float32)), factor)
+        other.operands[k] = c.transpose(real, (0, 2, 1))
+    return recurrent(other)
+
+
+def _per_column(c: Context, x: Value) -> Value:
+    """[directions] or [directions, columns] next to [directions, rows, columns]."""
+    return c.reshape(x, (x.shape[0], 1, 1 if len(x.shape) == 1 else x.shape[1]))
