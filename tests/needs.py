@@ -75,9 +75,10 @@ NEEDS: dict[str, Need] = {
         for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")
     },
     **{
-        m: _package(m, "pip install .") for m in ("weft_c", "weft_darknet", "weft_gpu", "weft_llvm", "weft_tflite")
+        m: _package(m, "pip install .")
+        for m in ("weft_c", "weft_darknet", "weft_gpu", "weft_caffe", "weft_llvm", "weft_tflite")
     },  # tests/alone: one package each
-    **{m: _package(m, 'pip install ".[test,frameworks]"') for m in ("ai_edge_litert",)},
+    **{m: _package(m, 'pip install ".[test,frameworks]"') for m in ("ai_edge_litert", "cv2")},
     **{
         m: _package(m, 'pip install ".[bench]"', optional=True)
         for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "torch", "transformers")

@@ -525,10 +525,12 @@ def test_an_engine_that_two_claim(
         site.install(name, engines)
     said = "the engine 'same' is claimed by plugin 'one' (one 1.5) and plugin 'two' (two 1.5)"
     with pytest.raises(PluginError, match=re.escape(said)):
-        choose_engines(engine_kinds(), "one,same")
+        choose_engines(engine_kinds(), "one,same", "no.onnx")
     with pytest.raises(PluginError, match=re.escape(said)):
         _other("no.onnx", "llvm", "same", None)
-    assert [k.name for k in choose_engines(engine_kinds(), "all")] == ["one", "two"], "the others are compared"
+    assert [k.name for k in choose_engines(engine_kinds(), "all", "no.onnx")] == ["one", "two"], (
+        "the others are compared"
+    )
     assert capsys.readouterr().err == f"warning: {said}\n  why: {UNDECIDED}\n  hint: uninstall one or uninstall two\n"
 
 

@@ -97,12 +97,14 @@ class EngineKind:
         values: (model path) → callable(names of values in the frontend's graph, dict of arrays) → the values that it
             can give, by name, computed without optimisation. With it, `weft verify` finds a node that a frontend reads
             incorrectly. None: it gives no values between nodes.
+        frontends: the names of those whose models it reads, for `weft bench --against all`; empty: of all.
     """
 
     name: str
     available: Callable[[], str | None]
     open: Callable[[str, int], Callable[[Mapping[str, Any]], list[Any]]]
     values: Callable[[str], Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Any]]] | None = None
+    frontends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

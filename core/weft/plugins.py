@@ -45,9 +45,15 @@ KNOWN_TARGETS = {
     "opencl": "weft-opencl",
     "metal": "weft-metal",
 }
-KNOWN_FRONTENDS = {".onnx": "weft-onnx", ".cfg": "weft-darknet", ".tflite": "weft-tflite"}
+KNOWN_FRONTENDS = {
+    ".onnx": "weft-onnx",
+    ".cfg": "weft-darknet",
+    ".tflite": "weft-tflite",
+    ".prototxt": "weft-caffe",
+    ".caffemodel": "weft-caffe",
+}
 INSTALLS = {
-    **dict.fromkeys(("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-tflite"), "pip install ."),
+    **dict.fromkeys(("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-tflite", "weft-caffe"), "pip install ."),
     **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),
 }
 KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninstall them
@@ -56,7 +62,7 @@ FOREIGN_FORMATS = {
     **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5",
         ".hdf5"), "Keras"),
     ".pb": "TensorFlow", **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
-    ".caffemodel": "Caffe", ".gguf": "llama.cpp",
+    ".gguf": "llama.cpp",
     **dict.fromkeys((".pkl", ".joblib"), "Python's pickle"),
 }  # fmt: skip
 

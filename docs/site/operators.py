@@ -54,7 +54,11 @@ DARKNET = """
 ## Darknet
 
 Sections of a .cfg file that `weft-darknet` reads: {layers}.
+"""
+CAFFE = """
+## Caffe
 
+Layers of a .prototxt that `weft-caffe` reads: {layers}.
 """
 
 
@@ -114,12 +118,19 @@ def darknet_layers() -> str:
     return ", ".join(f"`[{name}]`" for name in sorted(LAYERS))
 
 
+def caffe_layers() -> str:
+    from weft_caffe.registry import REGISTRY
+
+    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
+
+
 def page(rows: Iterable[str]) -> str:
     columns = ", ".join(f'`target="{text}"`' for text in TARGETS.values())
     head = HEAD.format(
         columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
     )
-    return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + DARKNET.format(layers=darknet_layers()).rstrip() + "\n"
+    formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
+    return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats.rstrip() + "\n"
 
 
 def main() -> None:

@@ -115,8 +115,11 @@ def compare(
             raise AssertionError(f"{where}: dtype {got.dtype}, the framework has {want.dtype}")
         exact = want.dtype.kind not in "fcV" or (not rtol and not atol)
         if exact and want.dtype.kind in "fcV":
-            wrong = got.view(np.uint8).reshape(*got.shape, -1) != want.view(np.uint8).reshape(*want.shape, -1)
-            wrong = wrong.any(axis=-1) if got.size else np.zeros(got.shape, bool)
+            bits = np.dtype((np.void, want.dtype.itemsize))
+            wrong = np.ascontiguousarray(got).reshape(-1).view(bits) != np.ascontiguousarray(want).reshape(-1).view(
+                bits
+            )
+            wrong = np.asarray(wrong).reshape(want.shape)
         elif exact:
             wrong = got != want
         else:

@@ -174,6 +174,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/frontends/darknet", "layers", "reading"),
         _in("tests/frontends/darknet", "reading"),
     ),
+    "weft-caffe": Suite(
+        "weft_caffe",
+        _in("tests/frontends/caffe", "layers", "reading"),
+        _in("tests/frontends/caffe", "reading"),
+        tools=("weft-testing", "weft-llvm", "opencv-python-headless==4.14.0.94"),
+        why="layers are compared with OpenCV's reader of Caffe models, and compiled",
+    ),
     "weft": Suite(
         "weft",
         (

@@ -48,7 +48,9 @@ def test_engines_compete_and_every_number_is_written(weft: Weft, recipe: Path, t
 
 def test_all_installed_engines_by_default(weft: Weft, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("weft_testing.cli.bench.choose_engines", lambda known, against: asked.append(against) or [])
+    monkeypatch.setattr(
+        "weft_testing.cli.bench.choose_engines", lambda known, against, *model: asked.append(against) or []
+    )
     assert weft("bench", recipe, "--rounds", 1).code == 0
     assert asked == ["all"]
 

@@ -338,7 +338,7 @@ def test_an_engine_that_does_not_run_a_model(
     result = weft("bench", recipe, "--against", engine, "--rounds", 1)
     assert (result.code, result.err) == (1, f"InputError: {said}")
     monkeypatch.setattr(
-        "weft_testing.cli.bench.choose_engines", lambda kinds, against: [k for k in kinds if k.name == engine]
+        "weft_testing.cli.bench.choose_engines", lambda kinds, against, *model: [k for k in kinds if k.name == engine]
     )
     result = weft("bench", recipe, "--rounds", 1)
     assert (result.code, result.err) == (0, f"warning: {said}") and "weft llvm" in result.out

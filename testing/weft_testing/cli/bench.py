@@ -111,7 +111,7 @@ def bench(
     from weft_testing.bench.engines import engine_refuses, open_engine
 
     archive = is_archive(model)
-    kinds = [] if archive and against == "all" else choose_engines(engine_kinds(), against)
+    kinds = [] if archive and against == "all" else choose_engines(engine_kinds(), against, model, frontend)
     if archive and kinds:
         raise InputError(f"{model} is compiled already, peers cannot read it", hint="give the model, or --against none")
     count = common_threads(threads, () if archive else target or ["llvm"])
@@ -282,8 +282,10 @@ def print_profile(data: Mapping[str, Any]) -> None:
     say(line)
 
 
-def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind]:
-    """The peers that `--against` names.
+def choose_engines(
+    known: Sequence[EngineKind], against: str, model: str, frontend: str | None = None
+) -> list[EngineKind]:
+    """The peers that `--against` names; of all those that read models of this kind.
 
     Raises:
         InputError: one that no plugin brings, or that is not installed.
@@ -293,7 +295,11 @@ def choose_engines(known: Sequence[EngineKind], against: str) -> list[EngineKind
     if against == "none":
         return []
     if against == "all":
-        return [k for k in known if _is_here(k)]
+        from weft.loading import reader_of
+
+        here = [k for k in known if _is_here(k)]
+        reader = reader_of(model, frontend)[0].value.name if any(k.frontends for k in here) else ""
+        return [k for k in here if not k.frontends or reader in k.frontends]
     chosen = []
     for name in dict.fromkeys(part.strip() for part in against.split(",") if part.strip()):
         if name not in by_name:

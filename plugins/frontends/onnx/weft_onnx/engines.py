@@ -85,6 +85,6 @@ def open_openvino(path: str, threads: int) -> Run:
 
 
 ENGINES = [
-    EngineKind("onnxruntime", lambda: _version("onnxruntime"), open_onnxruntime, onnxruntime_values),
-    EngineKind("openvino", lambda: _version("openvino"), open_openvino),
+    EngineKind("onnxruntime", lambda: _version("onnxruntime"), open_onnxruntime, onnxruntime_values, ("onnx",)),
+    EngineKind("openvino", lambda: _version("openvino"), open_openvino, frontends=("onnx",)),
 ]
