@@ -36,8 +36,8 @@ _FACE = (
     "scan", "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
-    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "host", "image", "indexing",
-    "linear_algebra",
+    "activation", "arithmetic", "attention", "bitwise", "comparison", "contraction", "fixed_point", "host", "image",
+    "indexing", "linear_algebra",
     "loss", "movement", "normalization", "quantization", "random", "recurrent", "reduction", "scanning", "signal",
     "sorting", "transcendental", "trees",
     "window",

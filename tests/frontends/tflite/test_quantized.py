@@ -1,0 +1,118 @@
+"""Quantised operators, equal to the bit to LiteRT's reference kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.frontends.tflite.models import Scale, one_op
+from tests.frontends.tflite.oracle import ONLY_BUILT_IN, litert
+
+from weft_testing.frontend import FrontendCase, check_frontend
+
+pytestmark = pytest.mark.needs("ai_edge_litert")
+RNG = np.random.default_rng(11)
+
+
+def q(*shape: int, dtype: Any = np.int8) -> Any:
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def weights(*shape: int) -> list[Any]:
+    return [RNG.integers(-127, 128, shape).astype(np.int8)]
+
+
+def bias(count: int, dtype: Any = np.int32) -> list[Any]:
+    return [RNG.integers(-3000, 3000, count).astype(dtype)]
+
+
+def some(count: int) -> Any:
+    return RNG.uniform(0.005, 0.05, count).astype(np.float32)
+
+
+def out(*shape: int, scale: Scale, type: str = "int8") -> dict[str, Any]:
+    return {"shape": shape, "type": type, "scale": scale}
+
+
+VERSIONS = {"FULLY_CONNECTED": 5, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "RELU_N1_TO_1": 1, "RESHAPE": 1, "ELU": 1}
+CONV = {"padding": 0, "stride_w": 1, "stride_h": 1}
+POOL = {"padding": 0, "stride_w": 2, "stride_h": 2, "filter_width": 3, "filter_height": 3}
+X = Scale(0.04, 3)
+Case = tuple[str, Sequence[Any], Sequence[Any], Mapping[int, Scale], dict[str, Any]]
+
+
+def conv(name: str, channels: int, activation: int, kernel: tuple[int, ...], axis: int, **more: Any) -> Case:
+    scales = some(channels)
+    x, w = q(2, 7, 8, 6), weights(*kernel)
+    s = {0: X, 1: Scale(scales, 0, axis), 2: Scale(0.04 * scales, 0)}
+    result = out(2, 7, 8, channels, scale=Scale(0.3, -7))
+    return name, [x, w, bias(channels)], [result], s, {**CONV, "fused_activation_function": activation, **more}
+
+
+def dense(activation: int, per_channel: bool) -> Case:
+    scales = some(9) if per_channel else some(1)
+    s = {0: X, 1: Scale(scales, 0, 0), 2: Scale(0.04 * scales, 0)}
+    result = out(4, 9, scale=Scale(0.3, 5))
+    return (
+        "FULLY_CONNECTED",
+        [q(4, 21), weights(9, 21), bias(9)],
+        [result],
+        s,
+        {"fused_activation_function": activation},
+    )
+
+
+CASES: list[Case] = [
+    *(conv("CONV_2D", 5, activation, (5, 3, 3, 6), 0) for activation in range(4)),
+    conv("CONV_2D", 5, 0, (5, 3, 3, 6), 0, stride_w=2, stride_h=3),
+    conv("CONV_2D", 8, 1, (8, 3, 3, 6), 0, dilation_w_factor=2),
+    conv("DEPTHWISE_CONV_2D", 6, 3, (1, 3, 3, 6), 3, depth_multiplier=1),
+    conv("DEPTHWISE_CONV_2D", 12, 0, (1, 3, 3, 12), 3, depth_multiplier=2),
+    *(dense(activation, channels) for activation in (0, 1) for channels in (False, True)),
+    *(
+        (name, [q(2, 5, 6), q(5, 1)], [out(2, 5, 6, scale=Scale(y, -9))], {0: X, 1: Scale(0.011, -20)}, fused)
+        for name in ("ADD", "SUB", "MUL")
+        for y in (0.013, 0.07)
+        for fused in ({"fused_activation_function": 0}, {"fused_activation_function": 1})
+    ),
+    ("MAX_POOL_2D", [q(1, 7, 8, 3)], [out(1, 4, 4, 3, scale=X)], {0: X}, {**POOL, "fused_activation_function": 1}),
+    ("AVERAGE_POOL_2D", [q(1, 7, 8, 3)], [out(1, 4, 4, 3, scale=X)], {0: X}, POOL),
+    (
+        "AVERAGE_POOL_2D", [q(1, 7, 8, 3)], [out(1, 1, 1, 3, scale=X)], {0: X},
+        {"padding": 1, "stride_w": 8, "stride_h": 7, "filter_width": 8, "filter_height": 7},
+    ),
+    *((name, [q(256)], [out(256, scale=Scale(1 / 256, -128))], {0: Scale(0.09, 17)}, {}) for name in ("LOGISTIC",)),
+    ("TANH", [q(256)], [out(256, scale=Scale(1 / 128, 0))], {0: Scale(0.03, -5)}, {}),
+    ("ELU", [q(256)], [out(256, scale=Scale(0.03, -90))], {0: Scale(0.03, -5)}, {}),
+    ("EXP", [q(256)], [out(256, scale=Scale(0.3, -128))], {0: Scale(0.03, -5)}, {}),
+    *(
+        (name, [q(256)], [out(256, scale=Scale(0.05, -100))], {0: Scale(0.07, -5)}, {})
+        for name in ("RELU", "RELU6", "RELU_N1_TO_1")
+    ),
+    ("LEAKY_RELU", [q(256)], [out(256, scale=Scale(0.05, -10))], {0: Scale(0.07, -5)}, {"alpha": 0.3}),
+    ("SOFTMAX", [q(40, 13)], [out(40, 13, scale=Scale(1 / 256, -128))], {0: Scale(0.06, 9)}, {"beta": 1.0}),
+    ("PAD", [q(2, 3), [np.int32([[1, 2], [0, 1]])]], [out(5, 4, scale=X)], {0: X}, {}),
+    ("SPACE_TO_BATCH_ND", [q(1, 4, 5, 2), [np.int32([2, 3])], [np.int32([[0, 0], [0, 1]])]],
+     [out(6, 2, 2, 2, scale=X)], {0: X}, {}),
+    ("CONCATENATION", [q(2, 3), q(2, 2)], [out(2, 5, scale=X)], {0: X, 1: X}, {"axis": 1}),
+    ("RESHAPE", [q(2, 3), [np.int32([3, 2])]], [out(3, 2, scale=X)], {0: X}, {}),
+    ("TRANSPOSE", [q(2, 3), [np.int32([1, 0])]], [out(3, 2, scale=X)], {0: X}, {}),
+    ("QUANTIZE", [RNG.normal(0, 3, 500).astype(np.float32)], [out(500, scale=X)], {}, {}),
+    ("QUANTIZE", [q(256)], [out(256, scale=Scale(0.071, -4))], {0: X}, {}),
+    ("QUANTIZE", [q(256)], [out(256, scale=Scale(0.04, 128), type="uint8")], {0: Scale(0.04, 0)}, {}),
+    ("DEQUANTIZE", [q(256)], [{"shape": (256,), "type": "float32"}], {0: X}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].lower())
+def test_one_operator(case: Case) -> None:
+    name, inputs, results, scales, options = case
+    version = VERSIONS.get(name, 2)
+    model = one_op(name, inputs, results, scales, version, **options)
+    feeds = {f"x{k}": x for k, x in enumerate(inputs) if isinstance(x, np.ndarray)}
+    check_frontend(
+        FrontendCase(model, feeds, litert(model, name in ONLY_BUILT_IN), "tflite", rtol=0, atol=0), target=None
+    )
