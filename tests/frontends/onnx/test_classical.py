@@ -230,7 +230,8 @@ def test_what_is_refused() -> None:
                 domains=[ML],
             )
 
-    refused("ZipMap", UnsupportedError, "maps are no tensors; skl2onnx exports without them", classlabels_int64s=[0, 1])
+    refused("CastMap", UnsupportedError, "maps are no tensors; skl2onnx exports without them")
+    refused("ZipMap", FrontendError, "3 numbers for 2 keys", classlabels_int64s=[0, 1])
     refused("SVMClassifier", FrontendError, "expected coefficients and rho, got 1 and 0", coefficients=[1.0])
     of_two = {
         "coefficients": [1.0, -1.0],

@@ -11,6 +11,7 @@ from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft_onnx.converters.trees import classified, matrix
 from weft_onnx.importer import Context
+from weft_onnx.protos import captured
 from weft_onnx.registry import onnx_op
 
 DOMAIN = "ai.onnx.ml"
@@ -207,6 +208,19 @@ def one_hot_encoder(c: Context) -> Value:
     return found
 
 
-@onnx_op("ZipMap", "CastMap", "DictVectorizer", domain=DOMAIN, refuses=True)
+@onnx_op("ZipMap", domain=DOMAIN)
+def zip_map(c: Context) -> Value:
+    """The numbers of all maps, [maps, keys]: `weft_onnx.InferenceSession` makes maps of what leaves the model."""
+    proto, name = c.importer.proto.graph, c.node.output[0]
+    used = any(name in (*n.input, *captured(n)) for n in proto.node)
+    if c.scope.prefix or used or name not in {o.name for o in proto.output}:
+        raise c.unsupported("maps are no tensors, and can only leave the model")
+    keys = c.strings("classlabels_strings") or c.integers("classlabels_int64s") or ()
+    x = c.value(0)
+    x = x if len(x.shape) == 2 else c.reshape(x, (1, *x.shape))
+    return c.sized(x, x.shape[1], len(keys), "{0} numbers for {1} keys")
+
+
+@onnx_op("CastMap", "DictVectorizer", domain=DOMAIN, refuses=True)
 def maps(c: Context) -> Any:
     raise c.unsupported("maps are no tensors; skl2onnx exports without them: options={'zipmap': False}")
