@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 
 def sources() -> list[Path]:
     """Every module of the installed packages."""
-    packages = ["weft", *(p for p in ("weft_llvm", "weft_onnx", "weft_darknet") if _folder(p) is not None)]
+    packages = [
+        "weft",
+        *(p for p in ("weft_llvm", "weft_onnx", "weft_darknet", "weft_torch") if _folder(p) is not None),
+    ]
     return sorted(file for p in packages for file in (_folder(p) or Path()).rglob("*.py"))
 
 
@@ -57,7 +60,7 @@ def test_no_module_imports_a_private_name_of_another_package(file: Path) -> None
 
 
 def module_name(file: Path) -> str:
-    for package in ("weft", "weft_llvm", "weft_onnx", "weft_darknet"):
+    for package in ("weft", "weft_llvm", "weft_onnx", "weft_darknet", "weft_torch"):
         folder = _folder(package)
         if folder is not None and file.is_relative_to(folder):
             return ".".join((package, *file.relative_to(folder).with_suffix("").parts))

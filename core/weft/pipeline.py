@@ -59,6 +59,7 @@ def compile(
     strict: bool = False,
     on_stage: OnStage | None = None,
     records: Records | str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> Executable:
     """Compiles a model for a target, or for several.
 
@@ -76,6 +77,7 @@ def compile(
         records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they have precedence over
             those of installed packages. One that cannot be followed gives a ScheduleWarning with the reason, and the
             defaults are used; so do records of which none is of this model and machine.
+        options: of the frontend, by name, e.g. dims={"batch": 4}. A compilation with them is not cached.
 
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
@@ -89,7 +91,7 @@ def compile(
     files = model_sources(model, frontend)
     key = (
         None
-        if passes or not cache or settings.DUMP.get()
+        if passes or options or not cache or settings.DUMP.get()
         else model_key(model, resolved, input_shapes, frontend, strict, files)
     )
     store = Cache("models")
@@ -107,7 +109,7 @@ def compile(
     check_dump(resolved, own)
     compilation = Compilation(resolved[-1], own, on_stage, cache)
     with compilation.stage("load", str(model) if isinstance(model, (str, Path)) else type(model).__name__):
-        graph = load(model, frontend=frontend)
+        graph = load(model, frontend=frontend, **options)
     if input_shapes:
         graph = specialize(graph, input_shapes)
     if mixed(resolved) or has_steps(graph):

@@ -48,18 +48,21 @@ KNOWN_TARGETS = {
 KNOWN_FRONTENDS = {
     ".onnx": "weft-onnx",
     ".cfg": "weft-darknet",
+    ".pt2": "weft-torch",
     ".tflite": "weft-tflite",
     ".prototxt": "weft-caffe",
     ".caffemodel": "weft-caffe",
 }
 INSTALLS = {
-    **dict.fromkeys(("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-tflite", "weft-caffe"), "pip install ."),
+    **dict.fromkeys(
+        ("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-torch", "weft-tflite", "weft-caffe"), "pip install ."
+    ),
     **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),
 }
 KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninstall them
 # Formats that nothing here reads, and whose they are.
 FOREIGN_FORMATS = {
-    **dict.fromkeys((".pt", ".pth", ".pt2", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5",
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5",
         ".hdf5"), "Keras"),
     ".pb": "TensorFlow", **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
     ".gguf": "llama.cpp",

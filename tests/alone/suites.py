@@ -181,6 +181,11 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "weft-llvm", "opencv-python-headless==4.14.0.94"),
         why="layers are compared with OpenCV's reader of Caffe models, and compiled",
     ),
+    "weft-torch": Suite(
+        "weft_torch",
+        _in("tests/frontends/torch", "plugin"),
+        _in("tests/frontends/torch", "plugin"),
+    ),
     "weft": Suite(
         "weft",
         (

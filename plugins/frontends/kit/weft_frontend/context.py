@@ -71,6 +71,11 @@ class Context(Composer):
         """The node, as errors show it."""
         return f"node '{self.name}': {self.op_type}"
 
+    @property
+    def label(self) -> str:
+        """The node, as the list of everything that is not supported shows it."""
+        return f"'{self.name}'"
+
     def operand_name(self, k: int) -> str:
         """The name of operand k in the model, for the value that is made of its content."""
         return "shape"

@@ -136,7 +136,7 @@ class GraphImporter:
         except Poisoned:
             return [Poison()] * c.outputs
         except Unsupported as error:
-            self.unsupported.setdefault(error.reason, []).append(f"'{c.name}'")
+            self.unsupported.setdefault(error.reason, []).append(c.label)
             return [Poison()] * c.outputs
         except UnsupportedError:
             raise

@@ -1,0 +1,130 @@
+"""Products of matrices, and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import weft_ops as ops
+from weft.graph.nodes import Value
+from weft.tensor.language import Dim
+from weft_ops.shapes import product
+from weft_torch.context import Context, Number
+from weft_torch.registry import op
+
+
+@op("aten.linear")
+def linear(c: Context, x: Value, w: Value, bias: Value | None) -> Value:
+    y = c(ops.MatMul(), x, c.transpose(w, (1, 0)) if len(w.shape) == 2 else w)
+    return y if bias is None else c.add(y, bias)
+
+
+@op("aten.matmul", "aten.mm", "aten.bmm", "aten.mv", "aten.dot", "aten.vdot", "aten.inner")
+def matmul(c: Context, x: Value, y: Value) -> Value:
+    if c.op_type.endswith(".inner"):
+        if not x.shape or not y.shape:
+            return c.mul(x, y)
+        rows = c.reshape(y, (product(y.shape[:-1]), y.shape[-1]))
+        return c.reshape(c(ops.MatMul(), x, c.transpose(rows, (1, 0))), c.result_shape())
+    return c(ops.MatMul(), x, y)
+
+
+def scaled(c: Context, x: Value, factor: Number) -> Value:
+    return x if factor == 1 else c.mul(x, c.to(factor, x.dtype))
+
+
+@op("aten.addmm", "aten.addmv", "aten.baddbmm")
+def addmm(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
+    y = scaled(c, c(ops.MatMul(), a, b), alpha)
+    if beta == 0:  # what is in x, NaN too, does not count
+        return y
+    return c.add(scaled(c, x, beta), y)
+
+
+@op("aten.addr")
+def addr(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
+    outer = scaled(c, c.mul(c.reshape(a, (*a.shape, 1)), b), alpha)
+    return outer if beta == 0 else c.add(scaled(c, x, beta), outer)
+
+
+@op("aten.addbmm")
+def addbmm(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
+    y = scaled(c, c.sum(c(ops.MatMul(), a, b), (0,), False), alpha)
+    return y if beta == 0 else c.add(scaled(c, x, beta), y)
+
+
+# -- convolutions -----------------------------------------------------------------------------------------------------
+
+
+def _each(values: Sequence[int] | int, n: int) -> tuple[int, ...]:
+    """A number for each spatial axis; one may stand for all."""
+    given = (values,) if isinstance(values, int) else tuple(values)
+    return given * n if len(given) == 1 else given
+
+
+def _batched(c: Context, x: Value, n: int) -> tuple[Value, bool]:
+    """The operand with a batch axis, and whether it had none."""
+    return (c.reshape(x, (1, *x.shape)), True) if len(x.shape) == n + 1 else (x, False)
+
+
+def _finish(c: Context, y: Value, bias: Value | None, alone: bool) -> Value:
+    if bias is not None:
+        y = c.add(y, c.reshape(bias, (bias.shape[0], *([1] * (len(y.shape) - 2)))))
+    return c.reshape(y, y.shape[1:]) if alone else y
+
+
+def convolved(
+    c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Value:
+    n = len(w.shape) - 2
+    x, alone = _batched(c, x, n)
+    strides, dilations = _each(stride, n), _each(dilation, n)
+    if isinstance(padding, str):
+        spans = [d * (_static(c, k) - 1) if padding == "same" else 0 for d, k in zip(dilations, w.shape[2:])]
+        pads = (*(s // 2 for s in spans), *(s - s // 2 for s in spans))
+    else:
+        pads = _each(padding, n) * 2
+    y = c(ops.Conv(strides, c.statics(pads, "padding"), dilations, groups), x, w)
+    return _finish(c, y, bias, alone)
+
+
+def _static(c: Context, d: Dim) -> int:
+    return c.static(d, "a kernel size")
+
+
+@op("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def conv(
+    c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Value:
+    return convolved(c, x, w, bias, stride, padding, dilation, groups)
+
+
+@op("aten.conv_transpose1d", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def conv_transpose(
+    c: Context,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: Any,
+    extra: Any,
+    groups: int,
+    dilation: Any,
+) -> Value:
+    n = len(w.shape) - 2
+    x, alone = _batched(c, x, n)
+    op_ = ops.ConvTranspose(_each(stride, n), _each(padding, n) * 2, _each(dilation, n), _each(extra, n), groups)
+    return _finish(c, c(op_, x, w), bias, alone)
+
+
+@op("aten.convolution")
+def convolution(
+    c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    extra: Any, groups: int,
+) -> Value:  # fmt: skip
+    if transposed:
+        return conv_transpose(c, x, w, bias, stride, padding, extra, groups, dilation)
+    return convolved(c, x, w, bias, stride, padding, dilation, groups)
+
+
+__all__ = ["convolved"]

@@ -1,0 +1,244 @@
+"""Pooling and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import weft_ops as ops
+from weft import dtypes as dt
+from weft.graph.nodes import Value
+from weft.tensor.language import Dim, as_dim
+from weft_ops.shapes import product, static
+from weft_torch.context import Context
+from weft_torch.registry import op
+
+
+def each(values: Any, n: int) -> tuple[int, ...]:
+    """A number for each spatial axis; one may stand for all."""
+    given = (values,) if isinstance(values, int) else tuple(values)
+    return given * n if len(given) == 1 else given
+
+
+def axes_in(c: Context) -> int:
+    """How many spatial axes an operator's name says."""
+    return int(next(ch for ch in c.op_type if ch in "123"))
+
+
+def batched(c: Context, x: Value, n: int) -> Value:
+    return c.reshape(x, (1, *x.shape)) if len(x.shape) == n + 1 else x
+
+
+# -- pooling ----------------------------------------------------------------------------------------------------------
+
+
+@op("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", "aten.max_pool1d_with_indices",
+    "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices")  # fmt: skip
+def max_pool(c: Context, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
+    n = axes_in(c)
+    kernel = each(kernel, n)
+    strides = each(stride, n) if stride else kernel
+    y = batched(c, x, n)
+    kind = ops.MaxPoolWithIndices if "indices" in c.op_type else ops.MaxPool
+    made = kind(kernel, strides, each(padding, n) * 2, each(dilation, n), ceil)
+    if "indices" not in c.op_type:
+        return c.reshape(c(made, y), c.result_shape())
+    values, places = c.all(made, y)
+    # PyTorch counts places within one channel.
+    places = c(ops.Mod(), places, c(ops.Maximum(), c.dim(product(y.shape[2:])), 1))
+    return c.reshape(values, c.result_shape()), c.reshape(places, c.result_shape(1))
+
+
+@op("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
+def avg_pool(
+    c: Context, x: Value, kernel: Any, stride: Any, padding: Any, ceil: bool, include: bool, divisor: int | None = None
+) -> Value:
+    n = axes_in(c)
+    kernel = each(kernel, n)
+    strides = each(stride, n) if stride else kernel
+    pads = each(padding, n) * 2
+    y = batched(c, x, n)
+    if divisor is not None:
+        if ceil:
+            raise c.unsupported("divisor_override with ceil_mode")
+        whole = c(ops.AveragePool(kernel, strides, pads, (), False, True), y)
+        return c.reshape(c.mul(whole, int(np.prod(kernel)) / divisor), c.result_shape())
+    made = ops.AveragePool(kernel, strides, pads, (), ceil, include and any(pads))
+    return c.reshape(c(made, y), c.result_shape())
+
+
+def spans(n: int, count: int) -> list[tuple[int, int]]:
+    """The parts of an axis that adaptive pooling makes one element of each."""
+    return [(k * n // count, -(-((k + 1) * n) // count)) for k in range(count)]
+
+
+@op("aten.adaptive_avg_pool1d", "aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d",
+    "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d")  # fmt: skip
+def adaptive_avg_pool(c: Context, x: Value, sizes: Any) -> Value:
+    n = axes_in(c)
+    wide = c.wide(x)
+    y = wide
+    for k, count in enumerate(c.result_shape()[-n:]):
+        d = len(x.shape) - n + k
+        y = _averaged(c, y, d, count)
+    return c.cast(y, x.dtype)
+
+
+def _averaged(c: Context, x: Value, d: int, count: Dim) -> Value:
+    size = x.shape[d]
+    if count == size:
+        return x
+    if isinstance(count, int) and count == 1:
+        return c.mean(x, (d,))
+    if not isinstance(size, int) or not isinstance(count, int):
+        raise c.unsupported("sizes known only at run time")
+    if size % count == 0:
+        shape = (*x.shape[:d], count, size // count, *x.shape[d + 1 :])
+        return c.mean(c.reshape(x, shape), (d + 1,), False)
+    c.affordable(size * count, "weights of means")
+    weights = np.zeros((size, count), x.dtype.numpy)
+    for k, (first, last) in enumerate(spans(size, count)):
+        weights[first:last, k] = 1 / (last - first)
+    order = [*(k for k in range(len(x.shape)) if k != d), d]
+    y = c(ops.MatMul(), c.transpose(x, order), c.builder.constant(weights))
+    return c.transpose(y, [order.index(k) for k in range(len(order))])
+
+
+@op("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+def adaptive_max_pool(c: Context, x: Value, sizes: Any) -> tuple[Value, Value]:
+    """Every part of each axis is taken in full, filled up with its last element, which changes no maximum."""
+    n = axes_in(c)
+    rank = len(x.shape)
+    size, counts = x.shape[rank - n :], c.result_shape()[rank - n :]
+    if not all(isinstance(d, int) for d in (*size, *counts)):
+        raise c.unsupported("sizes known only at run time")
+    y, firsts, longest = x, [], []
+    for k, (m, count) in enumerate(zip(static(size), static(counts))):
+        parts = spans(m, count)
+        most = max(last - first for first, last in parts)
+        places = np.array([[min(first + j, last - 1) for j in range(most)] for first, last in parts])
+        y = c.gather(y, c.builder.constant(places.reshape(len(parts), most)), rank - n + 2 * k)
+        firsts.append(np.array([first for first, _ in parts]))
+        longest.append(most)
+    front = rank - n
+    order = (*range(front), *(front + 2 * k for k in range(n)), *(front + 2 * k + 1 for k in range(n)))
+    y = c.reshape(c.transpose(y, order), (*x.shape[:front], *counts, int(np.prod(longest))))
+    best = c(ops.Argmax(-1, False), y)
+    place = c.builder.constant(np.zeros((1,) * n, np.int64))
+    rest = best
+    inner: list[Value] = []
+    for most in reversed(longest):
+        inner.insert(0, c(ops.Mod(), rest, most))
+        rest = c.div(rest, most)
+    for k, (first, at) in enumerate(zip(firsts, inner)):
+        start = c.builder.constant(first.reshape([-1 if j == k else 1 for j in range(n)]))
+        place = c.add(c.mul(place, static(size)[k]), c.add(at, start))
+    return c(ops.ReduceMax((-1,), False), y), place
+
+
+@op("aten.max_unpool2d", "aten.max_unpool3d")
+def max_unpool(c: Context, x: Value, places: Value, *_: Any) -> Value:
+    """Places within one channel, of elements put into zeros."""
+    n = axes_in(c)
+    shape = c.result_shape()
+    front = shape[: len(shape) - n]
+    size = product(shape[len(shape) - n :])
+    count = product(x.shape[len(x.shape) - n :])
+    zeros = c(ops.Fill(x.dtype, (product(front), size), 0))
+    at = c.within(c.reshape(places, (product(front), count)), 0, as_dim(size - 1), "index")
+    return c.reshape(c(ops.ScatterElements(1), zeros, at, c.reshape(x, (product(front), count))), shape)
+
+
+# -- normalisation ----------------------------------------------------------------------------------------------------
+
+
+@op("aten.layer_norm")
+def layer_norm(
+    c: Context, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, eps: float, *_: Any
+) -> Value:
+    return c(ops.LayerNorm(-len(shape), eps), x, scale, bias)
+
+
+@op("aten.native_layer_norm")
+def native_layer_norm(
+    c: Context, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    axes = tuple(range(len(x.shape) - len(shape), len(x.shape)))
+    wide = c.wide(x)
+    mean = c.mean(wide, axes)
+    apart = c.sub(wide, mean)
+    variance = c.mean(c.mul(apart, apart), axes)
+    inverse = c(ops.Reciprocal(), c(ops.Sqrt(), c.add(variance, eps)))
+    y = c(ops.LayerNorm(-len(shape), eps), x, scale, bias)
+    return y, c.cast(mean, c.result_dtype(1)), c.cast(inverse, c.result_dtype(2))
+
+
+@op("aten.rms_norm", "aten._fused_rms_norm")
+def rms_norm(c: Context, x: Value, shape: Sequence[int], scale: Value | None, eps: float | None) -> Any:
+    import torch
+
+    epsilon = torch.finfo(c.fakes[0].dtype).eps if eps is None else eps
+    y = c(ops.RMSNorm(-len(shape), epsilon), x, scale)
+    if "fused" not in c.op_type:
+        return y
+    wide = c.wide(x)
+    power = c.mean(c.mul(wide, wide), tuple(range(len(x.shape) - len(shape), len(x.shape))))
+    return y, c.cast(c(ops.Reciprocal(), c(ops.Sqrt(), c.add(power, epsilon))), c.result_dtype(1))
+
+
+@op("aten.group_norm")
+def group_norm(
+    c: Context, x: Value, groups: int, scale: Value | None, bias: Value | None, eps: float, *_: Any
+) -> Value:
+    channels = x.shape[1]
+    scale = c(ops.Fill(x.dtype, (channels,), 1)) if scale is None else scale
+    bias = c(ops.Fill(x.dtype, (channels,), 0)) if bias is None else bias
+    return c(ops.GroupNorm(eps, groups), x, scale, bias)
+
+
+@op("aten._native_batch_norm_legit_no_training")
+def batch_norm(
+    c: Context,
+    x: Value,
+    scale: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    channels = mean.shape[0]
+    scale = c(ops.Fill(mean.dtype, (channels,), 1)) if scale is None else scale
+    bias = c(ops.Fill(mean.dtype, (channels,), 0)) if bias is None else bias
+    y = c(ops.BatchNorm(eps), x, scale, bias, mean, variance)
+    nothing = c.builder.constant(np.zeros(0, c.result_dtype(1).numpy))
+    return y, nothing, nothing
+
+
+@op("aten.batch_norm")
+def batch_norm_whole(
+    c: Context, x: Value, scale: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
+    training: bool, momentum: float, eps: float, *_: Any,
+) -> Value:  # fmt: skip
+    if training or mean is None or variance is None:
+        raise c.unsupported("statistics of the batch; call eval() on the module before it is exported")
+    return batch_norm(c, x, scale, bias, mean, variance, momentum, eps)[0]
+
+
+@op("aten.dropout", "aten.feature_dropout", "aten.alpha_dropout", "aten.native_dropout")
+def dropout(c: Context, x: Value, p: float, train: bool) -> Any:
+    if train and p:
+        raise c.unsupported("random numbers: the module is training; call eval() before it is exported")
+    return (x, c(ops.Fill(dt.bool_, x.shape, 1))) if "native" in c.op_type else x
+
+
+@op("aten.col2im")
+def col2im(c: Context, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
+    y = c.reshape(x, (1, *x.shape)) if len(x.shape) == 2 else x
+    made = ops.Col2Im(tuple(size), tuple(kernel), tuple(stride), tuple(padding) * 2, tuple(dilation))
+    return c.reshape(c(made, y), c.result_shape())
+
+
+__all__ = ["axes_in", "batched", "each"]
