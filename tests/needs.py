@@ -78,11 +78,11 @@ NEEDS: dict[str, Need] = {
         m: _package(m, "pip install .")
         for m in ("weft_c", "weft_darknet", "weft_torch", "weft_gpu", "weft_caffe", "weft_llvm", "weft_tflite")
     },  # tests/alone: one package each
-    **{m: _package(m, 'pip install ".[test,frameworks]"') for m in ("ai_edge_litert", "torch", "cv2")},
     **{
-        m: _package(m, 'pip install ".[bench]"', optional=True)
-        for m in ("onnxruntime", "onnxscript", "skl2onnx", "sklearn", "transformers")
+        m: _package(m, 'pip install ".[test,frameworks]"')
+        for m in ("ai_edge_litert", "lightgbm", "skl2onnx", "sklearn", "treelite", "xgboost", "torch", "cv2")
     },
+    **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "transformers")},
 }
 _found = cache(lambda key: NEEDS[key].found())
 

@@ -48,6 +48,7 @@ KNOWN_TARGETS = {
 KNOWN_FRONTENDS = {
     ".onnx": "weft-onnx",
     ".cfg": "weft-darknet",
+    ".ubj": "weft-sklearn",
     ".pt2": "weft-torch",
     ".tflite": "weft-tflite",
     ".prototxt": "weft-caffe",
@@ -55,7 +56,8 @@ KNOWN_FRONTENDS = {
 }
 INSTALLS = {
     **dict.fromkeys(
-        ("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-torch", "weft-tflite", "weft-caffe"), "pip install ."
+        ("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-sklearn", "weft-torch", "weft-tflite", "weft-caffe"),
+        "pip install .",
     ),
     **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -18,11 +17,13 @@ from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, buffer, seq
 from weft_ops.examples import floats
 from weft_ops.shapes import expect_kind, expect_rank, operands, show
-from weft_ops.words import Missing
+from weft_ops.words import Combine, Missing
 
 ROWS, STEP = 64, 8
 """Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide
 another's."""
+BEYOND = 1 << 31
+"""Numbers from here on are in no set."""
 UNROLLED = 16
 """Levels up to which they are written out."""
 
@@ -42,17 +43,21 @@ class TreeEnsemble(Operator):
     child, the right one behind it, and its own number for a leaf, whose split nothing exceeds; `leaf` [m] its row of
     weights; `root` and `levels` [t] each tree's first node and its depth. nan_left [m], bool: present if `missing` is
     "node".
+    set_at [m], sets [w] uint32: absent, or there are nodes that test for membership in a set. `set_at` is -1 for the
+    others, else the place in `sets` of the node's set: the number of its words, at least 1, then the words. Bit i of
+    word j stands for the number 32·j + i. From such a node a row goes to the right if x[feature] ≥ 0, rounded down, is
+    in the set; NaN as from other nodes, where `missing` must not be "right".
     """
 
     depth: int
-    combine: Literal["sum", "min", "max"] = "sum"
+    combine: Combine = "sum"
     missing: Missing = "right"
     kind = "opaque"
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for ranks, dtypes or numbers of nodes that do not fit."""
         x, feature, split, weights = operands(types[:4], 4)
-        left, leaf, root, levels, nan_left = (*types[4:], *(None,) * 5)[:5]
+        left, leaf, root, levels, nan_left, set_at, sets = (*types[4:], *(None,) * 7)[:7]
         expect_rank(x, 2, "x")
         expect_rank(weights, 2, "weights")
         expect_kind(x.dtype, ("int", "uint", "float"), "x")
@@ -66,6 +71,7 @@ class TreeEnsemble(Operator):
             raise GraphError("left, leaf, root and levels: expected all or none")
         if (nan_left is not None) != (self.missing == "node"):
             raise GraphError(f"nan_left: expected it for missing = 'node' only, got missing = '{self.missing}'")
+        self._check_sets(feature, set_at, sets)
         each, nodes = (1 << self.depth) - 1, feature.shape[0]
         if (
             left is None
@@ -79,8 +85,22 @@ class TreeEnsemble(Operator):
             )
         return TensorType(weights.dtype, (x.shape[0], weights.shape[1]))
 
+    def _check_sets(self, feature: TensorType, set_at: Type | None, sets: Type | None) -> None:
+        if set_at is None and sets is None:
+            return
+        if set_at is None or sets is None:
+            raise GraphError("set_at and sets: expected both or none")
+        set_at, sets = operands((set_at, sets), 2)
+        expect_kind(set_at.dtype, ("int",), "set_at")
+        if set_at.shape != feature.shape:
+            raise GraphError(f"set_at: expected {show(feature.shape)} as feature, got {show(set_at.shape)}")
+        if sets.dtype != dt.uint32 or sets.rank != 1:
+            raise GraphError(f"sets: expected a vector of uint32, got {sets}")
+        if self.missing == "right":
+            raise GraphError("sets: expected missing = 'left' or 'node', got missing = 'right'")
+
     def reference(self, *arrays: Array | None) -> Array:
-        x, feature, split, weights, left, leaf, root, _, nan_left = (*arrays, *(None,) * 9)[:9]
+        x, feature, split, weights, left, leaf, root, _, nan_left, set_at, sets = (*arrays, *(None,) * 11)[:11]
         assert x is not None and feature is not None and split is not None and weights is not None
         numbers, rows = x.astype(split.dtype), np.arange(len(x))[:, None]
         leaves = 1 << self.depth
@@ -90,7 +110,10 @@ class TreeEnsemble(Operator):
         for _ in range(self.depth):
             node = at + start if left is None else at
             value = numbers[rows, feature[node].astype(np.int64)]
-            away = self.goes_right(value > split[node], np.isnan(value), None if nan_left is None else nan_left[node])
+            above = value > split[node]
+            if set_at is not None and sets is not None:
+                above = np.where(set_at[node] >= 0, members(value, set_at[node].astype(np.int64), sets), above)
+            away = self.goes_right(above, np.isnan(value), None if nan_left is None else nan_left[node])
             if left is not None:
                 away = away & (left[node] != node)
             at = 2 * at + 1 + away if left is None else left[node].astype(np.int64) + away
@@ -109,7 +132,7 @@ class TreeEnsemble(Operator):
         """Rows in blocks, in parallel; in a block tree by tree, `STEP` rows down a tree together."""
         x, feature, split, weights, *more = inputs
         (y,) = outputs
-        nan_left = more[4] if self.missing == "node" else None
+        nan_left, set_at, sets = (*more[4:], *(None,) * 3)[:3]
         links, wide = more[:4] if any(m is not None for m in more[:4]) else None, split.dtype
         n, columns, targets = x.shape[0], x.shape[1], y.shape[1]
         leaves = 1 << self.depth
@@ -131,6 +154,8 @@ class TreeEnsemble(Operator):
         def away(node: Expr, row: Expr) -> Expr:
             value = numbers[row, cast_to(feature[node], dt.int64)]
             above: Expr = value > split[node]
+            if set_at is not None and sets is not None:
+                above = select(set_at[node] >= 0, member(value, cast_to(set_at[node], dt.int64), sets), above)
             if nan_left is not None:
                 above = select(call("isnan", value), e.not_(nan_left[node]), above)
             return cast_to(above, dt.int64)
@@ -206,6 +231,32 @@ class TreeEnsemble(Operator):
         for combine in ("sum", "min", "max"):
             yield Sample(cls(2, combine), (x, *ragged, *links), combine)
         yield Sample(cls(2), (floats((70, 3), "float64"), feature, split.astype(np.float64), weights), "more_rows")
+        numbers = np.array([[0, 1, 5], [33, 40, 64], [2.9, 63, 95], [96, -0.5, -1], [np.nan, 1e12, np.inf]], np.float32)
+        sets = np.array([1, 0b100110, 2, 1, 1 << 31 | 0b11, 3, 0, 0, 1 << 31], np.uint32)
+        set_at = np.array([0, 2, -1, 5, 2, 0], np.int32)
+        tables = feature, split, weights, None, None, None, None
+        yield Sample(cls(2, "sum", "left"), (numbers, *tables, None, set_at, sets), "sets")
+        yield Sample(cls(2, "sum", "node"), (numbers, *tables, nan_left, set_at, sets), "sets_nan_node")
+
+
+def member(value: Expr, place: Expr, sets: Buffer) -> Expr:
+    """Whether `value`, rounded down, is in the set at `place`; if that is negative, anything."""
+    at, zero = e.maximum(place, 0), const(0.0, value.dtype)
+    inside = e.and_(value >= zero, value < const(float(BEYOND), value.dtype))
+    number = cast_to(select(inside, value, zero), dt.int64)
+    words, word = cast_to(sets[at], dt.int64), number >> 5
+    bits = cast_to(sets[at + 1 + e.minimum(word, words - 1)], dt.int64)
+    return e.and_(e.and_(inside, word < words), e.eq((bits >> (number & 31)) & 1, 1))
+
+
+def members(value: Array, place: Array, sets: Array) -> Array:
+    """As `member`, of arrays of one shape."""
+    at = np.maximum(place, 0)
+    inside = (value >= 0) & (value < BEYOND)
+    number = np.where(inside, value, 0).astype(np.int64)
+    words, word = sets[at].astype(np.int64), number >> 5
+    bits = sets[at + 1 + np.minimum(word, words - 1)].astype(np.int64)
+    return np.asarray(inside & (word < words) & ((bits >> (number & 31)) & 1 == 1))
 
 
 def loop(name: str, extent: Expr | int, body: Callable[[Var], Stmt], kind: LoopKind = "serial") -> Stmt:

@@ -22,6 +22,8 @@ LossReduction = Literal["none", "sum", "mean"]
 """How losses of places become the result."""
 Missing = Literal["right", "left", "node"]
 """Where NaN goes from a node of a tree."""
+Combine = Literal["sum", "min", "max"]
+"""What becomes of the weights of all trees."""
 
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 """Every `Interpolation`."""

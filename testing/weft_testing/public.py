@@ -138,6 +138,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **{f"weft_ops.{family}": EVERYTHING for family in _OPERATORS},
         "weft_ops.composing": ("Composer",),
         "weft_ops.elementwise": ("Binary", "FloatUnary", "Function", "Scalar", "Unary"),
+        "weft_ops.forests": EVERYTHING,
         "weft_ops.moving": ("Movement",),
         "weft_ops.precision": ("float_info", "in_compute_dtype"),
         "weft_ops.winograd": ("POINTS", "TAPS", "WinogradConv"),

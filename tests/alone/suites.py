@@ -186,6 +186,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/frontends/torch", "plugin"),
         _in("tests/frontends/torch", "plugin"),
     ),
+    "weft-sklearn": Suite(
+        "weft_sklearn",
+        _in("tests/frontends/sklearn", "estimators", "lightgbm", "xgboost"),
+        _in("tests/frontends/sklearn", "xgboost"),
+        tools=("weft-testing", "weft-llvm", "weft-onnx", "scikit-learn", "skl2onnx", "xgboost-cpu", "lightgbm"),
+        why="answers are the libraries' own, and are compared by weft_testing with what weft-llvm computes",
+    ),
     "weft": Suite(
         "weft",
         (

@@ -10,9 +10,11 @@ import numpy as np
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
-from weft_onnx.forest import BadForest, Forest, compared, tables
+from weft_onnx.forest import compared
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
+from weft_ops import forests
+from weft_ops.forests import Forest
 
 DOMAIN = "ai.onnx.ml"
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
@@ -94,18 +96,12 @@ def first_forest(c: Context, x: Value, kind: str, targets: int) -> Forest:
 
 def ensemble(c: Context, x: Value, forest: Forest, combine: Any) -> Value:
     """The trees' weights of every row of x, combined."""
-    try:
-        made = tables(forest)
-    except BadForest as error:
-        raise c.error(f"the nodes are no trees: {error}") from None
-    columns, tested = x.shape[-1], forest.feature[forest.left >= 0]
-    if not isinstance(columns, int):
+    if not isinstance(x.shape[-1], int):
         raise c.unsupported("a number of features that is known only at run time")
-    wrong = tested[(tested < 0) | (tested >= columns)]
-    if wrong.size:
-        raise c.error(f"a node tests feature {wrong[0]} of {columns}")
-    constants = [None if a is None else c.builder.constant(np.ascontiguousarray(a)) for a in made.arrays]
-    return c(ops.TreeEnsemble(made.depth, combine, made.missing), x, *constants)
+    try:
+        return forests.ensemble(c, x, forest, combine)
+    except forests.BadForest as error:
+        raise c.error(f"the nodes are no trees: {error}") from None
 
 
 # -- operators --------------------------------------------------------------------------------------------------------

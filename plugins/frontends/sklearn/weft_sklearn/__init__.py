@@ -1,0 +1,1 @@
+"""Weft's frontends for scikit-learn, XGBoost, LightGBM and treelite."""
