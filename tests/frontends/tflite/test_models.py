@@ -61,6 +61,48 @@ def test_a_mobilenet() -> None:
     check_frontend(FrontendCase(model, {"image": numbers(1, 16, 16, 3)}, litert(model), "tflite", others=others))
 
 
+def step(model: ModelWriter, name: str, operator: str, number: float) -> None:
+    """A sub-graph of (count, x): count + 1 and x with a number."""
+    graph = model.graph(name)
+    count, x = graph.input("int32", (), name="count"), graph.input("float32", (3,), name="x")
+    one = {"shape": (), "type": "int32"}
+    more = graph.op("ADD", [count, graph.constant(np.int32(1))], [one])[0]
+    y = graph.op(operator, [x, graph.constant(np.float32(number))], [{"shape": (3,), "type": "float32"}])[0]
+    graph.outputs = [more, y]
+
+
+@pytest.mark.needs("ai_edge_litert")
+def test_branches() -> None:
+    model = ModelWriter()
+    graph = model.graph()
+    test, count = graph.input("bool", (), name="test"), graph.input("int32", (), name="count")
+    x = graph.input("float32", (3,), name="x")
+    step(model, "then", "MUL", 3.0)
+    step(model, "else", "SUB", 1.5)
+    results = [{"shape": (), "type": "int32"}, {"shape": (3,), "type": "float32"}]
+    graph.outputs = graph.op("IF", [test, count, x], results, then_subgraph_index=1, else_subgraph_index=2)
+    data = model.bytes()
+    feeds = [{"test": np.array(t), "count": np.array(4, np.int32), "x": numbers(3)} for t in (True, False)]
+    check_frontend(FrontendCase(data, feeds[0], litert(data), "tflite", others=feeds[1:]), target=None)
+
+
+@pytest.mark.needs("ai_edge_litert")
+def test_loops() -> None:
+    model = ModelWriter()
+    graph = model.graph()
+    count, x = graph.input("int32", (), name="count"), graph.input("float32", (3,), name="x")
+    test = model.graph("test")
+    inner = test.input("int32", (), name="count")
+    test.input("float32", (3,), name="x")
+    test.outputs = test.op("LESS", [inner, test.constant(np.int32(5))], [{"shape": (), "type": "bool"}])
+    step(model, "body", "MUL", 1.5)
+    results = [{"shape": (), "type": "int32"}, {"shape": (3,), "type": "float32"}]
+    graph.outputs = graph.op("WHILE", [count, x], results, cond_subgraph_index=1, body_subgraph_index=2)
+    data = model.bytes()
+    feeds = [{"count": np.array(n, np.int32), "x": numbers(3)} for n in (0, 3, 9)]
+    check_frontend(FrontendCase(data, feeds[0], litert(data), "tflite", others=feeds[1:]), target=None)
+
+
 def test_changed_bytes(tmp_path: Path) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(mobilenet(1))

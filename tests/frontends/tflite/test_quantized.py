@@ -116,3 +116,47 @@ def test_one_operator(case: Case) -> None:
     check_frontend(
         FrontendCase(model, feeds, litert(model, name in ONLY_BUILT_IN), "tflite", rtol=0, atol=0), target=None
     )
+
+
+F32 = {"type": "float32"}
+
+
+def reals(*shape: int) -> Any:
+    return RNG.normal(0.5, 2, shape).astype(np.float32)
+
+
+HYBRID: list[Case] = [
+    *(
+        (
+            "CONV_2D",
+            [reals(2, 7, 8, 6), weights(5, 3, 3, 6), [np.float32(range(5))]],
+            [{"shape": (2, 7, 8, 5), **F32}],
+            {1: scale},
+            {**CONV, "fused_activation_function": 1},
+        )
+        for scale in (Scale(some(5), 0, 0), Scale(0.02))
+    ),
+    (
+        "DEPTHWISE_CONV_2D",
+        [reals(2, 7, 8, 6), weights(1, 3, 3, 6), [np.float32(range(6))]],
+        [{"shape": (2, 7, 8, 6), **F32}],
+        {1: Scale(some(6), 0, 3)},
+        {**CONV, "depth_multiplier": 1},
+    ),
+    (
+        "FULLY_CONNECTED",
+        [reals(4, 21), weights(9, 21), [np.float32(range(9))]],
+        [{"shape": (4, 9), **F32}],
+        {1: Scale(0.02)},
+        {"fused_activation_function": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", HYBRID, ids=lambda case: case[0].lower())
+def test_floats_with_quantised_weights(case: Case) -> None:
+    """What rounds in float32 in another order is within 1e-6."""
+    name, inputs, results, scales, options = case
+    model = one_op(name, inputs, results, scales, VERSIONS[name], **options)
+    feeds = {"x0": inputs[0]}
+    check_frontend(FrontendCase(model, feeds, litert(model), "tflite", rtol=1e-6, atol=1e-6), target=None)

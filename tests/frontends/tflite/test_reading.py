@@ -204,7 +204,7 @@ def test_all_that_is_unsupported_is_one_error() -> None:
         weft.load(model.bytes(), frontend="tflite")
     assert str(caught.value) == (
         "the model uses 3 things that the TFLite frontend does not support\n  ADD: fused activation 5: 'd'\n"
-        "  custom operator Spin: 'a', 'e'\n  operator LSH_PROJECTION: 'b'\n"
+        "  LSH_PROJECTION: a hash function of bytes: 'b'\n  custom operator Spin: 'a', 'e'\n"
         "  hint: convert the model without; a plugin can convert it (hook `converters`)"
     )
     assert b

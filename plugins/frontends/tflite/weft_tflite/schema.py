@@ -152,7 +152,7 @@ Densify
 SegmentSum
 BatchMatMul adj_x:? adj_y:? asymmetric_quantize_inputs:?
 Cumsum exclusive:? reverse:?
-CallOnce
+CallOnce init_subgraph_index:i
 BroadcastTo
 Rfft2d
 Conv3D padding:b stride_d:i stride_w:i stride_h:i fused_activation_function:b dilation_d_factor:i=1

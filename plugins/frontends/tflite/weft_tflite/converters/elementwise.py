@@ -30,7 +30,7 @@ COMPARING: dict[str, Callable[[], Operator]] = {
 }  # fmt: skip
 """Those that are the same of numbers and of quantised numbers of one scale."""
 STABLEHLO = {"STABLEHLO_ADD": ops.Add, "STABLEHLO_MULTIPLY": ops.Multiply, "STABLEHLO_MAXIMUM": ops.Maximum,
-             "STABLEHLO_MINIMUM": ops.Minimum}  # fmt: skip
+             "STABLEHLO_MINIMUM": ops.Minimum, "STABLEHLO_SHIFT_LEFT": ops.LeftShift}  # fmt: skip
 """Those of StableHLO that LiteRT runs, elementwise."""
 CLIPS: dict[str, str] = {"RELU": "relu", "RELU6": "relu6", "RELU_N1_TO_1": "relu_n1_to_1", "RELU_0_TO_1": "relu_0_to_1"}
 

@@ -227,8 +227,3 @@ def sparse_to_dense(c: Context) -> Value:
     where = c.reshape(indices, (rows, indices.shape[1] if rank == 2 else 1))
     updates = c.broadcast(values, (rows,)) if not values.shape else values
     return c(ops.ScatterND(), ground, bounded(c, where, ground), updates)
-
-
-@moving_op("UNIQUE")
-def unique(c: Context) -> Value:
-    raise c.unsupported("a number of results known only at run time")

@@ -359,6 +359,12 @@ def fill(c: Context) -> Value:
     return c(ops.BroadcastTo(dims), c.reshape(c.value(1), (1,) * len(dims)))
 
 
+@moving_op("DENSIFY")
+def densify(c: Context) -> Value:
+    """Sparse constants are dense from the beginning."""
+    return c.value(0)
+
+
 @moving_op("BITCAST")
 def bitcast(c: Context) -> Value:
     x, to = c.value(0), c.output_dtype()

@@ -19,6 +19,7 @@ from weft_frontend.layouts import among_channels_first, reordered
 from weft_frontend.windows import padded
 from weft_ops.shapes import product
 from weft_tflite.context import Context
+from weft_tflite.converters import hybrid
 from weft_tflite.converters.movement import pads as pads_of_operand
 from weft_tflite.converters.movement import space_to_batch
 from weft_tflite.converters.network import (
@@ -32,17 +33,13 @@ from weft_tflite.converters.network import (
     strides_of,
     window_of,
 )
-from weft_tflite.fixed_point import activation_bounds, bounds_of, multiplier_of, multipliers_of
+from weft_tflite.converters.rounding import number, rounded_value
+from weft_tflite.fixed_point import activation_bounds, bounds_of, multipliers_of
 from weft_tflite.model_file import Quantization
 from weft_tflite.registry import quantized_op
 
 EIGHT = (dt.int8, dt.uint8)
 Array = np.ndarray[Any, Any]
-
-
-def number(c: Context, value: object, dtype: DType = dt.int32) -> Value:
-    """A constant."""
-    return c.builder.constant(np.asarray(value).astype(dtype.numpy), "c")
 
 
 def scaled(c: Context, x: Value, real: float | Array) -> Value:
@@ -172,8 +169,8 @@ def convolution(c: Context, w: Value, scale: Quantization, groups: int) -> Value
 
 @quantized_op("CONV_2D")
 def conv(c: Context) -> Value:
-    if c.operand_dtype(0).is_float:
-        raise c.unsupported("floats with quantised weights")
+    if hybrid.is_hybrid(c):
+        return hybrid.conv(c)
     w, scale = filter_of(c, 0)
     groups = groups_of(c, c.shape(0)[3], w.shape[3])
     return convolution(c, reordered(c, w, "OHWI", "OIHW"), scale, groups)
@@ -181,8 +178,8 @@ def conv(c: Context) -> Value:
 
 @quantized_op("DEPTHWISE_CONV_2D")
 def depthwise_conv(c: Context) -> Value:
-    if c.operand_dtype(0).is_float:
-        raise c.unsupported("floats with quantised weights")
+    if hybrid.is_hybrid(c):
+        return hybrid.depthwise_conv(c)
     _, scale = filter_of(c, 3)
     w, groups = depthwise_filter(c)
     return convolution(c, w, scale, groups)
@@ -192,8 +189,8 @@ def depthwise_conv(c: Context) -> Value:
 def fully_connected(c: Context) -> Value:
     if c.integer("weights_format"):
         raise c.unsupported("shuffled weights")
-    if c.operand_dtype(0).is_float:
-        raise c.unsupported("floats with quantised weights")
+    if hybrid.is_hybrid(c):
+        return hybrid.fully_connected(c)
     w, scale = filter_of(c, 0)
     x, zero = c.value(0), zero_of(c, 0)
     flat, turned = rows(c, x, w.shape[1]), c.transpose(w, (1, 0))
@@ -348,14 +345,6 @@ def concatenation(c: Context) -> Value:
 # -- between floats and integers --------------------------------------------------------------------------------------
 
 
-def rounded_value(c: Context, x: Value) -> Value:
-    """Floats to the nearest whole number, halves away from zero."""
-    size = c(ops.Absolute(), x)
-    whole = c(ops.Floor(), size)
-    up = c(ops.Where(), c(ops.GreaterEqual(), c.sub(size, whole), 0.5), c.add(whole, 1.0), whole)
-    return c(ops.Where(), c(ops.Less(), x, 0.0), c(ops.Negative(), up), up)
-
-
 @quantized_op("QUANTIZE")
 def quantize(c: Context) -> Value:
     x, dtype = c.value(0), c.output_dtype()
@@ -382,6 +371,3 @@ def dequantize(c: Context) -> Value:
     zero, factor = scale.zero.reshape(-1, *behind), scale.scale.reshape(-1, *behind)
     moved = c.sub(c.cast(x, dt.int32), number(c, zero))
     return c.mul(c.cast(moved, dt.float32), number(c, factor, dt.float32))
-
-
-__all__ = ["bounded", "eight_bits", "multiplier_of", "number", "one_scale", "rounded_value", "scaled", "shifted"]

@@ -15,13 +15,11 @@ from weft_tflite.converters.quantized import (
     EIGHT,
     bounded,
     eight_bits,
-    number,
-    rounded_value,
     scaled,
     shifted,
     single,
-    zero_of,
 )
+from weft_tflite.converters.rounding import number, rounded_value
 from weft_tflite.fixed_point import bounds_of, table_of
 from weft_tflite.registry import quantized_op
 
@@ -128,6 +126,3 @@ def _before(size: Any) -> Any:
     from weft_ops.shapes import dim_expr, simplified
 
     return size - 1 if isinstance(size, int) else simplified(as_dim(dim_expr(size) - 1))
-
-
-__all__ = ["EXP", "looked_up", "zero_of"]
