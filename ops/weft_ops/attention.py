@@ -73,6 +73,8 @@ class Attention(Operator):
             raise GraphError("q_heads and kv_heads: expected both for inputs of three dimensions")
         result: list[tuple[Dim, ...]] = []
         for t, h in ((q, self.q_heads), (k, self.kv_heads), (v, self.kv_heads)):
+            if isinstance(t.shape[2], int) and t.shape[2] % h:
+                raise GraphError(f"features: expected a multiple of {h} heads, got {t.shape[2]}")
             result.append((t.shape[0], h, t.shape[1], dim_floordiv(t.shape[2], h)))
         return result
 
@@ -80,7 +82,7 @@ class Attention(Operator):
         """Raises GraphError for ranks, dtypes, heads or sizes that do not agree."""
         assumed: list[Assumption] = []
         q, k, v = operands(types[:3], 3)
-        _, past_key, past_value, _ = (*types[3:], *[None] * 4)[:4]
+        mask, past_key, past_value, lengths = (*types[3:], *[None] * 4)[:4]
         one_dtype([q, k])
         expect_kind(q.dtype, ("float",))
         if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
@@ -95,6 +97,7 @@ class Attention(Operator):
         unify(ks[2], vs[2], "keys", assumed)
         for name, other in (("k", ks), ("v", vs)):
             unify(qs[0], other[0], f"batch of {name}", assumed)
+        unify(ks[1], vs[1], "heads of v", assumed)
         for name, shape, state in (("past_key", ks, past_key), ("past_value", vs, past_value)):
             if state is not None:
                 given = tensor(state).shape
@@ -102,7 +105,12 @@ class Attention(Operator):
         if isinstance(qs[1], int) and isinstance(ks[1], int) and qs[1] % ks[1]:
             raise GraphError(f"query heads: expected a multiple of {ks[1]} key heads, got {qs[1]}")
         past = tensor(past_key).shape[2] if past_key is not None else 0
+        if past_value is not None:
+            unify(past, tensor(past_value).shape[2], "past_value", assumed)
         total = as_dim(ks[2] + past)
+        self._check_mask(mask, (*qs[:3], total), assumed)
+        if lengths is not None:
+            unify_shapes((qs[0],), tensor(lengths).shape, "lengths", assumed)
         y = qs[:3] + vs[3:] if q.rank == 4 else (q.shape[0], q.shape[1], as_dim(vs[3] * self.q_heads))
         return Inferred(
             (
@@ -113,6 +121,26 @@ class Attention(Operator):
             ),
             assumed,
         )
+
+    def _check_mask(self, given: Type | None, shape: Sequence[Dim], assumed: list[Assumption]) -> None:
+        """A mask broadcasts to [b, heads, s, t]; its last axis may be shorter.
+
+        Raises:
+            GraphError: it does not.
+        """
+        if given is None:
+            return
+        mask = tensor(given).shape
+        if not 0 < len(mask) <= 4:
+            raise GraphError(f"mask: expected one to four dimensions, got {show(mask)}")
+        rows = broadcast(mask[:-1], shape[:3], assumed=assumed)
+        unify_shapes(shape[:3], rows, "mask", assumed)
+        last, total = mask[-1], shape[3]
+        if isinstance(last, int) and isinstance(total, int):
+            if last > total:
+                raise GraphError(f"mask: expected at most {total} keys, got {last}")
+        elif same(last, total) is not True:
+            assumed.append(Assumption.at_most(last, total, "keys of the mask"))
 
     def reference(self, *arrays: Array | None) -> Any:
         q, k, v, mask, past_key, past_value, lengths = (*arrays, *[None] * 4)[:7]
@@ -448,8 +476,14 @@ class RotaryEmbedding(Operator):
         if cos.rank != (3 if ids is None else 2):
             raise GraphError(f"cos: expected {3 if ids is None else 2} dimensions, got {show(cos.shape)}")
         size = x.shape[3] if x.rank == 4 else dim_floordiv(x.shape[2], self.heads)
+        if not self.dim and isinstance(size, int) and size % 2:
+            raise GraphError(f"features of a head: expected an even number, got {size}")
         unify(dim_floordiv(self.dim or size, 2), cos.shape[-1], "half of the features that turn", assumed)
         unify_shapes(cos.shape, sin.shape, "sin", assumed)
+        if x.rank == 3 and isinstance(x.shape[2], int) and x.shape[2] % self.heads:
+            raise GraphError(f"features: expected a multiple of {self.heads} heads, got {x.shape[2]}")
+        steps = (x.shape[0], x.shape[2 if x.rank == 4 else 1])
+        unify_shapes(steps, cos.shape[:2] if ids is None else tensor(ids).shape, "positions", assumed)
         return Inferred(TensorType(x.dtype, x.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:

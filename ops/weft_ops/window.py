@@ -24,7 +24,7 @@ from weft_ops.examples import floats, integers
 from weft_ops.indexing import ScatterElements
 from weft_ops.movement import Fill
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import expect_kind, operands, product, quotient, show, static, unify
+from weft_ops.shapes import expect_kind, operands, product, quotient, show, static, unify, unify_shapes
 
 DHW = "dhw"
 
@@ -336,14 +336,16 @@ class MaxUnpool(Operator):
     shape: tuple[Dim, ...]
     kind = "composite"
 
-    def infer(self, *types: Type | None) -> TensorType:
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
         x, indices = operands(types, 2)
         expect_kind(indices.dtype, ("int", "uint"), "indices")
         if len(self.shape) != x.rank or indices.rank != x.rank:
             raise GraphError(
                 f"expected {x.rank} dimensions, got shape {show(self.shape)} and indices {show(indices.shape)}"
             )
-        return TensorType(x.dtype, self.shape)
+        unify_shapes(x.shape, indices.shape, "indices", assumed)
+        return Inferred(TensorType(x.dtype, self.shape), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays
