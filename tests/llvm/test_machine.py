@@ -166,6 +166,21 @@ def test_rows_that_share_cache_sets_get_low_tiles() -> None:
     assert conflict_cycles(14, 8, avx512) == conflict_cycles(14, None, avx512) == 0
 
 
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize(("columns", "vectors", "window"), [([1], 1, Window(1, 5, True)), ([1, 2, 3, 4, 6], 12, None)])
+def test_open_rows_get_the_smallest_of_nearly_equal_tiles(
+    cpu: str, columns: list[int], vectors: int, window: Window | None
+) -> None:
+    """The last tile of open rows asks for each of them whether it is there: a small tile has less of that, and is half
+    the code."""
+    m = machine(f"llvm -mtriple=x86_64-unknown-linux-gnu -mcpu={cpu}")
+    cycles, tile = choose_tile(None, columns, vectors, m, float32, window=window)
+    rows = 27720  # a multiple of all heights
+    whole, tallest = choose_tile(rows, columns, vectors, m, float32, window=window)
+    assert cycles * rows <= whole * 1.06
+    assert tile.rows * tile.columns < tallest.rows * tallest.columns
+
+
 def test_odd_machines_get_tiles() -> None:
     """One way, caches smaller than a line or than their ways, as many registers as a tile of one row needs or fewer."""
     plain = machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell")

@@ -52,7 +52,9 @@ def relax_masks(program: Program) -> Program:
 def _relax(allocate: Allocate) -> Stmt | None:
     name = allocate.buffer.name
     size = int_const(allocate.buffer.shape[0]) if len(allocate.buffer.shape) == 1 else None
-    if size is None:
+    if size is None or not any(
+        isinstance(s, Store) and s.buffer.name == name and s.predicate is not None for s in walk_stmts(allocate.body)
+    ):
         return None
     stored: dict[Expr, list[Store]] = {}
     read: dict[Expr, set[Expr]] = {}  # the conditions that all who read a vector have

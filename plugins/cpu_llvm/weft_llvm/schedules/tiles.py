@@ -21,6 +21,8 @@ SHARED_REGISTERS, SPILLED = 3, 4
 stack."""
 DOT_COLUMNS = (1, 2, 3, 4, 6, 8)
 """Columns of a tile of dot products."""
+NEARLY_CHEAPEST = 1.05
+"""Where rows are open, the smallest tile is taken that costs at most so many times as much as the cheapest."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ def choose_tile(
     """Cycles of one step of the reduction for all rows and columns, and the cheapest tile.
 
     Args:
-        rows: extent of the row loop (None: symbolic, tails do not matter).
+        rows: extent of the row loop. None: symbolic, so that the last tile asks for each row whether it is there, which
+            the cost of whole tiles does not show: of nearly equal tiles the smallest, whose code is short as well.
         columns: candidates for vectors per tile.
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
         spare: registers that hold something else.
@@ -160,7 +163,7 @@ def choose_tile(
             busy.
         apart: bytes from one row's scalar to the next row's; None: rows do not share sets of the first cache.
     """
-    best: tuple[float, int, int, Tile] | None = None
+    found: list[tuple[float, int, int, Tile]] = []
     columns = list(columns)
     vector_bytes = machine.vector_bits // 8
     # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from
@@ -181,12 +184,14 @@ def choose_tile(
                 # Of tiles that cost the same those whose last one is highest: a low one has little to do while it waits
                 # for its vectors.
                 last = r if rows is None else (rows // parts) % r or r
-                key = (round(total, 6), -last * c, -r * c, Tile(r, c, parts))
-                if best is None or key[:3] < best[:3]:
-                    best = key
-    if best is None:  # so few registers that nothing fits: what spills least
+                found.append((round(total, 6), -last * c, -r * c, Tile(r, c, parts)))
+    if not found:  # so few registers that nothing fits: what spills least
         return inf, Tile(1, min(columns))
-    return best[0], best[3]
+    cycles, _, _, tile = min(found, key=lambda f: f[:3])
+    if rows is None:
+        near = [(-size, total, tile) for total, _, size, tile in found if total <= NEARLY_CHEAPEST * cycles]
+        _, cycles, tile = min(near, key=lambda n: n[:2])
+    return cycles, tile
 
 
 def tiles_cycles(
