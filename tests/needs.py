@@ -80,7 +80,17 @@ NEEDS: dict[str, Need] = {
     },  # tests/alone: one package each
     **{
         m: _package(m, 'pip install ".[test,frameworks]"')
-        for m in ("ai_edge_litert", "lightgbm", "skl2onnx", "sklearn", "treelite", "xgboost", "torch", "cv2")
+        for m in (
+            "ai_edge_litert",
+            "lightgbm",
+            "skl2onnx",
+            "sklearn",
+            "treelite",
+            "xgboost",
+            "torch",
+            "expecttest",
+            "cv2",
+        )
     },
     **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "transformers")},
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,6 +97,41 @@ class ProgramImporter(GraphImporter):
         results = self.results(program)
         if self.unsupported:
             raise self.everything_unsupported()
+        return self.finish(results)
+
+    # -- a graph that Dynamo captured
+    def capture(self, module: torch.fx.GraphModule, constants: Mapping[int, torch.Tensor]) -> Graph:
+        """The graph of a module of PyTorch's operators; every output that is a tensor or a size is one of the graph's,
+        in order. A size that an input tensor has is no input.
+
+        Args:
+            constants: inputs that are always the same, by place.
+
+        Raises:
+            UnsupportedError: it uses what is not supported; lists everything.
+        """
+        nodes = list(module.graph.nodes)
+        placeholders = [n for n in nodes if n.op == "placeholder"]
+        for k, node in enumerate(placeholders):
+            if k in constants:
+                self.env[node] = self.constant_of(constants[k], node.name, node)
+            elif isinstance(node.meta.get("val"), torch.Tensor):
+                self.env[node] = self.input_of(node, node.meta["val"])
+        for node in placeholders:
+            if node not in self.env:
+                value = node.meta.get("val")
+                known = isinstance(value, torch.SymInt) and self.known_size(value)
+                self.env[node] = self.size_of(node, value) if known else self.input_of(node, value)
+        for node in nodes:
+            if node.op not in ("placeholder", "output"):
+                self.env[node] = self.visit(node, module)
+        leaves = torch.utils._pytree.tree_leaves(nodes[-1].args[0])
+        results = self.outputs([(f"output_{k}", n) for k, n in enumerate(leaves) if isinstance(n, torch.fx.Node)])
+        if self.unsupported:
+            raise self.everything_unsupported()
+        return self.finish(results)
+
+    def finish(self, results: Sequence[tuple[str, Value]]) -> Graph:
         for name, value in results:
             self.builder.output(value, name)
         graph = self.builder.build()

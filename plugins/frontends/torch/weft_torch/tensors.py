@@ -55,4 +55,14 @@ def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.asarray(plain.numpy())
 
 
-__all__ = ["array_of", "dtype_of"]
+def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """An array as a tensor, which shares its memory where that may be written to."""
+    array = array if array.flags.writeable and array.flags.c_contiguous else np.array(array, order="C")
+    dtype = dt.dtype(array.dtype)
+    if dtype.name == "bfloat16" or dtype.name.startswith("float8"):
+        raw = torch.from_numpy(array.view(np.int16 if dtype.bits == 16 else np.uint8))
+        return raw.view(getattr(torch, dtype.name))
+    return torch.from_numpy(array)
+
+
+__all__ = ["array_of", "dtype_of", "tensor_of"]

@@ -1,0 +1,117 @@
+"""torch.compile(model, backend="weft") against PyTorch's eager mode."""
+
+# ruff: noqa: E402 - without PyTorch the module is skipped
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.needs import require
+
+require("torch")
+import torch
+from torch import nn
+
+from weft_torch import backend
+
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.filterwarnings("ignore"),  # PyTorch's own deprecations
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    return torch.compile(function, backend="weft", **options)
+
+
+def same(got: Any, wanted: Any) -> None:
+    for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(wanted), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert not isinstance(a, torch.Tensor) or a.stride() == b.stride()
+
+
+def test_operands_that_are_not_contiguous_and_strides_of_results() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    fast = compiled(model)
+    x = torch.randn(2, 3, 8, 8)
+    same(fast(x), model(x))
+    across = x.transpose(-1, -2).contiguous().transpose(-1, -2)
+    same(fast(across), model(across))
+    turned = compiled(lambda x: (x.transpose(0, 1) + 1, x * 2))
+    same(turned(x[0, 0]), (x[0, 0].transpose(0, 1) + 1, x[0, 0] * 2))
+
+
+def test_weights_are_constants_until_they_are_written_to() -> None:
+    model = nn.Linear(4, 3)
+    fast = compiled(model)
+    x = torch.randn(2, 4)
+    same(fast(x), model(x))
+    model.weight.mul_(2)
+    same(fast(x), model(x))
+    model.weight = nn.Parameter(torch.ones(3, 4))
+    same(fast(x), model(x))
+
+
+def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+    build = backend.Captured.build
+    monkeypatch.setattr(backend.Captured, "build", lambda self, args: (built.append(self), build(self, args)))
+
+    def scores(x: torch.Tensor) -> Any:
+        return torch.softmax(x @ x.T, -1) * x.shape[0], x.shape[0] + 1
+
+    fast = compiled(scores, dynamic=True)
+    for n in (3, 7, 9):
+        x = torch.randn(n, 4)
+        same(fast(x), scores(x))
+    assert len(built) == 1
+
+
+def test_buffers_that_a_call_writes_to() -> None:
+    class Cache(nn.Module):
+        keys: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(4, 3))
+
+        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            self.keys.index_copy_(0, at, x)
+            return self.keys.sum(0)
+
+    model = Cache()
+    fast = compiled(model)
+    for k in (1, 2, 3):
+        same(fast(torch.ones(1, 3), torch.tensor([k])), torch.full((3,), float(k)))
+    same(model.keys[:, 0].clone(), torch.tensor([0.0, 1.0, 1.0, 1.0]))
+
+
+def test_what_is_not_supported_is_an_error_or_runs_in_pytorch() -> None:
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eigvalsh(x) + 1
+
+    with pytest.raises(Exception, match=r"operator aten\._linalg_eigh") as caught:
+        compiled(odd)(torch.eye(3))
+    assert type(caught.value).__name__ == "UnsupportedError" and "test_backend.py" in str(caught.value)
+    torch._dynamo.reset()
+    backend.unsupported.clear()
+    same(compiled(odd, options={"fallback": True})(torch.eye(3)), torch.full((3,), 2.0))
+    assert backend.unsupported == {"operator aten._linalg_eigh": 1}
+
+
+def test_gradients_are_refused() -> None:
+    with torch.enable_grad(), pytest.raises(Exception, match=r"computes no gradients[\s\S]*torch\.no_grad\(\)"):
+        compiled(nn.Linear(2, 2))(torch.ones(2))
+    with pytest.raises(Exception, match="backend 'weft' has no option 'fall'"):
+        compiled(lambda x: x + 1, options={"fall": True})(torch.ones(2))

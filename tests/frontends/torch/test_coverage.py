@@ -1,0 +1,36 @@
+"""A part of PyTorch's own list of operators; `--full`: all of it."""
+
+# ruff: noqa: E402 - without PyTorch the module is skipped
+
+from __future__ import annotations
+
+import pytest
+from tests.needs import require
+
+require("torch", "expecttest")
+from tests.frontends.torch.coverage import compared, entries, named, run
+
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore")]
+
+
+def test_no_operator_gives_a_wrong_answer(request: pytest.FixtureRequest) -> None:
+    chosen = entries()[:: 1 if request.config.getoption("--full") else 29]
+    results = list(run(chosen))
+    bad = [r for r in results if r.verdict in ("wrong", "failed")]
+    assert not bad, "\n".join(f"{r.name}: {r.verdict}: {r.reason}" for r in bad)
+    read = sum(r.verdict == "agrees" for r in results)
+    assert read >= 0.65 * sum(r.verdict in ("agrees", "refused") for r in results)
+
+
+def test_operators_are_right_when_compiled() -> None:
+    names = {"addmm", "cumsum", "gather", "index_put", "nn.functional.conv2d", "softmax", "sort", "where"}
+    results = list(run([op for op in entries() if named(op) in names], "llvm"))
+    assert {r.name: r.verdict for r in results} == dict.fromkeys(names, "agrees"), results
+
+
+def test_a_difference_is_wrong() -> None:
+    import numpy as np
+    import torch
+
+    assert compared("x", {"y": np.ones(2, np.float32)}, [torch.zeros(2)]).verdict == "wrong"
+    assert compared("x", {"y": np.ones(2, np.float32)}, [torch.ones(2)]).verdict == "agrees"
