@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,9 +104,12 @@ class Tables:
     arrays: tuple[Array | None, ...]
 
 
-def tables(forest: Forest) -> Tables:
+def tables(forest: Forest, columns: int) -> Tables:
     """A forest laid out: complete trees where these are small, else each node's left child with the right one behind
     it.
+
+    Args:
+        columns: features of a row.
 
     Raises:
         BadForest: a node is reached more than once, or never.
@@ -122,6 +125,9 @@ def tables(forest: Forest) -> Tables:
         missing = "right"
     elif to_left.all():
         missing = "left"
+    elif forest.sets is None and np.isfinite(forest.split[reached][~to_left]).all():
+        missing = "feature"
+        forest = replace(forest, feature=forest.feature + np.where(inner & forest.nan_left, columns, 0))
     narrow = np.uint16 if forest.feature.max(initial=0) < 1 << 16 else np.int32
     complete = depth <= DEEPEST and trees << depth <= MOST * nodes
     built = _complete(forest, depth, inner) if complete else _linked(forest, levels, inner)
@@ -196,11 +202,11 @@ def ensemble(c: Composer, x: Value, forest: Forest, combine: Combine = "sum") ->
     Raises:
         BadForest: a node is reached more than once, or never, or tests a feature that x does not have.
     """
-    made, columns = tables(forest), x.shape[-1]
-    tested = forest.feature[forest.left >= 0]
+    columns, tested = x.shape[-1], forest.feature[forest.left >= 0]
     wrong = tested[(tested < 0) | (tested >= columns)] if isinstance(columns, int) else tested
-    if wrong.size:
-        raise BadForest(f"a node tests feature {wrong[0]} of {columns}")
+    if wrong.size or not isinstance(columns, int):
+        raise BadForest(f"a node tests feature {wrong[0] if wrong.size else '?'} of {columns}")
+    made = tables(forest, columns)
     constants = [None if a is None else c.builder.constant(np.ascontiguousarray(a)) for a in made.arrays]
     return c(TreeEnsemble(made.depth, combine, made.missing), x, *constants)
 

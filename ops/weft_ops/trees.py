@@ -11,10 +11,10 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
-from weft.expr.nodes import Expr, Var, cast_to, const, select
+from weft.expr.nodes import Const, Expr, Var, cast_to, const, select
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
-from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, buffer, seq
+from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, While, buffer, seq
 from weft_ops.examples import floats
 from weft_ops.shapes import expect_kind, expect_rank, operands, show
 from weft_ops.words import Combine, Missing
@@ -22,6 +22,12 @@ from weft_ops.words import Combine, Missing
 ROWS, STEP = 64, 8
 """Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide
 another's."""
+ZERO = const(0, dt.int64)
+MANY_ROWS, LARGE, NEAR = 256, 1 << 20, 1 << 17
+"""Rows of a task where the tables have more than `LARGE` bytes, which every task reads whole, and the rows' numbers at
+most `NEAR` bytes."""
+PIECE = 4
+"""Levels after which it is looked whether any row is still on its way, in trees whose leaves lie at many depths."""
 BEYOND = 1 << 31
 """Numbers from here on are in no set."""
 UNROLLED = 16
@@ -34,7 +40,8 @@ class TreeEnsemble(Operator):
     to.
 
     From a node a row goes to the right if x[feature] > split, and at most `depth` times. NaN goes to the right, to the
-    left, or as each node says (`missing`). Inputs, constants as a rule:
+    left, or as each node says (`missing`): by `nan_left`, or "feature": a feature from f on is the one whose number is
+    less by f, and NaN in it goes to the left, in others to the right. Inputs, constants as a rule:
 
     feature, split [m]: of every node, trees one after another; `split` has the dtype in which numbers are compared.
     weights [l, k]: of the leaves.
@@ -96,8 +103,8 @@ class TreeEnsemble(Operator):
             raise GraphError(f"set_at: expected {show(feature.shape)} as feature, got {show(set_at.shape)}")
         if sets.dtype != dt.uint32 or sets.rank != 1:
             raise GraphError(f"sets: expected a vector of uint32, got {sets}")
-        if self.missing == "right":
-            raise GraphError("sets: expected missing = 'left' or 'node', got missing = 'right'")
+        if self.missing not in ("left", "node"):
+            raise GraphError(f"sets: expected missing = 'left' or 'node', got missing = '{self.missing}'")
 
     def reference(self, *arrays: Array | None) -> Array:
         x, feature, split, weights, left, leaf, root, _, nan_left, set_at, sets = (*arrays, *(None,) * 11)[:11]
@@ -109,11 +116,18 @@ class TreeEnsemble(Operator):
         at = np.broadcast_to(0 if left is None else start, (len(x), trees)).astype(np.int64)
         for _ in range(self.depth):
             node = at + start if left is None else at
-            value = numbers[rows, feature[node].astype(np.int64)]
+            tested = feature[node].astype(np.int64)
+            if self.missing == "feature":
+                nan_left_here = tested >= x.shape[1]
+                tested = np.where(nan_left_here, tested - x.shape[1], tested)
+            value = numbers[rows, tested]
             above = value > split[node]
             if set_at is not None and sets is not None:
                 above = np.where(set_at[node] >= 0, members(value, set_at[node].astype(np.int64), sets), above)
-            away = self.goes_right(above, np.isnan(value), None if nan_left is None else nan_left[node])
+            if self.missing == "feature":
+                away = above | (np.isnan(value) & ~nan_left_here & (split[node] < np.inf))
+            else:
+                away = self.goes_right(above, np.isnan(value), None if nan_left is None else nan_left[node])
             if left is not None:
                 away = away & (left[node] != node)
             at = 2 * at + 1 + away if left is None else left[node].astype(np.int64) + away
@@ -136,20 +150,28 @@ class TreeEnsemble(Operator):
         links, wide = more[:4] if any(m is not None for m in more[:4]) else None, split.dtype
         n, columns, targets = x.shape[0], x.shape[1], y.shape[1]
         leaves = 1 << self.depth
-        numbers = buffer("numbers", (ROWS, columns), wide, "local")
-        total = buffer("total", (ROWS, targets), weights.dtype, "local")
+        rows = rows_of_task(inputs, wide)
+        numbers = buffer("numbers", (rows, columns * 2 if self.missing == "feature" else columns), wide, "local")
+        total = buffer("total", (rows, targets), weights.dtype, "local")
         at = buffer("at", (STEP,), dt.int64, "register")
+        moved, below = (buffer(name, (1,), dt.int64, "register") for name in ("moved", "below"))
+        next_node = Var("next", dt.int64)
         base, place = Var("base", dt.int64), Var("place", dt.int64)
         start = const({"sum": 0.0, "min": float("inf"), "max": float("-inf")}[self.combine], weights.dtype)
 
-        def number(row: Expr, column: Expr) -> Expr:
-            """As it is compared: NaN is beyond all splits where it goes to the right."""
-            value = cast_to(x[e.minimum(row, n - 1), column], wide)
-            return (
-                select(call("isnan", value), const(float("inf"), wide), value)
-                if self.missing == "right" and x.dtype.is_float
-                else value
-            )
+        def fill(first: Expr, r: Expr, f: Expr) -> Stmt:
+            """A number as it is compared: NaN is beyond all splits where it goes to the right, and below them where it
+            goes to the left."""
+            value = cast_to(x[e.minimum(first + r, n - 1), f], wide)
+            if self.missing not in ("right", "feature") or not x.dtype.is_float:
+                high = low = value
+            else:
+                nan = call("isnan", value)
+                high, low = (select(nan, const(sign * float("inf"), wide), value) for sign in (1, -1))
+            stores = [Store(numbers, (r, f), high)]
+            if self.missing == "feature":
+                stores.append(Store(numbers, (r, f + columns), low))
+            return seq(*stores)
 
         def away(node: Expr, row: Expr) -> Expr:
             value = numbers[row, cast_to(feature[node], dt.int64)]
@@ -174,36 +196,56 @@ class TreeEnsemble(Operator):
 
             return Let(place, leaf, loop("k1", targets, lambda k: Store(total, (row, k), merged(k))))
 
+        def level(g: Expr, name: str = "i1") -> Stmt:
+            return loop(name, STEP, lambda i: Store(at, (i,), child(i, g * STEP + i)), "unrolled")
+
+        def last_level(g: Expr) -> Stmt:
+            """Which notes whether a row is on its way."""
+
+            def step(i: Expr) -> Stmt:
+                noted = Store(moved, (ZERO,), moved[ZERO] | (next_node ^ at[i]))
+                return Let(next_node, child(i, g * STEP + i), seq(noted, Store(at, (i,), next_node)))
+
+            return loop("i3", STEP, step, "unrolled")
+
+        def pieces(t: Expr, g: Expr) -> Stmt:
+            """`PIECE` levels at a time, until all rows are in leaves."""
+            piece = seq(
+                Store(moved, (ZERO,), ZERO),
+                loop("d", PIECE - 1, lambda d: level(g), "unrolled"),
+                last_level(g),
+                Store(below, (ZERO,), select(e.eq(moved[ZERO], 0), ZERO, below[ZERO] - PIECE)),
+            )
+            assert links is not None
+            deep = Store(below, (ZERO,), cast_to(links[3][t], dt.int64))
+            return Allocate(moved, Allocate(below, seq(deep, While(below[ZERO] > 0, piece))))
+
         def walk(t: Expr, g: Expr) -> Stmt:
-            deep: Expr = const(self.depth, dt.int64) if links is None else cast_to(links[3][t], dt.int64)
-            kind: LoopKind = "unrolled" if links is None and self.depth <= UNROLLED else "serial"
-            down = loop(
-                "d",
-                deep,
-                lambda d: loop("i1", STEP, lambda i: Store(at, (i,), child(i, g * STEP + i)), "unrolled"),
-                kind,
-            )
-            begin = loop(
-                "i0", STEP, lambda i: Store(at, (i,), const(0, dt.int64) if links is None else base), "unrolled"
-            )
+            if links is None:
+                kind: LoopKind = "unrolled" if self.depth <= UNROLLED else "serial"
+                down = loop("d", self.depth, lambda d: level(g), kind)
+            else:
+                down = pieces(t, g)
+            begin = loop("i0", STEP, lambda i: Store(at, (i,), ZERO if links is None else base), "unrolled")
             return Allocate(at, seq(begin, down, loop("i2", STEP, lambda i: add(t, i, g * STEP + i), "unrolled")))
 
         def tree(t: Expr, first: Expr) -> Stmt:
             root = t * (leaves - 1) if links is None else cast_to(links[2][t], dt.int64)
-            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, ROWS), STEP), lambda g: walk(t, g)))
+            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, rows), STEP), lambda g: walk(t, g)))
 
         def block(b: Expr) -> Stmt:
-            first = b * ROWS
+            first = b * rows
+            here = e.ceildiv(e.minimum(n - first, rows), STEP) * STEP
             trees = weights.shape[0] // leaves if links is None else links[2].shape[0]
             return Allocate(numbers, Allocate(total, seq(
-                loop("r0", ROWS, lambda r: loop("f", columns, lambda f: Store(numbers, (r, f), number(first + r, f)))),
-                loop("r1", ROWS, lambda r: loop("k0", targets, lambda k: Store(total, (r, k), start))),
+                loop("r0", here, lambda r: loop("f", columns, lambda f: fill(first, r, f))),
+                loop("r1", here, lambda r: loop("k0", targets, lambda k: Store(total, (r, k), start))),
                 loop("t", trees, lambda t: tree(t, first)),
-                loop("r2", e.minimum(n - first, ROWS), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k),
+                loop("r2", e.minimum(n - first, rows), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k),
                     total[r, k]))),
             )))  # fmt: skip
 
-        return loop("b", e.ceildiv(n, ROWS), block, "parallel")
+        return loop("b", e.ceildiv(n, rows), block, "parallel")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -216,6 +258,8 @@ class TreeEnsemble(Operator):
         for missing in ("right", "left"):
             yield Sample(cls(2, "sum", missing), (odd, feature, split, weights), f"nan_{missing}")
         nan_left = np.array([1, 0, 0, 0, 1, 1], bool)
+        signed = np.array([3, 1, 2, 2, 3, 4], np.uint16)
+        yield Sample(cls(2, "sum", "feature"), (odd, signed, split, weights), "nan_feature")
         yield Sample(
             cls(2, "sum", "node"), (odd, feature, split, weights, None, None, None, None, nan_left), "nan_node"
         )
@@ -237,6 +281,15 @@ class TreeEnsemble(Operator):
         tables = feature, split, weights, None, None, None, None
         yield Sample(cls(2, "sum", "left"), (numbers, *tables, None, set_at, sets), "sets")
         yield Sample(cls(2, "sum", "node"), (numbers, *tables, nan_left, set_at, sets), "sets_nan_node")
+
+
+def rows_of_task(inputs: Sequence[Buffer], wide: dt.DType) -> int:
+    """Rows that go through all trees together: more, where the tables do not stay near for the next ones."""
+    x, *tables = inputs
+    size = sum(t.shape[0].value * t.dtype.bytes for t in tables if t is not None and isinstance(t.shape[0], Const))
+    columns = x.shape[1]
+    fits = isinstance(columns, Const) and MANY_ROWS * columns.value * wide.bytes <= NEAR
+    return MANY_ROWS if fits and size > LARGE else ROWS
 
 
 def member(value: Expr, place: Expr, sets: Buffer) -> Expr:

@@ -20,8 +20,8 @@ Reduction = Literal["none", "add", "mul", "min", "max"]
 """How a new element is joined with the old one."""
 LossReduction = Literal["none", "sum", "mean"]
 """How losses of places become the result."""
-Missing = Literal["right", "left", "node"]
-"""Where NaN goes from a node of a tree."""
+Missing = Literal["right", "left", "node", "feature"]
+"""Where NaN goes from a node of a tree: everywhere the same way, as the node says, or as the feature's number says."""
 Combine = Literal["sum", "min", "max"]
 """What becomes of the weights of all trees."""
 

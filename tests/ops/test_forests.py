@@ -1,0 +1,93 @@
+"""Forests as tables: splits in fewer digits, sets of numbers, and every error of what trees are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft import dtypes as dt
+from weft.errors import GraphError
+from weft.graph.nodes import TensorType
+from weft_ops.forests import BadForest, Forest, narrowed, number_before, packed_sets, tables
+from weft_ops.trees import TreeEnsemble, members
+
+F32 = st.floats(width=32, allow_nan=False)
+NUMBERS = st.one_of(F32, st.floats(allow_nan=False), st.sampled_from([0.1, -0.1, 1e-45, -1e-46, 3.5e38, -3.5e38]))
+
+
+@given(F32, NUMBERS)
+def test_narrowed_splits_decide_the_same(x: float, split: float) -> None:
+    assert (np.float32(x) > narrowed(np.array(split))) == (np.float32(x) > np.float64(split))
+
+
+@given(F32, F32.filter(lambda s: np.float32(s) > -np.inf))
+def test_what_is_below_a_split_is_at_most_the_number_before(x: float, split: float) -> None:
+    assert (np.float32(x) < np.float32(split)) == (np.float32(x) <= number_before(np.array(split, np.float32)))
+
+
+@given(st.lists(st.sets(st.integers(0, 200), max_size=9), min_size=1, max_size=5), st.floats(-3, 300))
+def test_sets(sets: Any, value: float) -> None:
+    places, words = packed_sets([np.array(sorted(s), np.int64) for s in sets])
+    found = members(np.full(len(sets), value), places.astype(np.int64), words)
+    assert found.tolist() == [value >= 0 and int(value) in s for s in sets]
+    assert len(words) == sum(words[p] + 1 for p in set(places.tolist()))  # equal sets are one
+
+
+def forest(left: Any, right: Any, **more: Any) -> Forest:
+    count = len(left)
+    found: dict[str, Any] = {
+        "feature": np.zeros(count, np.int64), "split": np.zeros(count, np.float32), "nan_left": np.zeros(count, bool),
+        "left": np.array(left), "right": np.array(right), "leaf": np.zeros(count, np.int64),
+        "weights": np.ones((1, 1), np.float32), "roots": np.array([0]),
+    }  # fmt: skip
+    return Forest(**found | more)
+
+
+@pytest.mark.parametrize(
+    "bad, said",
+    [
+        (forest([1, -1], [1, -1]), "a node is the child of two nodes"),
+        (forest([1, -1, -1, -1], [2, -1, -1, -1]), "a node is below no tree's first one"),
+        (forest([1, 0, -1], [2, 2, -1]), "a node is the child of two nodes"),
+    ],
+)
+def test_nodes_that_are_no_trees(bad: Forest, said: str) -> None:
+    with pytest.raises(BadForest, match=said):
+        tables(bad, 1)
+
+
+def test_what_is_missing_is_said_in_the_shortest_way() -> None:
+    tree: Any = ([1, -1, 3, -1, -1], [2, -1, 4, -1, -1])
+    for nan_left, missing in (([0] * 5, "right"), ([1] * 5, "left"), ([1, 0, 0, 0, 0], "feature")):
+        made = tables(forest(*tree, nan_left=np.array(nan_left, bool)), 7)
+        assert made.missing == missing
+    feature = made.arrays[0]
+    assert feature is not None and sorted(set(feature.tolist())) == [0, 7]
+    # NaN that alone goes to the right has no number to stand for it.
+    alone: Any = forest(*tree, split=np.full(5, np.inf, np.float32), nan_left=np.array([0, 0, 1, 0, 0], bool))
+    assert tables(alone, 7).missing == "node"
+
+
+def of(dtype: Any, *shape: int) -> TensorType:
+    return TensorType(dtype, shape)
+
+
+@pytest.mark.parametrize(
+    "missing, set_at, sets, said",
+    [
+        ("left", of(dt.int32, 3), None, "set_at and sets: expected both or none"),
+        ("left", of(dt.int32, 2), of(dt.uint32, 4), "set_at: expected"),
+        ("left", of(dt.float32, 3), of(dt.uint32, 4), "set_at"),
+        ("left", of(dt.int32, 3), of(dt.int32, 4), "sets: expected a vector of uint32"),
+        ("right", of(dt.int32, 3), of(dt.uint32, 4), "expected missing = 'left' or 'node', got missing = 'right'"),
+    ],
+)
+def test_errors_of_sets(missing: Any, set_at: Any, sets: Any, said: str) -> None:
+    types = of(dt.float32, 5, 2), of(dt.uint16, 3), of(dt.float32, 3), of(dt.float32, 4, 1)
+    with pytest.raises(GraphError) as error:
+        TreeEnsemble(2, "sum", missing).infer(*types, *[None] * 5, set_at, sets)
+    assert said in str(error.value)
