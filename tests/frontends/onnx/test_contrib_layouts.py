@@ -87,6 +87,29 @@ def test_gather_of_rows_of_bits_that_it_has_not() -> None:
         weft.load(contrib_model("GatherBlockQuantized", inputs, bits=2, block_size=64))
 
 
+@pytest.mark.parametrize(
+    ("bits", "zeros"),
+    [(bits, zeros) for bits in (2, 4, 8) for zeros in ("none", "packed", "floats") if (bits, zeros) != (8, "floats")],
+)
+def test_products_with_packed_weights(bits: int, zeros: str) -> None:
+    n, k, block = 6, 64, 32
+    blocks = k // block
+    b = random.integers(0, 256, (n, blocks, block * bits // 8)).astype(np.uint8)
+    scales = random.uniform(0.01, 0.1, (n, blocks)).astype(F)
+    packed = random.integers(0, 256, (n, -(-blocks * bits // 8))).astype(np.uint8)
+    points = {"none": None, "packed": packed, "floats": random.uniform(0, 3, (n, blocks)).astype(F)}[zeros]
+    inputs = [floats(2, 3, k), b, scales, points, None, floats(n)]
+    options = {"constants": [1, 2, 3, 5], "K": k, "N": n, "bits": bits, "block_size": block, "tolerance": 1e-4}
+    same_as_onnxruntime("MatMulNBits", inputs, accuracy_level=1, **options)
+
+
+def test_weights_in_another_order_are_refused() -> None:
+    inputs = [floats(2, 32), np.zeros((1, 1, 16), np.uint8), np.ones((1, 1), F)]
+    options = {"constants": [1, 2], "K": 32, "N": 1, "bits": 4, "block_size": 32}
+    with pytest.raises(UnsupportedError, match="MatMulNBits: attribute 'weight_prepacked' = 1"):
+        weft.load(contrib_model("MatMulNBits", inputs, weight_prepacked=1, **options))
+
+
 # -- recurrent layers -------------------------------------------------------------------------------------------------
 
 

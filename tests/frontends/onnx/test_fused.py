@@ -9,7 +9,7 @@ import pytest
 from tests.frontends.onnx.contrib import contrib_model, feed, same_as_onnxruntime
 
 import weft
-from weft.errors import UnsupportedError
+from weft.errors import FrontendError, UnsupportedError
 
 F = np.float32
 random = np.random.default_rng(5)
@@ -148,6 +148,38 @@ TABLES = [floats(6, 8), floats(5, 8), floats(2, 8), floats(8), floats(8)]
 def test_embed_layer_normalization(inputs: Any) -> None:
     same_as_onnxruntime("EmbedLayerNormalization", inputs, outputs=2, tolerance=1e-4)
     same_as_onnxruntime("EmbedLayerNormalization", inputs, outputs=3, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_quantised_embed_layer_normalization(mask: bool) -> None:
+    tables = [random.integers(0, 256, t.shape).astype(np.uint8) for t in TABLES]
+    scales = [np.array(s, F) for s in (0.02, 0.03, 0.01, 0.02, 0.005)]
+    zeros = [np.array(z, np.uint8) for z in (128, 120, 3, 100, 127)]
+    given = np.array([[1, 1, 0], [1, 1, 1]], np.int32) if mask else None
+    inputs = [IDS, SEGMENTS, *tables, given, *scales, *zeros]
+    same_as_onnxruntime("QEmbedLayerNormalization", inputs, outputs=2, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_distances(metric: str) -> None:
+    a, b = floats(5, 4), floats(7, 4)
+    more = [floats(2, 4), b]
+    same_as_onnxruntime("CDist", [a, b], metric=metric, dims={0: ["m", 4]}, further=[more], tolerance=1e-4)
+
+
+def test_a_distance_that_it_has_not() -> None:
+    proto = contrib_model("CDist", [floats(2, 3), floats(2, 3)], metric="cosine")
+    with pytest.raises(FrontendError, match="attribute 'metric' is 'cosine', expected one of euclidean, sqeuclidean"):
+        weft.load(proto)
+
+
+def test_older_names() -> None:
+    same_as_onnxruntime("GatherND", [floats(3, 4), np.array([[1, 2], [0, 3]], np.int64)])
+    grid = random.uniform(-1, 1, (2, 3, 5, 2)).astype(F)
+    for mode in ("bilinear", "nearest", "bicubic"):
+        same_as_onnxruntime("GridSample", [floats(2, 3, 6, 6), grid], mode=mode, align_corners=1, tolerance=1e-4)
+    a, b = (random.integers(-300, 300, s).astype(np.int16) for s in ((3, 4), (4, 2)))
+    same_as_onnxruntime("MatMulInteger16", [a, b])
 
 
 # -- what ONNX Runtime has on GPUs only -------------------------------------------------------------------------------

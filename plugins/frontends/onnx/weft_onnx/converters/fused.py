@@ -12,7 +12,8 @@ from weft.tensor.language import as_dim
 from weft_frontend.activations import clipped
 from weft_onnx.contrib import contrib_op, fixed
 from weft_onnx.converters.contraction import gemm
-from weft_onnx.converters.indexing import trilu
+from weft_onnx.converters.image import grid_sample
+from weft_onnx.converters.indexing import gather_nd, trilu
 from weft_onnx.converters.network import conv
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
@@ -231,3 +232,42 @@ def embed_layer_norm(c: Context) -> Any:
 
 def _looked_up(c: Context, table: Value, ids: Value) -> Value:
     return c.gather(table, c.within(ids, 0, as_dim(dim_expr(table.shape[0]) - 1), "index"), 0)
+
+
+@contrib_op("QEmbedLayerNormalization", attributes="epsilon", outputs=(0, 1))
+def quantised_embed_layer_norm(c: Context) -> Any:
+    """As EmbedLayerNormalization, its tables and its scale and bias integers of 8 bits."""
+    ids, segments = c.value(0), c.optional(1)
+
+    def real(x: Value, k: int) -> Value:
+        return c(ops.Dequantize(0), x, c.value(8 + k), c.optional(13 + k))
+
+    total = c.add(real(_looked_up(c, c.value(2), ids), 0), real(c.slice(c.value(3), 0, 0, ids.shape[1]), 1))
+    if segments is not None:
+        total = c.add(total, real(_looked_up(c, c.value(4), segments), 2))
+    y = c(ops.LayerNorm(-1, c.real("epsilon", 1e-12)), total, real(c.value(5), 3), real(c.value(6), 4))
+    mask = c.optional(7)
+    if mask is None:
+        return y, c(ops.Fill(dt.int32, (ids.shape[0],), 0))
+    return y, c.cast(c.sum(mask, (1,), False), dt.int32)
+
+
+# -- older names of ONNX's own operators, and distances ---------------------------------------------------------------
+
+contrib_op("GatherND")(gather_nd)
+contrib_op("GridSample", attributes="align_corners mode padding_mode")(grid_sample)
+
+
+@contrib_op("MatMulInteger16")
+def matmul_integer_16(c: Context) -> Value:
+    return c(ops.MatMulInteger(), c.value(0), c.value(1))
+
+
+@contrib_op("CDist", attributes="metric")
+def distances(c: Context) -> Value:
+    """[M, K] between the rows of [M, N] and [K, N]."""
+    metric = c.choice("metric", "sqeuclidean", ("euclidean", "sqeuclidean"))
+    a, b = c.value(0), c.value(1)
+    low = c.sub(c.reshape(a, (a.shape[0], 1, a.shape[1])), c.reshape(b, (1, *b.shape)))
+    squares = c.sum(c.mul(low, low), (2,), False)
+    return squares if metric == "sqeuclidean" else c(ops.Sqrt(), squares)

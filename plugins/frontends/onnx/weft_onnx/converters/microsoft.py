@@ -12,7 +12,7 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import as_dim
-from weft_onnx.contrib import DOMAIN, contrib_op
+from weft_onnx.contrib import DOMAIN, contrib_op, fixed
 from weft_onnx.converters.network import pool
 from weft_onnx.converters.quantization import dequantize, quantize
 from weft_onnx.converters.recurrent import recurrent
@@ -35,13 +35,13 @@ def quantised(c: Context, value: Value, k: int, to: dt.DType) -> Value:
     return c(ops.Quantize(to if zero is None else zero.dtype), value, c.value(k), zero)
 
 
-@onnx_op("QLinearAdd", "QLinearMul", domain=DOMAIN)
+@contrib_op("QLinearAdd", "QLinearMul")
 def binary(c: Context) -> Value:
     op = ops.Add() if c.op_type == "QLinearAdd" else ops.Multiply()
     return quantised(c, c(op, operand(c, 0), operand(c, 3)), 6, c.value(0).dtype)
 
 
-@onnx_op("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=DOMAIN)
+@contrib_op("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", attributes="alpha axis opset")
 def unary(c: Context) -> Value:
     op: Any = {
         "QLinearSigmoid": ops.Sigmoid(),
@@ -58,7 +58,11 @@ def unary(c: Context) -> Value:
     return quantised(c, c(op[c.op_type], x), 3, c.value(0).dtype)
 
 
-@onnx_op("QLinearAveragePool", "QLinearGlobalAveragePool", domain=DOMAIN)
+@contrib_op(
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    attributes="auto_pad ceil_mode channels_last count_include_pad dilations kernel_shape pads strides",
+)
 def average(c: Context) -> Value:
     x = operand(c, 0)
     last = c.flag("channels_last")
@@ -72,24 +76,24 @@ def average(c: Context) -> Value:
     return quantised(c, y, 3, c.value(0).dtype)
 
 
-@onnx_op("QLinearReduceMean", domain=DOMAIN)
+@contrib_op("QLinearReduceMean", attributes="axes keepdims")
 def reduce_mean(c: Context) -> Value:
     axes, x = c.integers("axes"), operand(c, 0)
     return quantised(c, c(ops.ReduceMean(axes, c.flag("keepdims", True)), x), 3, c.value(0).dtype)
 
 
-@onnx_op("QLinearConcat", domain=DOMAIN)
+@contrib_op("QLinearConcat", attributes="axis")
 def concat(c: Context) -> Value:
     parts = [operand(c, k) for k in range(2, c.count, 3)]
     return quantised(c, c.concat(parts, c.integer("axis")), 0, c.value(2).dtype)
 
 
-@onnx_op("QLinearWhere", domain=DOMAIN)
+@contrib_op("QLinearWhere")
 def where(c: Context) -> Value:
     return quantised(c, c(ops.Where(), c.value(0), operand(c, 1), operand(c, 4)), 7, c.value(1).dtype)
 
 
-@onnx_op("QGemm", domain=DOMAIN)
+@contrib_op("QGemm", attributes="alpha transA transB")
 def gemm(c: Context) -> Value:
     """The bias is an integer in units of alpha·a_scale·b_scale. Without a scale of the result it is of floats."""
     a, b, bias = operand(c, 0), operand(c, 3, axis=0 if c.flag("transB") else 1), c.optional(6)
@@ -102,14 +106,14 @@ def gemm(c: Context) -> Value:
     return y if c.optional(7) is None else quantised(c, y, 7, c.value(0).dtype)
 
 
-@onnx_op("MatMulIntegerToFloat", domain=DOMAIN)
+@contrib_op("MatMulIntegerToFloat")
 def matmul_to_float(c: Context) -> Value:
     """Operands A, B, their scales, their zero points, and a bias of floats; the last three are optional."""
     total = c(ops.MatMulInteger(), c.value(0), c.value(1), c.optional(4), c.optional(5))
     return _scaled(c, total, c.mul(c.value(2), c.value(3)), c.optional(6))
 
 
-@onnx_op("DynamicQuantizeMatMul", domain=DOMAIN)
+@contrib_op("DynamicQuantizeMatMul")
 def dynamic_matmul(c: Context) -> Value:
     """Operands A of floats, quantised by their own range, B, its scale and zero point, and a bias of floats; the last
     two are optional."""
@@ -123,13 +127,15 @@ def _scaled(c: Context, total: Value, scale: Value, bias: Value | None) -> Value
     return y if bias is None else c.add(y, bias)
 
 
-@onnx_op("MatMulNBits", domain=DOMAIN)
+@contrib_op("MatMulNBits", attributes="K N accuracy_level bits block_size weight_prepacked")
 def matmul_n_bits(c: Context) -> Value:
-    """A · Bᵀ, B [N, K] of 4 or 8 bits in blocks along K, each with a scale and a zero point: packed from the low bits
-    on, [N, K/block, bytes]."""
+    """A · Bᵀ, B [N, K] of 2, 4 or 8 bits in blocks along K, each with a scale and a zero point: packed from the low
+    bits on, [N, K/block, bytes]. Zero points may be floats, [N, K/block]. `accuracy_level` lets A be rounded; it is
+    not."""
+    fixed(c, "weight_prepacked")
     x, packed, scales = c.value(0), c.constant(1), c.value(2)
     k, n, bits, block = c.integer("K"), c.integer("N"), c.integer("bits", 4), c.integer("block_size")
-    if bits not in (4, 8) or packed is None:
+    if bits not in (2, 4, 8) or packed is None:
         raise c.unsupported(f"weights of {bits} bits" if packed is not None else "weights that are not constant")
     if c.count > 4 and c.optional(4) is not None:
         raise c.unsupported("g_idx, columns in another order")
@@ -137,9 +143,9 @@ def matmul_n_bits(c: Context) -> Value:
         raise c.error(f"weights of {packed.nbytes} bytes are not [{n}, {k}] of {bits} bits in blocks of {block}")
     blocks = -(-k // block)
     zeros = c.optional(3)
-    points: Value | None
     if zeros is not None and zeros.dtype.is_float:
-        raise c.unsupported("zero points of floats")
+        y = c(ops.MatMul(), x, c.transpose(_scaled_blocks(c, packed, scales, zeros, (n, k, block), bits), (1, 0)))
+        return _biased(c, y)
     if zeros is None:
         points = c.builder.constant(np.full((n, blocks), 1 << (bits - 1), np.uint8), "zero")
     else:
@@ -149,15 +155,31 @@ def matmul_n_bits(c: Context) -> Value:
         points = c.builder.constant(_unpacked(data.reshape(n, -1), bits)[:, :blocks], "zero")
     weights = c.builder.constant(_unpacked(packed.reshape(n, -1), bits)[:, :k], "weights")
     real = c(ops.Dequantize(1, block), weights, c.reshape(scales, (n, blocks)), points)
-    y = c(ops.MatMul(), x, c.transpose(real, (1, 0)))
+    return _biased(c, c(ops.MatMul(), x, c.transpose(real, (1, 0))))
+
+
+def _biased(c: Context, y: Value) -> Value:
     bias = c.optional(5) if c.count > 5 else None
     return y if bias is None else c.add(y, bias)
+
+
+def _scaled_blocks(
+    c: Context, packed: Any, scales: Value, zeros: Value, sizes: tuple[int, int, int], bits: int
+) -> Value:
+    """[N, K] of floats, from numbers whose zero points are floats."""
+    n, k, block = sizes
+    blocks = -(-k // block)
+    numbers = c.builder.constant(_unpacked(packed.reshape(n, -1), bits).reshape(n, blocks, block), "weights")
+    factor, zero = (c.reshape(v, (n, blocks, 1)) for v in (scales, zeros))
+    real = c.mul(c.sub(c.cast(numbers, scales.dtype), c.cast(zero, scales.dtype)), factor)
+    return c.slice(c.reshape(real, (n, blocks * block)), 1, 0, k)
 
 
 def _unpacked(data: Any, bits: int) -> Any:
     """[N, bytes] as [N, numbers] of uint8."""
     data = np.asarray(data).view(np.uint8)
-    return np.ascontiguousarray(data if bits == 8 else np.stack([data & 15, data >> 4], -1).reshape(data.shape[0], -1))
+    parts = [(data >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.ascontiguousarray(np.stack(parts, -1).reshape(data.shape[0], -1))
 
 
 # -- weights of few bits, and recurrent layers over weights of 8 bits -------------------------------------------------
