@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from weft_tflite.converters.refused import REASONS
+from weft_tflite.refusals import REASONS
 from weft_tflite.registry import MOVES, QUANTIZED, REGISTRY
 from weft_tflite.schema import BUILTINS
 

@@ -22,6 +22,7 @@ from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent, Poisoned, poisoned
 from weft_tflite.context import Context
 from weft_tflite.model_file import Model, Signature, SubGraph, TensorInfo
+from weft_tflite.refusals import REASONS
 from weft_tflite.registry import CUSTOM, MOVES, QUANTIZED, REGISTRY
 from weft_tflite.tensors import dtype_of, to_array
 
@@ -177,6 +178,13 @@ class Importer(GraphImporter):
             data = to_array(info) if info.data is not None else _nothing(info)
             self._constants[key] = self.level, self.builder.constant(data, info.name or "c")
         return self._constants[key][1]
+
+    def convert(self, c: GraphContext) -> Sequence[Any]:
+        # What is refused is said of every operator, also behind another one.
+        reason = REASONS.get(c.op_type)
+        if reason is not None and self.others.find(c.domain, c.op_type, c.version, True) is None:
+            raise c.unsupported(reason)
+        return super().convert(c)
 
     def own(self, c: GraphContext) -> Any:
         found = super().own(c)

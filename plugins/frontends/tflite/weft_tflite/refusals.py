@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NoReturn
 
-from weft_tflite.context import Context
-from weft_tflite.registry import tflite_op
 from weft_tflite.schema import BUILTINS
 
 _STRINGS = "its operands are tables of strings and resources"
@@ -51,13 +48,4 @@ REASONS: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Of each operator the reason."""
 
-
-def _refusing(reason: str) -> Callable[[Context], NoReturn]:
-    def refuse(c: Context) -> NoReturn:
-        raise c.unsupported(reason)
-
-    return refuse
-
-
-for _name, _reason in REASONS.items():
-    tflite_op(_name, refuses=True)(_refusing(_reason))
+__all__ = ["REASONS"]
