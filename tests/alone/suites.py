@@ -65,9 +65,10 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         (
             "tests/ops",
             *_in("tests/graph", "evaluate", "layout", "names", "printer", "rewrite", "verify"),
-            *_in("tests/passes", "capabilities", "choose_algorithms", "choose_layouts", "fold", "fuse"),
-            *_in("tests/passes", "fuse_attention", "fuse_quantization", "merge_groups", "operators", "pipeline"),
-            *_in("tests/passes", "place", "plan_memory", "reduce_precision", "simplify_algebra", "vendor_operators"),
+            *_in("tests/passes", "cancel_transposes", "capabilities", "choose_algorithms", "choose_layouts", "fold"),
+            *_in("tests/passes", "fuse", "fuse_attention", "fuse_quantization", "merge_groups", "operators"),
+            *_in("tests/passes", "pipeline", "place", "plan_memory", "reduce_precision", "simplify_algebra"),
+            *_in("tests/passes", "vendor_operators"),
             *_in("tests/mixed", "alignment"),
             *_in("tests", "operator_names"),
         ),

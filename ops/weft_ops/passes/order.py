@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.passes.capabilities import Capabilities
 from weft.passes.pipeline import GraphPass
+from weft_ops.passes.cancel_transposes import cancel_transposes
 from weft_ops.passes.choose_algorithms import choose_algorithms
 from weft_ops.passes.fold_batch_norm import fold_batch_norm
 from weft_ops.passes.fold_scale import fold_scale
@@ -53,6 +54,13 @@ PASSES: tuple[GraphPass, ...] = (
         before="fold_constants_2",
         shared=True,
         invariant="no rule of algebra applies",
+    ),
+    GraphPass(
+        "cancel_transposes",
+        cancel_transposes,
+        before="fold_constants_2",
+        shared=True,
+        invariant="no region between transpositions has fewer of them in another order of axes",
     ),
     GraphPass(
         "fuse_attention",

@@ -10,6 +10,8 @@ import pytest
 from tests.frontends.tflite.models import Graph, ModelWriter
 from tests.frontends.tflite.oracle import litert
 
+import weft
+from weft.hooks import StageReport
 from weft_testing.changed import check_changed_bytes
 from weft_testing.frontend import FrontendCase, check_frontend
 
@@ -101,6 +103,20 @@ def test_loops() -> None:
     data = model.bytes()
     feeds = [{"count": np.array(n, np.int32), "x": numbers(3)} for n in (0, 3, 9)]
     check_frontend(FrontendCase(data, feeds[0], litert(data), "tflite", others=feeds[1:]), target=None)
+
+
+@pytest.mark.needs("weft_llvm")
+def test_one_transposition_is_left() -> None:
+    """That of the input, whose layout is the caller's."""
+    found: dict[str, Any] = {}
+
+    def look(report: StageReport) -> None:
+        if report.stage == "cancel_transposes":
+            found["graph"] = report.result
+
+    weft.compile(mobilenet(1), target="llvm", cache=False, on_stage=look)
+    names = [n.op.operator_name for n in found["graph"].nodes]
+    assert names.count("Conv") == 5 and names.count("Transpose") == 1
 
 
 def test_changed_bytes(tmp_path: Path) -> None:
