@@ -41,6 +41,7 @@ VERSIONS = {"FULLY_CONNECTED": 5, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "RELU_N1
 CONV = {"padding": 0, "stride_w": 1, "stride_h": 1}
 POOL = {"padding": 0, "stride_w": 2, "stride_h": 2, "filter_width": 3, "filter_height": 3}
 X = Scale(0.04, 3)
+CHANNELS = np.float32([0.01, 0.021, 0.034, 0.009, 0.05])
 Case = tuple[str, Sequence[Any], Sequence[Any], Mapping[int, Scale], dict[str, Any]]
 
 
@@ -104,13 +105,61 @@ CASES: list[Case] = [
     ("QUANTIZE", [q(256)], [out(256, scale=Scale(0.071, -4))], {0: X}, {}),
     ("QUANTIZE", [q(256)], [out(256, scale=Scale(0.04, 128), type="uint8")], {0: Scale(0.04, 0)}, {}),
     ("DEQUANTIZE", [q(256)], [{"shape": (256,), "type": "float32"}], {0: X}, {}),
+    *(
+        (name, [q(2, 5, 6, 3), [np.int32([1, 2])]], [out(2, 3, scale=Scale(y, -9))], {0: X}, {"keep_dims": keep})
+        for name, y in (("MEAN", 0.02), ("MEAN", 0.09))
+        for keep in (False, True)
+    ),
+    *(
+        ("HARD_SWISH", [q(256)], [out(256, scale=Scale(y, -100))], {0: Scale(x, -5)}, {})
+        for x, y in ((0.07, 0.05), (0.02, 0.01), (0.4, 0.3))
+    ),
+    *(
+        ("RESIZE_BILINEAR", [q(1, 3, 4, 2), [np.int32([5, 7])]], [out(1, 5, 7, 2, scale=X)], {0: X},
+         {"align_corners": align, "half_pixel_centers": half})
+        for align, half in ((False, False), (True, False), (False, True))
+    ),
+    *(
+        ("TRANSPOSE_CONV", [[np.int32(shape)], weights(5, 3, 3, 6), q(1, 3, 4, 6), bias(5)],
+         [out(*shape, scale=Scale(0.3, -7))],
+         {1: Scale(CHANNELS, 0, 0), 2: X, 3: Scale(0.04 * CHANNELS, 0)}, {"padding": k, "stride_w": 2, "stride_h": 2})
+        for k, shape in enumerate(((1, 6, 8, 5), (1, 7, 9, 5)))
+    ),
+    # uint8, as the first quantised models are, and int16
+    (
+        "CONV_2D", [q(1, 5, 6, 3, dtype=np.uint8), [q(4, 3, 3, 3, dtype=np.uint8)], bias(4)],
+        [out(1, 5, 6, 4, scale=Scale(0.5, 120), type="uint8")],
+        {0: Scale(0.03, 120), 1: Scale(0.02, 131), 2: Scale(0.03 * 0.02)}, {**CONV, "fused_activation_function": 3},
+    ),
+    (
+        "DEPTHWISE_CONV_2D", [q(1, 5, 6, 3, dtype=np.uint8), [q(1, 3, 3, 3, dtype=np.uint8)], bias(3)],
+        [out(1, 5, 6, 3, scale=Scale(0.5, 120), type="uint8")],
+        {0: Scale(0.03, 120), 1: Scale(0.02, 131), 2: Scale(0.03 * 0.02)}, {**CONV, "depth_multiplier": 1},
+    ),
+    (
+        "FULLY_CONNECTED", [q(3, 21, dtype=np.uint8), [q(4, 21, dtype=np.uint8)], bias(4)],
+        [out(3, 4, scale=Scale(0.5, 120), type="uint8")],
+        {0: Scale(0.03, 120), 1: Scale(0.02, 131), 2: Scale(0.03 * 0.02)}, {},
+    ),
+    (
+        "CONV_2D", [q(1, 5, 6, 3, dtype=np.int16), weights(4, 3, 3, 3), bias(4, np.int64)],
+        [out(1, 5, 6, 4, scale=Scale(0.002), type="int16")],
+        {0: Scale(0.0003), 1: Scale(CHANNELS[:4], 0, 0), 2: Scale(0.0003 * CHANNELS[:4], 0)}, CONV,
+    ),
+    *(
+        (name, [q(2, 5, dtype=np.int16), q(5, dtype=np.int16)], [out(2, 5, scale=Scale(0.0007), type="int16")],
+         {0: Scale(0.0003), 1: Scale(0.0005)}, {})
+        for name in ("ADD", "SUB", "MUL")
+    ),
+    ("QUANTIZE", [q(256, dtype=np.int16)], [out(256, scale=X)], {0: Scale(0.0003)}, {}),
+    ("DEQUANTIZE", [q(256, dtype=np.int16)], [{"shape": (256,), "type": "float32"}], {0: Scale(0.0003)}, {}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].lower())
 def test_one_operator(case: Case) -> None:
     name, inputs, results, scales, options = case
-    version = VERSIONS.get(name, 2)
+    version = 1 if name == "HARD_SWISH" else 4 if "int16" in str(results) and "CONV" in name else VERSIONS.get(name, 2)
     model = one_op(name, inputs, results, scales, version, **options)
     feeds = {f"x{k}": x for k, x in enumerate(inputs) if isinstance(x, np.ndarray)}
     check_frontend(

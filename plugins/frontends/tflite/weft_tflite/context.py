@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +78,13 @@ class Context(GraphContext):
     def activated(self, x: Value) -> Value:
         """`x` after the fused activation."""
         return ACTIVATIONS[self.activation](self, x)
+
+    def op_operands(self, *chosen: int) -> None:
+        """From here on operand k is what operand chosen[k] was; those that there are not are left out."""
+        inputs, operands = self.op.inputs, self.operands
+        have = [k for k in chosen if k < len(inputs)]
+        self.op = replace(self.op, inputs=tuple(inputs[k] for k in have))
+        self.operands = [operands[k] for k in have]
 
     # -- tensors as the file declares them
     def input(self, k: int) -> TensorInfo | None:

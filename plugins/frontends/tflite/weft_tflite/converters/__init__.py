@@ -6,6 +6,7 @@ from weft_tflite.converters import indexing as indexing
 from weft_tflite.converters import movement as movement
 from weft_tflite.converters import network as network
 from weft_tflite.converters import quantized as quantized
+from weft_tflite.converters import quantized_more as quantized_more
 from weft_tflite.converters import reduction as reduction
 from weft_tflite.converters import shapes as shapes
 from weft_tflite.converters import tables as tables
