@@ -24,6 +24,7 @@ from weft_tflite.context import Context
 from weft_tflite.model_file import Model, Signature, SubGraph, TensorInfo
 from weft_tflite.refusals import REASONS
 from weft_tflite.registry import CUSTOM, MOVES, QUANTIZED, REGISTRY
+from weft_tflite.state import States
 from weft_tflite.tensors import dtype_of, to_array
 
 SILENT = frozenset({"ASSIGN_VARIABLE", "CALL_ONCE", "CUSTOM", "HASHTABLE_IMPORT"})
@@ -32,18 +33,21 @@ MOST_DEPTH = 32
 """Sub-graphs inside of sub-graphs."""
 
 
-def import_model(model: Model, signature: str | None = None, dims: Mapping[str, int] | None = None) -> Graph:
+def import_model(
+    model: Model, signature: str | None = None, dims: Mapping[str, int] | None = None, state: str | None = None
+) -> Graph:
     """The graph of a model.
 
     Args:
         signature: the key of the signature that is read; None: the model has one or none.
         dims: sizes of axes that the model leaves open, by the names of their symbols.
+        state: what becomes of variables that a call changes: see `weft_tflite.state`.
 
     Raises:
         FrontendError: an ill-formed model, or a signature or axis that it has not.
         UnsupportedError: everything unsupported, at once.
     """
-    return Importer(model, dims or {}).run(chosen(model, signature))
+    return Importer(model, dims or {}, state).run(chosen(model, signature))
 
 
 def chosen(model: Model, key: str | None) -> Signature:
@@ -85,12 +89,13 @@ class Importer(GraphImporter):
     title = "TFLite"
     hint = "convert the model without; a plugin can convert it (hook `converters`)"
 
-    def __init__(self, model: Model, dims: Mapping[str, int]) -> None:
+    def __init__(self, model: Model, dims: Mapping[str, int], state: str | None = None) -> None:
         super().__init__(
             re.sub(r"\W+", "_", model.name) or "graph", "tflite", REGISTRY, sum(len(g.operators) for g in model.graphs)
         )
         self.model, self.sizes, self.open = model, dims, set[str]()
         self.depth = 0
+        self.states = States(self, model, state)
         self._constants: dict[tuple[int, int], tuple[Any, Value]] = {}
 
     def run(self, signature: Signature) -> Graph:
@@ -113,6 +118,8 @@ class Importer(GraphImporter):
             if isinstance(operand, Absent):
                 raise FrontendError(f"output '{name}' is computed by no operator")
             value = shaped(self.builder, self.as_value(operand, name), len(graph.tensors[index].declared))
+            self.builder.output(value, name)
+        for name, value in self.states.results():
             self.builder.output(value, name)
         result = self.builder.build()
         drop_dead(result)
@@ -151,7 +158,7 @@ class Importer(GraphImporter):
                 raise FrontendError(f"{op.name} has no result", where=f"node '{name}': {op.name}")
             operands = [Absent() if i < 0 else self.operand(graph, i, values) for i in op.inputs]
             for i, operand in zip(op.inputs, operands):
-                if i >= 0 and isinstance(operand, Absent):
+                if i >= 0 and isinstance(operand, Absent) and not graph.tensors[i].variable:
                     raise FrontendError(
                         f"{op.name} takes tensor {i} ('{graph.tensors[i].name}'), which no operator before it computes",
                         where=f"node '{name}': {op.name}",
@@ -171,7 +178,7 @@ class Importer(GraphImporter):
         if index in values:
             return values[index]
         info = graph.tensors[index]
-        if info.data is None and 0 not in info.declared:
+        if info.data is None and (info.variable or 0 not in info.declared):
             return Absent()
         key = (id(self.level), id(info))
         if key not in self._constants:

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TFLiteOptions:
     """-signature: the one that is read, of a model that has several. -dims: sizes of axes that the model leaves open,
-    by the names that the graph shows, e.g. input_0=4."""
+    by the names that the graph shows, e.g. input_0=4. -state: of variables that a call changes, "fresh" or "inputs"."""
 
     signature: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    state: str | None = None
 
     def __post_init__(self) -> None:
+        if self.state not in (None, "fresh", "inputs"):
+            raise ValueError(f"state is '{self.state}', expected 'fresh' or 'inputs'")
         for name, size in self.dims.items():
             if size < 0:
                 raise ValueError(f"dims gives '{name}' the size {size}")
@@ -37,7 +40,7 @@ def load(source: Any, options: TFLiteOptions) -> Graph:
     from weft_tflite.importer import import_model
     from weft_tflite.model_file import read_model
 
-    return import_model(read_model(source), options.signature, options.dims)
+    return import_model(read_model(source), options.signature, options.dims, options.state)
 
 
 def sniff(head: bytes) -> bool:

@@ -9,7 +9,7 @@ from weft_tflite.schema import BUILTINS
 
 _STRINGS = "its operands are tables of strings and resources"
 _NO_RUNTIME = "LiteRT has no kernel for it"
-_STATE = "it keeps a state between calls"
+_STATE = "a recurrent layer of an older form"
 _COMPLEX = "complex numbers"
 _RUN = (
     "ADD", "MULTIPLY", "MAXIMUM", "MINIMUM", "SHIFT_LEFT", "COMPOSITE", "SCATTER", "GATHER", "PAD", "REDUCE_WINDOW",
@@ -33,10 +33,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "REDUCE_WINDOW": "windows of any rank",
         "CONCAT_EMBEDDINGS": _NO_RUNTIME, "CALL": _NO_RUNTIME, "DELEGATE": "a mark that a runtime sets, not a model",
         "PLACEHOLDER_FOR_GREATER_OP_CODES": "no operator, but a mark of the format",
-        "LSTM": _STATE, "RNN": _STATE, "SVDF": _STATE, "UNIDIRECTIONAL_SEQUENCE_RNN": _STATE,
-        "UNIDIRECTIONAL_SEQUENCE_LSTM": _STATE, "BIDIRECTIONAL_SEQUENCE_RNN": _STATE,
-        "BIDIRECTIONAL_SEQUENCE_LSTM": _STATE, "CALL_ONCE": _STATE, "VAR_HANDLE": _STATE, "READ_VARIABLE": _STATE,
-        "ASSIGN_VARIABLE": _STATE,
+        "LSTM": _STATE, "RNN": _STATE, "SVDF": _STATE, "BIDIRECTIONAL_SEQUENCE_RNN": _STATE,
+        "BIDIRECTIONAL_SEQUENCE_LSTM": _STATE,
         "RFFT2D": _COMPLEX, "IMAG": _COMPLEX, "REAL": _COMPLEX, "COMPLEX_ABS": _COMPLEX,
         "RANDOM_STANDARD_NORMAL": "random numbers, of which LiteRT alone has the order",
         "RANDOM_UNIFORM": "random numbers, of which LiteRT alone has the order",

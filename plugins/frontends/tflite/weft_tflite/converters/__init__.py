@@ -9,4 +9,5 @@ from weft_tflite.converters import quantized as quantized
 from weft_tflite.converters import quantized_more as quantized_more
 from weft_tflite.converters import reduction as reduction
 from weft_tflite.converters import shapes as shapes
+from weft_tflite.converters import state as state
 from weft_tflite.converters import tables as tables
