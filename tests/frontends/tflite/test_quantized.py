@@ -37,7 +37,15 @@ def out(*shape: int, scale: Scale, type: str = "int8") -> dict[str, Any]:
     return {"shape": shape, "type": type, "scale": scale}
 
 
-VERSIONS = {"FULLY_CONNECTED": 5, "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "RELU_N1_TO_1": 1, "RESHAPE": 1, "ELU": 1}
+VERSIONS = {
+    "FULLY_CONNECTED": 5,
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "RELU_N1_TO_1": 1,
+    "RESHAPE": 1,
+    "ELU": 1,
+    "PRELU": 1,
+}
 CONV = {"padding": 0, "stride_w": 1, "stride_h": 1}
 POOL = {"padding": 0, "stride_w": 2, "stride_h": 2, "filter_width": 3, "filter_height": 3}
 X = Scale(0.04, 3)
@@ -124,6 +132,16 @@ CASES: list[Case] = [
          [out(*shape, scale=Scale(0.3, -7))],
          {1: Scale(CHANNELS, 0, 0), 2: X, 3: Scale(0.04 * CHANNELS, 0)}, {"padding": k, "stride_w": 2, "stride_h": 2})
         for k, shape in enumerate(((1, 6, 8, 5), (1, 7, 9, 5)))
+    ),
+    *(
+        ("SQUARED_DIFFERENCE", [q(2, 5, 6), q(5, 1)], [out(2, 5, 6, scale=Scale(y, -9))],
+         {0: X, 1: Scale(0.011, -20)}, {})
+        for y in (0.02, 0.2)
+    ),
+    ("PRELU", [q(2, 5, 6), weights(1, 6)], [out(2, 5, 6, scale=Scale(0.05, -9))], {0: X, 1: Scale(0.011, 3)}, {}),
+    *(
+        ("GELU", [q(256)], [out(256, scale=Scale(0.03, -100))], {0: Scale(0.04, 7)}, {"approximate": a})
+        for a in (False, True)
     ),
     # uint8, as the first quantised models are, and int16
     (

@@ -21,6 +21,8 @@ from weft_tflite.converters.quantized import (
     filter_of,
     finished,
     one_scale,
+    scaled,
+    scales_of,
     shifted,
     single,
     zero_of,
@@ -51,6 +53,31 @@ def mean(c: Context) -> Value:
         places = min(count.bit_length() - 1, 32, 31 + shift)
         multiplier, shift = (multiplier << places) // count, shift - places
     return bounded(c, c(ops.FixedPointScale(), total, number(c, multiplier), number(c, shift)))
+
+
+# -- of two ------------------------------------------------------------------------------------------------------------
+
+
+@quantized_op("SQUARED_DIFFERENCE")
+def squared_difference(c: Context) -> Value:
+    """Both operands on twice the larger scale, with 7 bits more; their difference squared has 14."""
+    eight_bits(c, 0, 1)
+    a, b, y = scales_of(c)
+    twice = np.float64(F32(2) * max(a, b))
+    parts = [scaled(c, c.mul(shifted(c, k), 1 << 7), float(np.float64(s) / twice)) for k, s in enumerate((a, b))]
+    difference = c.sub(*parts)
+    real = float(twice * twice / np.float64(F32(1 << 14) * y))
+    return bounded(c, scaled(c, c.mul(difference, difference), real))
+
+
+@quantized_op("PRELU")
+def prelu(c: Context) -> Value:
+    eight_bits(c, 0, 1)
+    a, slope, y = scales_of(c)
+    x = shifted(c, 0)
+    same = scaled(c, x, float(np.float64(F32(a / y))))
+    less = scaled(c, c.mul(x, shifted(c, 1)), float(np.float64(F32(F32(a * slope) / y))))
+    return bounded(c, c(ops.Where(), c(ops.GreaterEqual(), x, 0), same, less))
 
 
 # -- a table ----------------------------------------------------------------------------------------------------------

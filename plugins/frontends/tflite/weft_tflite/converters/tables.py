@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,18 @@ def _by_table(function: Callable[[Array], Array]) -> Callable[[Context], Value]:
 
 for _name, _function in FUNCTIONS.items():
     quantized_op(_name)(_by_table(_function))
+
+
+@quantized_op("GELU")
+def gelu(c: Context) -> Value:
+    def approximate(x: Array) -> Array:
+        return F32(0.5) * x * (F32(1) + exact(np.tanh)(F32(0.7978845608028654) * (x + F32(0.044715) * x * x * x)))
+
+    def by_erf(x: Array) -> Array:
+        erf = exact(np.vectorize(math.erf))
+        return F32(0.5) * x * (F32(1) + erf(x * F32(0.7071067811865476)))
+
+    return _by_table(approximate if c.flag("approximate") else by_erf)(c)
 
 
 def _clip(low: float, high: float | None) -> Callable[[Context], Value]:
