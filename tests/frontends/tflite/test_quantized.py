@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.frontends.tflite.models import Scale, one_op
-from tests.frontends.tflite.oracle import ONLY_BUILT_IN, litert
+from tests.frontends.tflite.oracle import ONLY_BUILT_IN, answered
 
 from weft_testing.frontend import FrontendCase, check_frontend
 
@@ -37,15 +37,6 @@ def out(*shape: int, scale: Scale, type: str = "int8") -> dict[str, Any]:
     return {"shape": shape, "type": type, "scale": scale}
 
 
-VERSIONS = {
-    "FULLY_CONNECTED": 5,
-    "CONV_2D": 3,
-    "DEPTHWISE_CONV_2D": 3,
-    "RELU_N1_TO_1": 1,
-    "RESHAPE": 1,
-    "ELU": 1,
-    "PRELU": 1,
-}
 CONV = {"padding": 0, "stride_w": 1, "stride_h": 1}
 POOL = {"padding": 0, "stride_w": 2, "stride_h": 2, "filter_width": 3, "filter_height": 3}
 X = Scale(0.04, 3)
@@ -174,15 +165,166 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].lower())
+FURTHER: list[Case] = [
+    ("BATCH_MATMUL", [q(2, 4, 6), q(2, 6, 5)], [out(2, 4, 5, scale=Scale(0.2, -3))], {0: X, 1: Scale(0.02, 4)}, {}),
+    (
+        "BATCH_MATMUL",
+        [q(2, 4, 6), q(2, 5, 6)],
+        [out(2, 4, 5, scale=Scale(0.2, -3))],
+        {0: X, 1: Scale(0.02, 0)},
+        {"adj_y": True},
+    ),
+    (
+        "AVERAGE_POOL_2D",
+        [q(1, 7, 8, 3, dtype=np.int16)],
+        [out(1, 4, 4, 3, scale=Scale(0.001), type="int16")],
+        {0: Scale(0.001)},
+        POOL,
+    ),
+    (
+        "MAX_POOL_2D",
+        [q(1, 7, 8, 3, dtype=np.int16)],
+        [out(1, 4, 4, 3, scale=Scale(0.001), type="int16")],
+        {0: Scale(0.001)},
+        POOL,
+    ),
+    (
+        "FULLY_CONNECTED",
+        [q(3, 21, dtype=np.int16), weights(4, 21), bias(4, np.int64)],
+        [out(3, 4, scale=Scale(0.002), type="int16")],
+        {0: Scale(0.0003), 1: Scale(0.02), 2: Scale(0.0003 * 0.02)},
+        {},
+    ),
+    (
+        "DEPTHWISE_CONV_2D",
+        [q(1, 5, 6, 3, dtype=np.int16), weights(1, 3, 3, 3), bias(3, np.int64)],
+        [out(1, 5, 6, 3, scale=Scale(0.002), type="int16")],
+        {0: Scale(0.0003), 1: Scale(CHANNELS[:3], 0, 3), 2: Scale(0.0003 * CHANNELS[:3], 0)},
+        {**CONV, "depth_multiplier": 1},
+    ),
+    ("MEAN", [q(2, 5, 6, 3), [np.int32([3])]], [out(2, 5, 6, scale=Scale(0.02, 3))], {0: X}, {"keep_dims": False}),
+    (
+        "MEAN",
+        [q(2, 5, 6, 3, dtype=np.uint8), [np.int32([1])]],
+        [out(2, 6, 3, scale=Scale(0.02, 3), type="uint8")],
+        {0: X},
+        {"keep_dims": False},
+    ),
+    (
+        "CONCATENATION",
+        [q(2, 3, dtype=np.uint8), q(2, 2, dtype=np.uint8)],
+        [out(2, 5, scale=X, type="uint8")],
+        {0: X, 1: X},
+        {"axis": 1},
+    ),
+    (
+        "LOGISTIC",
+        [q(256, dtype=np.uint8)],
+        [out(256, scale=Scale(1 / 256, 0), type="uint8")],
+        {0: Scale(0.09, 120)},
+        {},
+    ),
+    (
+        "SOFTMAX",
+        [q(40, 13, dtype=np.uint8)],
+        [out(40, 13, scale=Scale(1 / 256, 0), type="uint8")],
+        {0: Scale(0.06, 120)},
+        {"beta": 1.0},
+    ),
+    (
+        "ADD",
+        [q(2, 3, dtype=np.uint8), q(2, 3, dtype=np.uint8)],
+        [out(2, 3, scale=Scale(0.05, 120), type="uint8")],
+        {0: X, 1: Scale(0.03, 100)},
+        {},
+    ),
+    (
+        "MUL",
+        [q(2, 3, dtype=np.uint8), q(2, 3, dtype=np.uint8)],
+        [out(2, 3, scale=Scale(0.05, 120), type="uint8")],
+        {0: X, 1: Scale(0.03, 100)},
+        {},
+    ),
+    ("AVERAGE_POOL_2D", [q(1, 7, 8, 3, dtype=np.uint8)], [out(1, 4, 4, 3, scale=X, type="uint8")], {0: X}, POOL),
+    ("TANH", [q(256, dtype=np.uint8)], [out(256, scale=Scale(1 / 128, 128), type="uint8")], {0: Scale(0.03, 120)}, {}),
+    ("RELU", [q(256, dtype=np.uint8)], [out(256, scale=Scale(0.03, 100), type="uint8")], {0: Scale(0.05, 120)}, {}),
+    (
+        "HARD_SWISH",
+        [q(256, dtype=np.uint8)],
+        [out(256, scale=Scale(0.03, 10), type="uint8")],
+        {0: Scale(0.05, 120)},
+        {},
+    ),
+    (
+        "PRELU",
+        [q(2, 5, 6, dtype=np.uint8), [q(1, 6, dtype=np.uint8)]],
+        [out(2, 5, 6, scale=Scale(0.05, 90), type="uint8")],
+        {0: X, 1: Scale(0.011, 30)},
+        {},
+    ),
+    (
+        "LEAKY_RELU",
+        [q(256, dtype=np.uint8)],
+        [out(256, scale=Scale(0.05, 100), type="uint8")],
+        {0: Scale(0.07, 120)},
+        {"alpha": 0.3},
+    ),
+    ("QUANTIZE", [q(256, dtype=np.uint8)], [out(256, scale=Scale(0.04, 0))], {0: Scale(0.04, 128)}, {}),
+    (
+        "TRANSPOSE_CONV",
+        [[np.int32((1, 6, 8, 5))], [q(5, 3, 3, 6, dtype=np.uint8)], q(1, 3, 4, 6, dtype=np.uint8), bias(5)],
+        [out(1, 6, 8, 5, scale=Scale(0.3, 120), type="uint8")],
+        {1: Scale(0.02, 120), 2: X, 3: Scale(0.04 * 0.02)},
+        {"padding": 0, "stride_w": 2, "stride_h": 2},
+    ),
+    (
+        "SUB",
+        [q(2, 3, dtype=np.uint8), q(2, 3, dtype=np.uint8)],
+        [out(2, 3, scale=Scale(0.05, 120), type="uint8")],
+        {0: X, 1: Scale(0.03, 100)},
+        {},
+    ),
+    ("MAXIMUM", [q(2, 3), q(2, 3)], [out(2, 3, scale=X)], {0: X, 1: X}, {}),
+    (
+        "BATCH_TO_SPACE_ND",
+        [q(6, 2, 2, 2), [np.int32([2, 3])], [np.int32([[0, 0], [0, 1]])]],
+        [out(1, 4, 5, 2, scale=X)],
+        {0: X},
+        {},
+    ),
+    ("GATHER", [q(4, 5), [np.int32([1, 3])]], [out(2, 5, scale=X)], {0: X}, {"axis": 0}),
+    ("ARG_MAX", [q(4, 5), [np.int32(1)]], [{"shape": (4,), "type": "int32"}], {0: X}, {"output_type": 2}),
+    ("REDUCE_MAX", [q(4, 5), [np.int32([1])]], [out(4, scale=X)], {0: X}, {"keep_dims": False}),
+    (
+        "STRIDED_SLICE",
+        [q(4, 5), [np.int32([1, 0])], [np.int32([4, 5])], [np.int32([2, 2])]],
+        [out(2, 3, scale=X)],
+        {0: X},
+        {},
+    ),
+    ("PACK", [q(4, 5), q(4, 5)], [out(2, 4, 5, scale=X)], {0: X, 1: X}, {"axis": 0, "values_count": 2}),
+    ("MIRROR_PAD", [q(4, 5), [np.int32([[1, 1], [2, 2]])]], [out(6, 9, scale=X)], {0: X}, {"mode": 0}),
+    ("RESIZE_NEAREST_NEIGHBOR", [q(1, 3, 4, 2), [np.int32([5, 7])]], [out(1, 5, 7, 2, scale=X)], {0: X}, {}),
+    ("SPLIT", [[np.int32(1)], q(4, 6)], [out(4, 3, scale=X), out(4, 3, scale=X)], {1: X}, {"num_splits": 2}),
+]
+
+
+@pytest.mark.parametrize("case", [*CASES, *FURTHER], ids=lambda case: case[0].lower())
 def test_one_operator(case: Case) -> None:
+    check(case, 0.0)
+
+
+def check(case: Case, tolerance: float) -> None:
+    """Against the reference kernels."""
     name, inputs, results, scales, options = case
-    version = 1 if name == "HARD_SWISH" else 4 if "int16" in str(results) and "CONV" in name else VERSIONS.get(name, 2)
-    model = one_op(name, inputs, results, scales, version, **options)
+
+    def make(version: int) -> bytes:
+        return one_op(name, inputs, results, scales, version, **options)
+
+    model, answer = answered(make, name in ONLY_BUILT_IN)
     feeds = {f"x{k}": x for k, x in enumerate(inputs) if isinstance(x, np.ndarray)}
-    check_frontend(
-        FrontendCase(model, feeds, litert(model, name in ONLY_BUILT_IN), "tflite", rtol=0, atol=0), target=None
-    )
+    given = FrontendCase(model, feeds, answer, "tflite", rtol=tolerance, atol=tolerance)
+    check_frontend(given, target=None)
 
 
 F32 = {"type": "float32"}
@@ -217,13 +359,31 @@ HYBRID: list[Case] = [
         {1: Scale(0.02)},
         {"fused_activation_function": 1},
     ),
+    (
+        "FULLY_CONNECTED",
+        [reals(4, 21), weights(9, 21), [np.float32(range(9))]],
+        [{"shape": (4, 9), **F32}],
+        {1: Scale(some(9), 0, 0)},
+        {},
+    ),
+    (
+        "FULLY_CONNECTED",
+        [np.zeros((4, 21), np.float32), weights(9, 21), [np.float32(range(9))]],
+        [{"shape": (4, 9), **F32}],
+        {1: Scale(0.02)},
+        {},
+    ),
+    (
+        "CONV_2D",
+        [np.zeros((2, 7, 8, 6), np.float32), weights(5, 3, 3, 6), [np.float32(range(5))]],
+        [{"shape": (2, 7, 8, 5), **F32}],
+        {1: Scale(some(5), 0, 0)},
+        CONV,
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", HYBRID, ids=lambda case: case[0].lower())
 def test_floats_with_quantised_weights(case: Case) -> None:
     """What rounds in float32 in another order is within 1e-6."""
-    name, inputs, results, scales, options = case
-    model = one_op(name, inputs, results, scales, VERSIONS[name], **options)
-    feeds = {"x0": inputs[0]}
-    check_frontend(FrontendCase(model, feeds, litert(model), "tflite", rtol=1e-6, atol=1e-6), target=None)
+    check(case, 1e-6)

@@ -84,12 +84,12 @@ def convolution(c: Context, w: Value, scale: Quantization, groups: int) -> Value
 
     def apply(x: Value) -> Value:
         pads = pads_of(c, x.shape[2:], kernel, strides, dilations)
-        if scale.per_axis or groups > 1:
+        if scale.per_axis:
             whole, step, zero = asymmetric(c, x)
             moved, left = padded(c, c.sub(whole, zero), pads)
             total = c(ops.Conv(strides, left, dilations, groups, dt.int32), moved, c.cast(w, dt.int32))
-            factor = scale.scale.reshape(-1, 1, 1) if scale.per_axis else scale.scale[0]
-            y = c.mul(c.mul(c.cast(total, dt.float32), number(c, factor, dt.float32)), step)
+            factor = number(c, scale.scale.reshape(-1, 1, 1), dt.float32)
+            y = c.mul(c.mul(c.cast(total, dt.float32), factor), step)
         else:
             whole, step = symmetric(c, x)
             moved, left = padded(c, whole, pads)
@@ -109,6 +109,8 @@ def conv(c: Context) -> Value:
 
 def depthwise_conv(c: Context) -> Value:
     scale = weights_of(c, 3)
+    if not scale.per_axis:
+        raise c.unsupported("floats with weights of one scale")
     w, groups = depthwise_filter(c)
     return convolution(c, w, scale, groups)
 

@@ -133,6 +133,8 @@ def wide_enough(c: Context) -> DType:
 def finished(c: Context, y: Value, scale: Quantization, axes: int) -> Value:
     """A sum, plus operand 2, as the result; channels are followed by so many axes."""
     bias = c.optional(2)
+    if y.dtype == dt.int64 and bias is not None and bias.dtype != dt.int64:
+        raise c.unsupported("int16 with a bias of int32")
     if bias is not None:
         flat = c.reshape(bias, (product(bias.shape), *(1,) * axes))
         y = c.add(y, c.cast(flat, y.dtype))
@@ -141,10 +143,8 @@ def finished(c: Context, y: Value, scale: Quantization, axes: int) -> Value:
     if c.op_type == "FULLY_CONNECTED":  # whose reference kernel alone computes in float64
         return bounded(c, scaled_real(c, y, real.reshape(-1)), c.activation)
     real = real.reshape(-1, *(1,) * axes) if real.size > 1 else real.reshape(())
-    if y.dtype == dt.int64 and (bias is None or bias.dtype == dt.int64):
-        return bounded(c, scaled_wide(c, y, real), c.activation)
     if y.dtype == dt.int64:
-        raise c.unsupported("int16 with a bias of int32")
+        return bounded(c, scaled_wide(c, y, real), c.activation)
     return bounded(c, scaled(c, y, real), c.activation)
 
 

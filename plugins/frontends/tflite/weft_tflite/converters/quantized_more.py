@@ -15,7 +15,6 @@ from weft_frontend.layouts import among_channels_first, channels_first, channels
 from weft_tflite.context import Context
 from weft_tflite.converters.network import fixed, pads_of, strides_of
 from weft_tflite.converters.quantized import (
-    EIGHT,
     bounded,
     eight_bits,
     filter_of,
@@ -148,7 +147,7 @@ def resize_bilinear(c: Context) -> Value:
     one_scale(c)
     x, sizes = c.value(0), c.numbers(1, "the size")
     assert sizes is not None
-    if x.dtype not in EIGHT or min(sizes) < 1:
+    if x.dtype != dt.int8 or min(sizes) < 1:
         raise c.unsupported(f"quantised {x.dtype} to {list(sizes)}")
     height, width = fixed(c, x.shape[1:3], "sizes")
 
@@ -188,5 +187,6 @@ def transpose_conv(c: Context) -> Value:
         around.append((before, wanted[1 + k] + kernel[k] - 1 - before - y.shape[2 + k]))
     y = c.pad(y, (0, 0, around[0][0], around[1][0], 0, 0, around[0][1], around[1][1]))
     turned = c.slice(c.slice(w, 2, kernel[0] - 1, kernel[0], -1), 3, kernel[1] - 1, kernel[1], -1)
-    total = c(ops.Conv((1, 1), (0,) * 4, (1, 1), 1, dt.int32), y, c.cast(turned, dt.int32))
+    moved = c.sub(c.cast(turned, dt.int32), int(scale.zero[0]))
+    total = c(ops.Conv((1, 1), (0,) * 4, (1, 1), 1, dt.int32), y, moved)
     return channels_last(c, finished(c, total, scale, 2))
