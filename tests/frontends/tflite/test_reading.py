@@ -142,6 +142,7 @@ def test_an_operator_that_is_too_new() -> None:
         (lambda g: g.tensors[0].update({1: ("b", 99)}), "sub-graph 0, tensor 0 has element type 99, the newest known"),
         (lambda g: g.tensors[0].update({2: ("I", 5)}), "sub-graph 0, tensor 0 names buffer 5 of 1"),
         (lambda g: g.tensors[0].update({0: ("[i", [-2])}), "sub-graph 0, tensor 0 has shape [-2]"),
+        (lambda g: g.tensors[0].update({0: ("[i", [0, *[2**31 - 1] * 3])}), "sub-graph 0, tensor 0 has shape [0, 2147"),
         (lambda g: g.tensors[0].update({7: ("[i", [-1, 3])}), "sub-graph 0, tensor 0 has shape [3] and shape sig"),
         (
             lambda g: g.tensors[0].update({4: ("t", Scale([1.0, 2.0], [0, 0]).table())}),

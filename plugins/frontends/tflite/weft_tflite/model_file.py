@@ -17,9 +17,9 @@ from weft_tflite.schema import BUILTINS, LAYOUTS, OPTIONS, OPTIONS_2, TYPES, opt
 
 IDENTIFIER = b"TFL3"
 VERSION = 3
-LARGEST = 2**31 - 1
-"""LiteRT counts the elements of an axis in 32 bits."""
 MOST_AXES = 64
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor, an axis of no elements counted as one."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -238,7 +238,7 @@ class _Reader:
         data = self.constants[buffer] if buffer and len(self.constants[buffer]) else None
         if table.field(10) is not None and table.scalar(10, "I"):
             raise self.bad(f"{where} is in another file, which is not read")
-        if any(d < 0 for d in shape) or len(shape) > MOST_AXES:
+        if any(d < 0 for d in shape) or len(shape) > MOST_AXES or math.prod(max(d, 1) for d in shape) > MOST_ELEMENTS:
             raise self.bad(f"{where} has shape {list(shape)[:MOST_AXES]}")
         if data is not None and math.prod(shape) > 8 * len(data) and table.field(6) is None:
             raise self.bad(f"{where} has shape {list(shape)} and {len(data):,} bytes of data")
