@@ -81,7 +81,37 @@ def counter(assigns: bool = True) -> bytes:
     return model.bytes()
 
 
-MODELS = {"lstm": lstm(), "lstm with peepholes": lstm(True), "rnn": rnn(), "variable": counter()}
+def svdf() -> bytes:
+    model = ModelWriter()
+    graph = model.graph()
+    x = graph.input("float32", (2, 3), name="x")
+    parts = [graph.constant(numbers(*s)) for s in ((8, 3), (8, 5), (4,))]
+    kept = graph.tensor("float32", (2, 40), name="kept", more={5: ("?", True)})
+    result = {"shape": (2, 4), "name": "y", **F32}
+    graph.outputs = graph.op("SVDF", [x, *parts, kept], [result], rank=2, fused_activation_function=1)
+    return model.bytes()
+
+
+def one_step() -> bytes:
+    model = ModelWriter()
+    graph = model.graph()
+    x = graph.input("float32", (2, 3), name="x")
+    parts = [graph.constant(numbers(*s)) for s in ((4, 3), (4, 4), (4,))]
+    h = graph.tensor("float32", (2, 4), name="h", more={5: ("?", True)})
+    graph.outputs = graph.op(
+        "RNN", [x, *parts, h], [{"shape": (2, 4), "name": "y", **F32}], fused_activation_function=4
+    )
+    return model.bytes()
+
+
+MODELS = {
+    "svdf": svdf(),
+    "one step": one_step(),
+    "lstm": lstm(),
+    "lstm with peepholes": lstm(True),
+    "rnn": rnn(),
+    "variable": counter(),
+}
 
 
 @pytest.mark.needs("ai_edge_litert")

@@ -33,7 +33,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "REDUCE_WINDOW": "windows of any rank",
         "CONCAT_EMBEDDINGS": _NO_RUNTIME, "CALL": _NO_RUNTIME, "DELEGATE": "a mark that a runtime sets, not a model",
         "PLACEHOLDER_FOR_GREATER_OP_CODES": "no operator, but a mark of the format",
-        "LSTM": _STATE, "RNN": _STATE, "SVDF": _STATE, "BIDIRECTIONAL_SEQUENCE_RNN": _STATE,
+        "LSTM": _STATE, "BIDIRECTIONAL_SEQUENCE_RNN": _STATE,
         "BIDIRECTIONAL_SEQUENCE_LSTM": _STATE,
         "RFFT2D": _COMPLEX, "IMAG": _COMPLEX, "REAL": _COMPLEX, "COMPLEX_ABS": _COMPLEX,
         "RANDOM_STANDARD_NORMAL": "random numbers, of which LiteRT alone has the order",

@@ -119,3 +119,33 @@ def rnn(c: Context) -> Value:
     y, last = c.all(op, x, w, r, c.reshape(both, (1, *both.shape)), None, c.reshape(h, (1, *h.shape)))
     c.importer.states.write(c, name, c.reshape(last, h.shape))
     return steps_first(c, c.reshape(y, (*y.shape[:1], *y.shape[2:])))
+
+
+@tflite_op("RNN")
+def one_step(c: Context) -> Value:
+    """One step of a simple recurrent layer."""
+    name, h = state(c, 4)
+    x, w, r, bias = (c.value(k) for k in range(4))
+    y = c.add(c.add(c(ops.MatMul(), x, c.transpose(w, (1, 0))), c(ops.MatMul(), h, c.transpose(r, (1, 0)))), bias)
+    y = c.activated(y)
+    c.importer.states.write(c, name, y)
+    return y
+
+
+@tflite_op("SVDF")
+def svdf(c: Context) -> Value:
+    """Features of the last inputs, of which each unit sums some filters over time."""
+    name, kept = state(c, 4)
+    x, features, time = c.value(0), c.value(1), c.value(2)
+    rank = c.integer("rank")
+    batch, filters, memory = x.shape[0], features.shape[0], time.shape[1]
+    if not isinstance(filters, int) or not isinstance(memory, int) or rank < 1 or filters % rank:
+        raise c.error(f"{filters} filters of rank {rank}")
+    new = c.reshape(c(ops.MatMul(), x, c.transpose(features, (1, 0))), (batch, filters, 1))
+    old = c.slice(c.reshape(kept, (batch, filters, memory)), 2, 1, memory - 1)
+    held = c.concat([old, new], 2)
+    c.importer.states.write(c, name, c.reshape(held, kept.shape))
+    sums = c.sum(c.mul(held, time), (2,), False)
+    y = c.sum(c.reshape(sums, (batch, filters // rank, rank)), (2,), False)
+    bias = c.optional(3)
+    return c.activated(y if bias is None else c.add(y, bias))
