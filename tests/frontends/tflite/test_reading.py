@@ -13,6 +13,9 @@ from tests.frontends.tflite.models import Graph, ModelWriter, Scale, Writer, one
 import weft
 from weft.errors import FrontendError, UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
+from weft.hooks import Converter, hookimpl
+from weft.plugins import host
+from weft_ops import Negative
 from weft_tflite.model_file import read_model
 
 X = np.ones((2, 3), np.float32)
@@ -247,3 +250,57 @@ def test_packed_and_boolean_constants() -> None:
     np.testing.assert_array_equal(found, np.array([1, 2, -8, -1, 7], np.int8))
     found = of(lambda g: g.constant(np.array([1, 0, 2], np.uint8), type="bool"))
     np.testing.assert_array_equal(found, [True, False, True])
+
+
+class Vendor:
+    """A plugin with a converter for a custom operator."""
+
+    @hookimpl
+    def converters(self, frontend: str) -> list[Converter]:
+        return [Converter("tflite", "custom", "Spin", lambda c: c(Negative(), c.value(0)))]
+
+
+def test_other_packages_convert_custom_operators() -> None:
+    model = ModelWriter()
+    graph = model.graph()
+    graph.outputs = graph.op("CUSTOM", [graph.input("float32", (2, 3), name="x")], [Y], custom="Spin")
+    host().register(Vendor(), "vendor")
+    try:
+        found = weft.load(model.bytes(), frontend="tflite")
+    finally:
+        host().unregister("vendor")
+    np.testing.assert_array_equal(evaluate(found, {"x": X})[0], -X)
+
+
+def quantized(dtype: Any, *shape: int) -> Any:
+    return np.ones(shape, dtype)
+
+
+SURE_ONLY = {
+    "RESIZE_BILINEAR: quantised uint8 to": one_op(
+        "RESIZE_BILINEAR", [quantized(np.uint8, 1, 3, 4, 2), [np.int32([5, 7])]],
+        [{"shape": (1, 5, 7, 2), "type": "uint8", "scale": Scale(0.1)}], {0: Scale(0.1)},
+    ),
+    "FULLY_CONNECTED: int16 with a bias of int32": one_op(
+        "FULLY_CONNECTED", [quantized(np.int16, 3, 5), [quantized(np.int8, 4, 5)], [quantized(np.int32, 4)]],
+        [{"shape": (3, 4), "type": "int16", "scale": Scale(0.1)}], {0: Scale(0.1), 1: Scale(0.1), 2: Scale(0.01)},
+    ),
+    "DEPTHWISE_CONV_2D: floats with weights of one scale": one_op(
+        "DEPTHWISE_CONV_2D", [quantized(np.float32, 1, 4, 4, 3), [quantized(np.int8, 1, 3, 3, 3)], None],
+        [{"shape": (1, 4, 4, 3), "type": "float32"}], {1: Scale(0.1)}, stride_w=1, stride_h=1,
+    ),
+    "RESHAPE: quantised tensors of different scales": one_op(
+        "RESHAPE", [quantized(np.int8, 2, 3)], [{"shape": (6,), "type": "int8", "scale": Scale(0.2)}], {0: Scale(0.1)},
+        new_shape=[6],
+    ),
+    "operator SIN of quantised int8": one_op(
+        "SIN", [quantized(np.int8, 3)], [{"shape": (3,), "type": "int8", "scale": Scale(0.1)}], {0: Scale(0.1)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SURE_ONLY)
+def test_what_might_differ_is_refused(what: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        weft.load(SURE_ONLY[what], frontend="tflite")
+    assert what in str(caught.value)
