@@ -68,7 +68,7 @@ def load(model: Any, *, frontend: str | None = None, **options: Any) -> Graph:
         if not isinstance(graph, Graph):
             raise PluginError(f"{chosen.plugin} read the model as {type(graph).__name__}, which is no Graph")
         verify(graph)
-        graph.sources = model_sources(model, frontend)
+        graph.sources = _files(model, chosen, given) if isinstance(model, (str, os.PathLike)) else ()
     except (RecursionError, PluginError) as error:
         if not isinstance(error, RecursionError) and not isinstance(error.__cause__, RecursionError):
             raise
@@ -247,11 +247,16 @@ def model_files(model: str | os.PathLike[str], frontend: str | None = None) -> t
     """
     path = Path(model)
     with reading(path):
-        folder = path.is_dir()
-        if not folder and not path.is_file():
+        if not path.is_dir() and not path.is_file():
             return ()
-    reader, options = reader_of(model, frontend)
-    kind: Frontend = reader.value
+    return _files(model, *reader_of(model, frontend))
+
+
+def _files(model: str | os.PathLike[str], reader: Contribution, options: Any) -> tuple[Path, ...]:
+    """The files of a model that a frontend reads with these options."""
+    path, kind = Path(model), reader.value
+    with reading(path):
+        folder = path.is_dir()
     with host().blame(reader.plugin.name, f"to find the files of '{path.name}'"), reading(path):
         if folder and kind.files is None:
             return tuple(file.absolute() for file in files_below(path))
