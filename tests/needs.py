@@ -76,7 +76,16 @@ NEEDS: dict[str, Need] = {
     },
     **{
         m: _package(m, "pip install .")
-        for m in ("weft_c", "weft_darknet", "weft_torch", "weft_gpu", "weft_caffe", "weft_llvm", "weft_tflite")
+        for m in (
+            "weft_c",
+            "weft_darknet",
+            "weft_torch",
+            "weft_gpu",
+            "weft_caffe",
+            "weft_mxnet",
+            "weft_llvm",
+            "weft_tflite",
+        )
     },  # tests/alone: one package each
     **{
         m: _package(m, 'pip install ".[test,frameworks]"')

@@ -53,10 +53,21 @@ KNOWN_FRONTENDS = {
     ".tflite": "weft-tflite",
     ".prototxt": "weft-caffe",
     ".caffemodel": "weft-caffe",
+    ".params": "weft-mxnet",
 }
 INSTALLS = {
     **dict.fromkeys(
-        ("weft-llvm", "weft-c", "weft-onnx", "weft-darknet", "weft-sklearn", "weft-torch", "weft-tflite", "weft-caffe"),
+        (
+            "weft-llvm",
+            "weft-c",
+            "weft-onnx",
+            "weft-darknet",
+            "weft-sklearn",
+            "weft-torch",
+            "weft-tflite",
+            "weft-caffe",
+            "weft-mxnet",
+        ),
         "pip install .",
     ),
     **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),

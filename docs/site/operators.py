@@ -60,6 +60,11 @@ CAFFE = """
 
 Layers of a .prototxt that `weft-caffe` reads: {layers}.
 """
+MXNET = """
+## MXNet
+
+Operators of a symbol that `weft-mxnet` reads: {operators}.
+"""
 
 
 def cases(kit: Kit) -> dict[str, list[Case]]:
@@ -124,12 +129,19 @@ def caffe_layers() -> str:
     return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
 
 
+def mxnet_operators() -> str:
+    from weft_mxnet.registry import REGISTRY
+
+    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
+
+
 def page(rows: Iterable[str]) -> str:
     columns = ", ".join(f'`target="{text}"`' for text in TARGETS.values())
     head = HEAD.format(
         columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
     )
     formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
+    formats += MXNET.format(operators=mxnet_operators())
     return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats.rstrip() + "\n"
 
 

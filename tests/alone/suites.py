@@ -175,6 +175,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/frontends/darknet", "layers", "reading"),
         _in("tests/frontends/darknet", "reading"),
     ),
+    "weft-mxnet": Suite(
+        "weft_mxnet",
+        _in("tests/frontends/mxnet", "reading"),
+        _in("tests/frontends/mxnet", "reading"),
+        tools=("weft-testing", "weft-llvm"),
+        why="models are compiled",
+    ),
     "weft-caffe": Suite(
         "weft_caffe",
         _in("tests/frontends/caffe", "layers", "reading"),

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weft_mxnet.params import read_params
-from weft_mxnet.registry import REGISTRY
 
 import weft
 from weft.errors import FrontendError, UnsupportedError
 from weft.loading import model_files
+from weft_mxnet.params import read_params
+from weft_mxnet.registry import REGISTRY
 from weft_testing.changed import check_changed_bytes
 from weft_testing.frontend import FrontendCase, check_frontend, compare
 
