@@ -67,6 +67,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.dtypes": EVERYTHING,
         "weft.choices": ("Choice", "Choices"),
         "weft.machine": EVERYTHING,
+        "weft.options": ("make_options",),
         "weft.rates": EVERYTHING,
         "weft.target": EVERYTHING,
         "weft.converters": ("Converters",),

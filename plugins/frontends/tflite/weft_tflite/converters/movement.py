@@ -12,8 +12,8 @@ from weft.graph.inferred import Assumption
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_frontend.contents import Content
+from weft_ops import slice_range
 from weft_ops.shapes import axis_of, dim_expr, product, quotient, same, simplified
-from weft_ops.slicing import slice_range
 from weft_tflite.context import Context
 from weft_tflite.registry import moving_op, tflite_op
 
