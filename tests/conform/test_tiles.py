@@ -27,7 +27,7 @@ from weft_testing.conform.page import page
 from weft_testing.conform.report import Report
 from weft_testing.conform.usage import Ledger, Usage, count
 
-TARGET = f"board -ops={OPS} -cost=1000000"
+TARGET = f"board -ops={OPS}"
 
 
 def matrices(
