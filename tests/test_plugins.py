@@ -1214,7 +1214,7 @@ def test_a_memory_that_a_schedule_overflows(others: bool, monkeypatch: pytest.Mo
         "machine",
         lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}),
     )
-    rules = [Greedy(), *([board.Anything(["MatMul", "Add", "Relu"], 1.0)] if others else [])]
+    rules = [Greedy(), *([board.Anything(["MatMul", "Add", "Relu"])] if others else [])]
     monkeypatch.setattr(
         board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules")
     )
@@ -1261,7 +1261,7 @@ def test_a_limit_of_a_target_of_its_own_takes_a_program_from_its_rule(monkeypatc
         lambda self, target: Machine("board", 128, 16, scopes={"board.chip": Scope("board.chip", 100)}),
     )
     monkeypatch.setattr(board.Board, "exceeds", exceeds)
-    rules = [Greedy(), board.Anything(["MatMul", "Add", "Relu"], 1.0)]
+    rules = [Greedy(), board.Anything(["MatMul", "Add", "Relu"])]
     monkeypatch.setattr(
         board, "schedules", hookimpl(lambda target: rules if target.kind == "board" else [], specname="schedules")
     )

@@ -233,8 +233,8 @@ class Specifications:
         computed. Nodes of other targets are as they were before the target's own passes.
 
         If a target's own plugin returns None or has no such hook, its schedule rules decide for each node: it takes
-        those that a rule takes alone, in the time that the cheapest of them offers (`Offer.cost`).
-        `weft.lower.offers.offer_by_rules` gives that answer for one node, to hooks that know the time better as well.
+        those that a rule takes alone, and their compute time there counts as 0 s. `weft.lower.offers.offer_by_rules`
+        gives that answer for one node, to hooks that state the time as well.
 
         @hookimpl
         def offload(graph, target):

@@ -407,7 +407,6 @@ def _typical(d: Expr | int) -> int:
 def seconds_on(machine: Machine, node: Node) -> float:
     """About what a host's CPU takes for a node: its multiply-adds at the machine's peak, or its values once through
     memory, whichever is more."""
-    # Not what the host's rules offer: they see the node before its layouts, in which a convolution takes a third.
     values = [v for v in (*node.inputs, *node.outputs) if v is not None and isinstance(v.type, TensorType)]
     moved = sum(bytes_of(v.type) for v in values if isinstance(v.type, TensorType))
     cores, rates = machine.cores, machine.rates

@@ -34,7 +34,6 @@ launched: list[str] = []
 class Options:
     ops: tuple[str, ...] = ()
     latency: int = 0  # microseconds
-    cost: int = 0  # microseconds of each kernel, as the rule estimates
 
 
 class Board(TargetKind):
@@ -82,13 +81,13 @@ class Text:
 class Anything(Rule):
     name = "anything"
 
-    def __init__(self, ops: Sequence[str], seconds: float = 0.0) -> None:
-        self.ops, self.seconds = ops, seconds
+    def __init__(self, ops: Sequence[str]) -> None:
+        self.ops = ops
 
     def offer(self, program: Program, machine: Any) -> Offer | Decline:
         names = [b.annotation("composite") or b.annotation("op") for b in blocks_in(program.body)]
         foreign = [n for n in names if n not in self.ops]
-        return Decline("operator", f"the board has no {foreign[0]}") if foreign else Offer(self.seconds)
+        return Decline("operator", f"the board has no {foreign[0]}") if foreign else Offer(1.0)
 
     def apply(self, schedule: Schedule) -> None:
         pass
@@ -158,7 +157,7 @@ def targets() -> Sequence[TargetKind]:
 
 @hookimpl
 def schedules(target: Target) -> Sequence[Rule]:
-    return [Anything(target.options.ops, target.options.cost * 1e-6)] if target.kind == "board" else []
+    return [Anything(target.options.ops)] if target.kind == "board" else []
 
 
 @hookimpl

@@ -141,8 +141,4 @@ def test_a_kind_of_target_without_a_word_about_itself_is_listed(
     targets()
     out = capsys.readouterr().out
     assert "board" in out and "-latency" in out
-    assert options(board.Board()) == [
-        ("-ops", "text,…", ""),
-        ("-latency", "integer", "0"),
-        ("-cost", "integer", "0"),
-    ]
+    assert options(board.Board()) == [("-ops", "text,…", ""), ("-latency", "integer", "0")]

@@ -13,7 +13,7 @@ from weft.lower.lower import lower_group
 from weft.passes.capabilities import ANY, Claims, LayoutRule, is_claimed, layout_rule, warn_of_names
 from weft.passes.decompose import decomposition
 from weft.passes.place import Refuse, Take
-from weft.scheduling.rule import Rule, no_rule, offers_of
+from weft.scheduling.rule import Rule, select_rule
 
 if TYPE_CHECKING:
     from weft.machine import Machine
@@ -27,7 +27,7 @@ def offer_by_rules(
     *,
     intrinsics: Mapping[str, Intrinsic] | None = None,
     claims: Claims = (),
-    cost: float | None = None,
+    cost: float = 0.0,
     layouts: Mapping[type[Operator] | str, LayoutRule] | None = None,
 ) -> Take | Refuse:
     """Whether one of a target's rules takes a node by itself, as one kernel.
@@ -36,7 +36,7 @@ def offer_by_rules(
         rules: of the target, those that its hook `schedules` gives.
         machine, intrinsics: its own; rules get them.
         claims: composites that it computes itself (`Capabilities.claims`).
-        cost: seconds, of the Take; None: those of the cheapest rule's offer.
+        cost: seconds, of the Take.
         layouts: its own (`Capabilities.layouts`): a node that cannot be row-major (`LayoutOffer.only`) is put to the
             rules in each of the ways offered.
     """
@@ -47,11 +47,8 @@ def offer_by_rules(
     refused: Refuse | None = None
     for graph in _ways(node, layout_rule(kind, layouts)):
         try:
-            program = lower_group(graph, "kernel")
-            found, declined = offers_of(rules, program, machine, intrinsics)
-            if not found:
-                raise no_rule(program, declined)
-            return Take((node,), found[0][1].cost if cost is None else cost)
+            select_rule(rules, lower_group(graph, "kernel"), machine, intrinsics)
+            return Take((node,), cost)
         except PluginError:
             raise
         except ScheduleError as error:
