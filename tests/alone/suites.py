@@ -193,6 +193,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         "weft_torch",
         _in("tests/frontends/torch", "plugin"),
         _in("tests/frontends/torch", "plugin"),
+        without=("weft_torch.backend",),  # torch: of the extra "torch"
     ),
     "weft-sklearn": Suite(
         "weft_sklearn",
