@@ -68,10 +68,11 @@ def open_torch(path: Path, threads: int) -> tuple[str, Run]:
 
 
 def peers() -> dict[str, Any]:
-    """Engines of installed plugins that are themselves installed, by name."""
+    """Engines of installed plugins that are themselves installed and read ONNX, by name."""
     from weft.plugins import host
 
-    return {item.value.name: item.value for item in host().items("engines") if item.value.available()}
+    kinds = [item.value for item in host().items("engines")]
+    return {k.name: k for k in kinds if k.available() and (not k.frontends or "onnx" in k.frontends)}
 
 
 def peak_bytes() -> int:

@@ -42,7 +42,7 @@ def _features(inputs: Mapping[str, Any]) -> Any:
 
 
 ENGINES = [
-    EngineKind("xgboost", lambda: _version("xgboost", "xgboost-cpu"), open_xgboost),
-    EngineKind("lightgbm", lambda: _version("lightgbm"), open_lightgbm),
+    EngineKind("xgboost", lambda: _version("xgboost", "xgboost-cpu"), open_xgboost, frontends=("xgboost",)),
+    EngineKind("lightgbm", lambda: _version("lightgbm"), open_lightgbm, frontends=("lightgbm",)),
 ]
 """The peers that this plugin contributes."""

@@ -78,4 +78,4 @@ def litert_values(path: str) -> Callable[[Sequence[str], Mapping[str, Any]], Map
     return ask
 
 
-ENGINES = [EngineKind("litert", _version, open_litert, litert_values)]
+ENGINES = [EngineKind("litert", _version, open_litert, litert_values, ("tflite",))]

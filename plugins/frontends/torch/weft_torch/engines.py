@@ -95,4 +95,4 @@ def torch_values(path: str) -> Callable[[Sequence[str], Mapping[str, Any]], Mapp
     return ask
 
 
-ENGINES = [EngineKind("torch", version, open_torch, torch_values)]
+ENGINES = [EngineKind("torch", version, open_torch, torch_values, ("torch",))]
