@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.graph.nodes import Value
 from weft_ops.composing import Composer
-from weft_ops.trees import TreeEnsemble
+from weft_ops.trees import LEAF_BITS, TreeEnsemble, packed_nodes
 from weft_ops.words import Combine, Missing
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -135,7 +135,18 @@ def tables(forest: Forest, columns: int) -> Tables:
     more = (*(links or (None,) * 4), nan_left if missing == "node" else None)
     if forest.sets is not None:
         more = (*more, set_at, forest.sets)
+    elif links and missing != "node" and split.dtype == np.float32 and _packable(feature, links[2], len(weights)):
+        own = np.repeat(links[2], np.diff([*links[2], len(split)]))
+        words = packed_nodes(feature, split, links[0], links[1], own)
+        return Tables(depth, missing, (words, None, weights, None, None, *links[2:]))
     return Tables(depth, missing, (feature.astype(narrow), split, weights, *more))
+
+
+def _packable(feature: Array, roots: Array, leaves: int) -> bool:
+    """Whether features, and numbers of nodes in their tree, have 16 bits, and rows of weights 22."""
+    sizes = np.diff([*roots, len(feature)])
+    small = feature.max(initial=0) < 1 << 16 and sizes.max() <= 1 << 16
+    return bool(small and sizes.min() > 0 and leaves <= LEAF_BITS)
 
 
 def _complete(forest: Forest, depth: int, inner: Array) -> tuple[Array, ...]:

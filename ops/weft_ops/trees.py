@@ -11,7 +11,7 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
-from weft.expr.nodes import Const, Expr, Var, cast_to, const, select
+from weft.expr.nodes import Bitcast, Const, Expr, Var, cast_to, const, select
 from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, While, buffer, seq
@@ -23,13 +23,15 @@ ROWS, STEP = 64, 8
 """Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide
 another's."""
 ZERO = const(0, dt.int64)
-MANY_ROWS, LARGE, NEAR = 256, 1 << 20, 1 << 17
-"""Rows of a task where the tables have more than `LARGE` bytes, which every task reads whole, and the rows' numbers at
-most `NEAR` bytes."""
+MANY_ROWS, LARGE, NEAR = (1024, 512, 256), 1 << 20, 1 << 18
+"""Rows of a task, the most whose numbers are at most `NEAR` bytes, where the tables have more than `LARGE` bytes: every
+task reads these whole. Of fewer rows there are two tasks, down to the last of these numbers."""
 PIECE = 4
 """Levels after which it is looked whether any row is still on its way, in trees whose leaves lie at many depths."""
 BEYOND = 1 << 31
 """Numbers from here on are in no set."""
+PACKED, LEAF_BITS = dt.uint64, (1 << 22) - 1
+"""Of nodes that are one word each; of the split of a leaf, those that are its row of weights."""
 UNROLLED = 16
 """Levels up to which they are written out."""
 
@@ -50,6 +52,9 @@ class TreeEnsemble(Operator):
     child, the right one behind it, and its own number for a leaf, whose split nothing exceeds; `leaf` [m] its row of
     weights; `root` and `levels` [t] each tree's first node and its depth. nan_left [m], bool: present if `missing` is
     "node".
+    If `feature` is uint64, it has whole nodes of such trees, and split, left and leaf are absent: bits 0–15 are the
+    feature, 16–31 the left child's number in its tree, counted from 0, and 32–63 the split, a float32: of a leaf a NaN,
+    which nothing exceeds, whose lower 22 bits are its row of weights. There are neither nan_left nor sets then.
     set_at [m], sets [w] uint32: absent, or there are nodes that test for membership in a set. `set_at` is -1 for the
     others, else the place in `sets` of the node's set: the number of its words, at least 1, then the words. Bit i of
     word j stands for the number 32·j + i. From such a node a row goes to the right if x[feature] ≥ 0, rounded down, is
@@ -63,6 +68,8 @@ class TreeEnsemble(Operator):
 
     def infer(self, *types: Type | None) -> TensorType:
         """Raises GraphError for ranks, dtypes or numbers of nodes that do not fit."""
+        if len(types) > 2 and isinstance(types[1], TensorType) and types[1].dtype == PACKED:
+            types = self._unpacked_types(types)
         x, feature, split, weights = operands(types[:4], 4)
         left, leaf, root, levels, nan_left, set_at, sets = (*types[4:], *(None,) * 7)[:7]
         expect_rank(x, 2, "x")
@@ -92,6 +99,17 @@ class TreeEnsemble(Operator):
             )
         return TensorType(weights.dtype, (x.shape[0], weights.shape[1]))
 
+    def _unpacked_types(self, types: Sequence[Type | None]) -> tuple[Type | None, ...]:
+        """The types of the tables that packed nodes stand for."""
+        x, nodes, split, weights, left, leaf, *more = (*types, *(None,) * 2)
+        assert isinstance(nodes, TensorType)
+        if split is not None or left is not None or leaf is not None:
+            raise GraphError("split, left and leaf: expected none beside packed nodes")
+        if any(t is not None for t in more[2:]):
+            raise GraphError("nan_left and sets: expected none beside packed nodes")
+        feature, split = (TensorType(dtype, nodes.shape) for dtype in (dt.uint16, dt.float32))
+        return x, feature, split, weights, feature, feature, *more
+
     def _check_sets(self, feature: TensorType, set_at: Type | None, sets: Type | None) -> None:
         if set_at is None and sets is None:
             return
@@ -108,7 +126,10 @@ class TreeEnsemble(Operator):
 
     def reference(self, *arrays: Array | None) -> Array:
         x, feature, split, weights, left, leaf, root, _, nan_left, set_at, sets = (*arrays, *(None,) * 11)[:11]
-        assert x is not None and feature is not None and split is not None and weights is not None
+        assert x is not None and feature is not None and weights is not None
+        if split is None:
+            assert root is not None
+            feature, split, left, leaf = unpacked(feature, root)
         numbers, rows = x.astype(split.dtype), np.arange(len(x))[:, None]
         leaves = 1 << self.depth
         trees = len(weights) // leaves if root is None else len(root)
@@ -147,10 +168,16 @@ class TreeEnsemble(Operator):
         x, feature, split, weights, *more = inputs
         (y,) = outputs
         nan_left, set_at, sets = (*more[4:], *(None,) * 3)[:3]
-        links, wide = more[:4] if any(m is not None for m in more[:4]) else None, split.dtype
+        links = more[:4] if any(m is not None for m in more[:4]) else None
+        packed = feature.dtype == PACKED
+        wide = dt.float32 if packed else split.dtype
         n, columns, targets = x.shape[0], x.shape[1], y.shape[1]
         leaves = 1 << self.depth
         rows = rows_of_task(inputs, wide)
+        share: Expr = const(rows, dt.int64)
+        if rows > MANY_ROWS[-1]:
+            halves = e.ceildiv(n, 2 * STEP) * STEP
+            share = e.minimum(e.maximum(halves, MANY_ROWS[-1]), rows)
         numbers = buffer("numbers", (rows, columns * 2 if self.missing == "feature" else columns), wide, "local")
         total = buffer("total", (rows, targets), weights.dtype, "local")
         at = buffer("at", (STEP,), dt.int64, "register")
@@ -183,12 +210,21 @@ class TreeEnsemble(Operator):
             return cast_to(above, dt.int64)
 
         def child(i: Expr, row: Expr) -> Expr:
+            if packed:
+                node = feature[at[i]]
+                above = numbers[row, cast_to(node & 0xFFFF, dt.int64)] > Bitcast(cast_to(node >> 32, dt.uint32), wide)
+                return base + cast_to((node >> 16) & 0xFFFF, dt.int64) + cast_to(above, dt.int64)
             if links is None:
                 return at[i] * 2 + 1 + away(base + at[i], row)
             return cast_to(links[0][at[i]], dt.int64) + away(at[i], row)
 
         def add(t: Expr, i: Expr, row: Expr) -> Stmt:
-            leaf = at[i] + (t * leaves - (leaves - 1)) if links is None else cast_to(links[1][at[i]], dt.int64)
+            if packed:
+                leaf = cast_to((feature[at[i]] >> 32) & LEAF_BITS, dt.int64)
+            elif links is None:
+                leaf = at[i] + (t * leaves - (leaves - 1))
+            else:
+                leaf = cast_to(links[1][at[i]], dt.int64)
 
             def merged(k: Expr) -> Expr:
                 old, weight = total[row, k], weights[place, k]
@@ -231,21 +267,21 @@ class TreeEnsemble(Operator):
 
         def tree(t: Expr, first: Expr) -> Stmt:
             root = t * (leaves - 1) if links is None else cast_to(links[2][t], dt.int64)
-            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, rows), STEP), lambda g: walk(t, g)))
+            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, share), STEP), lambda g: walk(t, g)))
 
         def block(b: Expr) -> Stmt:
-            first = b * rows
-            here = e.ceildiv(e.minimum(n - first, rows), STEP) * STEP
+            first = b * share
+            here = e.ceildiv(e.minimum(n - first, share), STEP) * STEP
             trees = weights.shape[0] // leaves if links is None else links[2].shape[0]
             return Allocate(numbers, Allocate(total, seq(
                 loop("r0", here, lambda r: loop("f", columns, lambda f: fill(first, r, f))),
                 loop("r1", here, lambda r: loop("k0", targets, lambda k: Store(total, (r, k), start))),
                 loop("t", trees, lambda t: tree(t, first)),
-                loop("r2", e.minimum(n - first, rows), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k),
+                loop("r2", e.minimum(n - first, share), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k),
                     total[r, k]))),
             )))  # fmt: skip
 
-        return loop("b", e.ceildiv(n, rows), block, "parallel")
+        return loop("b", e.ceildiv(n, share), block, "parallel")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -274,6 +310,10 @@ class TreeEnsemble(Operator):
         links = left, leaf, np.array([0, 5], np.int64), np.array([2, 0], np.int32)
         for combine in ("sum", "min", "max"):
             yield Sample(cls(2, combine), (x, *ragged, *links), combine)
+        packed = packed_nodes(ragged[0], ragged[1], links[0], links[1], np.array([0, 0, 0, 0, 0, 5]))
+        inputs = odd, packed, None, ragged[2], None, None, *links[2:]
+        yield Sample(cls(2, "sum", "right"), inputs, "packed_right")
+        yield Sample(cls(2, "sum", "left"), inputs, "packed_left")
         yield Sample(cls(2), (floats((70, 3), "float64"), feature, split.astype(np.float64), weights), "more_rows")
         numbers = np.array([[0, 1, 5], [33, 40, 64], [2.9, 63, 95], [96, -0.5, -1], [np.nan, 1e12, np.inf]], np.float32)
         sets = np.array([1, 0b100110, 2, 1, 1 << 31 | 0b11, 3, 0, 0, 1 << 31], np.uint32)
@@ -283,13 +323,32 @@ class TreeEnsemble(Operator):
         yield Sample(cls(2, "sum", "node"), (numbers, *tables, nan_left, set_at, sets), "sets_nan_node")
 
 
+def packed_nodes(feature: Array, split: Array, left: Array, leaf: Array, root: Array) -> Array:
+    """Nodes as one word each; `root`: of every node its tree's first one."""
+    number = (left - root).astype(np.uint64) << np.uint64(16)
+    bits = split.astype(np.float32).view(np.uint32)
+    bits = np.where(left == np.arange(len(left)), np.uint32(0x7FC00000) | leaf.astype(np.uint32), bits)
+    return np.asarray(feature.astype(np.uint64) | number | bits.astype(np.uint64) << np.uint64(32))
+
+
+def unpacked(nodes: Array, root: Array) -> tuple[Array, Array, Array, Array]:
+    """Feature, split, left child and leaf of packed nodes. `root`: each tree's first node."""
+    words = nodes.astype(np.uint64)
+    first = np.sort(root.astype(np.int64))
+    own = first[np.searchsorted(first, np.arange(len(words)), side="right") - 1]
+    bits = (words >> np.uint64(32)).astype(np.uint32)
+    left = ((words >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64) + own
+    return (words & np.uint64(0xFFFF)).astype(np.int64), bits.view(np.float32), left, bits & np.uint32(LEAF_BITS)
+
+
 def rows_of_task(inputs: Sequence[Buffer], wide: dt.DType) -> int:
     """Rows that go through all trees together: more, where the tables do not stay near for the next ones."""
     x, *tables = inputs
     size = sum(t.shape[0].value * t.dtype.bytes for t in tables if t is not None and isinstance(t.shape[0], Const))
     columns = x.shape[1]
-    fits = isinstance(columns, Const) and MANY_ROWS * columns.value * wide.bytes <= NEAR
-    return MANY_ROWS if fits and size > LARGE else ROWS
+    if not isinstance(columns, Const) or size <= LARGE:
+        return ROWS
+    return next((rows for rows in MANY_ROWS if rows * columns.value * wide.bytes <= NEAR), ROWS)
 
 
 def member(value: Expr, place: Expr, sets: Buffer) -> Expr:

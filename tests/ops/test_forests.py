@@ -13,7 +13,7 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.graph.nodes import TensorType
 from weft_ops.forests import BadForest, Forest, narrowed, number_before, packed_sets, tables
-from weft_ops.trees import TreeEnsemble, members
+from weft_ops.trees import TreeEnsemble, members, packed_nodes, unpacked
 
 F32 = st.floats(width=32, allow_nan=False)
 NUMBERS = st.one_of(F32, st.floats(allow_nan=False), st.sampled_from([0.1, -0.1, 1e-45, -1e-46, 3.5e38, -3.5e38]))
@@ -91,3 +91,30 @@ def test_errors_of_sets(missing: Any, set_at: Any, sets: Any, said: str) -> None
     with pytest.raises(GraphError) as error:
         TreeEnsemble(2, "sum", missing).infer(*types, *[None] * 5, set_at, sets)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "split, more, said",
+    [
+        (of(dt.float32, 3), [], "split, left and leaf: expected none beside packed nodes"),
+        (None, [of(dt.bool_, 3)], "nan_left and sets: expected none beside packed nodes"),
+        (None, [None, of(dt.int32, 3), of(dt.uint32, 3)], "nan_left and sets: expected none beside packed nodes"),
+    ],
+)
+def test_errors_of_packed_nodes(split: Any, more: Any, said: str) -> None:
+    types = of(dt.float32, 5, 2), of(dt.uint64, 3), split, of(dt.float32, 2, 1)
+    with pytest.raises(GraphError) as error:
+        TreeEnsemble(2).infer(*types, None, None, of(dt.int64, 1), of(dt.int32, 1), *more)
+    assert said in str(error.value)
+
+
+def test_packed_nodes_are_the_nodes() -> None:
+    feature, split = np.array([65535, 0, 0, 2, 0, 0], np.uint16), np.array([-0.0, 0, 0, -3.5, 0, 0], np.float32)
+    left, leaf = np.array([1, 1, 2, 4, 4, 5], np.int32), np.array([0, 3, (1 << 22) - 1, 0, 0, 7], np.int32)
+    root = np.array([0, 0, 0, 3, 3, 3])
+    got = unpacked(packed_nodes(feature, split, left, leaf, root), np.array([0, 3]))
+    inner = left != np.arange(6)
+    for found, wanted in zip(got, (feature, split, left, leaf)):
+        where = slice(None) if wanted is left else ~inner if wanted is leaf else inner
+        np.testing.assert_array_equal(found[where], wanted[where])
+    assert np.isnan(got[1][~inner]).all()
