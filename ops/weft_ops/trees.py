@@ -23,9 +23,10 @@ ROWS, STEP = 64, 8
 """Rows that are taken through all trees by one task; rows whose walks go side by side, so that one's loads hide
 another's."""
 ZERO = const(0, dt.int64)
-MANY_ROWS, LARGE, NEAR = (1024, 512, 256), 1 << 20, 1 << 18
-"""Rows of a task, the most whose numbers are at most `NEAR` bytes, where the tables have more than `LARGE` bytes: every
-task reads these whole. Of fewer rows there are two tasks, down to the last of these numbers."""
+LARGE, MANY_ROWS, MANY_STEP, NEAR = 1 << 20, (1024, 512, 256), 16, 1 << 18
+"""Where the tables have more than `LARGE` bytes, which every task reads whole: rows of a task, the most whose numbers
+and sums are at most `NEAR` bytes (of fewer rows there are two tasks, down to the last of these numbers), and those
+whose walks go side by side."""
 PIECE = 4
 """Levels after which it is looked whether any row is still on its way, in trees whose leaves lie at many depths."""
 BEYOND = 1 << 31
@@ -164,7 +165,7 @@ class TreeEnsemble(Operator):
 
     @algorithm("program")
     def walk(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
-        """Rows in blocks, in parallel; in a block tree by tree, `STEP` rows down a tree together."""
+        """Rows in blocks, in parallel; in a block tree by tree, some rows down a tree together."""
         x, feature, split, weights, *more = inputs
         (y,) = outputs
         nan_left, set_at, sets = (*more[4:], *(None,) * 3)[:3]
@@ -173,14 +174,15 @@ class TreeEnsemble(Operator):
         wide = dt.float32 if packed else split.dtype
         n, columns, targets = x.shape[0], x.shape[1], y.shape[1]
         leaves = 1 << self.depth
-        rows = rows_of_task(inputs, wide)
+        rows = rows_of_task(inputs, columns, targets, wide, weights.dtype)
+        side = STEP if rows == ROWS else MANY_STEP
         share: Expr = const(rows, dt.int64)
         if rows > MANY_ROWS[-1]:
-            halves = e.ceildiv(n, 2 * STEP) * STEP
+            halves = e.ceildiv(n, 2 * side) * side
             share = e.minimum(e.maximum(halves, MANY_ROWS[-1]), rows)
         numbers = buffer("numbers", (rows, columns * 2 if self.missing == "feature" else columns), wide, "local")
         total = buffer("total", (rows, targets), weights.dtype, "local")
-        at = buffer("at", (STEP,), dt.int64, "register")
+        at = buffer("at", (side,), dt.int64, "register")
         moved, below = (buffer(name, (1,), dt.int64, "register") for name in ("moved", "below"))
         next_node = Var("next", dt.int64)
         base, place = Var("base", dt.int64), Var("place", dt.int64)
@@ -233,16 +235,16 @@ class TreeEnsemble(Operator):
             return Let(place, leaf, loop("k1", targets, lambda k: Store(total, (row, k), merged(k))))
 
         def level(g: Expr, name: str = "i1") -> Stmt:
-            return loop(name, STEP, lambda i: Store(at, (i,), child(i, g * STEP + i)), "unrolled")
+            return loop(name, side, lambda i: Store(at, (i,), child(i, g * side + i)), "unrolled")
 
         def last_level(g: Expr) -> Stmt:
             """Which notes whether a row is on its way."""
 
             def step(i: Expr) -> Stmt:
                 noted = Store(moved, (ZERO,), moved[ZERO] | (next_node ^ at[i]))
-                return Let(next_node, child(i, g * STEP + i), seq(noted, Store(at, (i,), next_node)))
+                return Let(next_node, child(i, g * side + i), seq(noted, Store(at, (i,), next_node)))
 
-            return loop("i3", STEP, step, "unrolled")
+            return loop("i3", side, step, "unrolled")
 
         def pieces(t: Expr, g: Expr) -> Stmt:
             """`PIECE` levels at a time, until all rows are in leaves."""
@@ -262,16 +264,16 @@ class TreeEnsemble(Operator):
                 down = loop("d", self.depth, lambda d: level(g), kind)
             else:
                 down = pieces(t, g)
-            begin = loop("i0", STEP, lambda i: Store(at, (i,), ZERO if links is None else base), "unrolled")
-            return Allocate(at, seq(begin, down, loop("i2", STEP, lambda i: add(t, i, g * STEP + i), "unrolled")))
+            begin = loop("i0", side, lambda i: Store(at, (i,), ZERO if links is None else base), "unrolled")
+            return Allocate(at, seq(begin, down, loop("i2", side, lambda i: add(t, i, g * side + i), "unrolled")))
 
         def tree(t: Expr, first: Expr) -> Stmt:
             root = t * (leaves - 1) if links is None else cast_to(links[2][t], dt.int64)
-            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, share), STEP), lambda g: walk(t, g)))
+            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, share), side), lambda g: walk(t, g)))
 
         def block(b: Expr) -> Stmt:
             first = b * share
-            here = e.ceildiv(e.minimum(n - first, share), STEP) * STEP
+            here = e.ceildiv(e.minimum(n - first, share), side) * side
             trees = weights.shape[0] // leaves if links is None else links[2].shape[0]
             return Allocate(numbers, Allocate(total, seq(
                 loop("r0", here, lambda r: loop("f", columns, lambda f: fill(first, r, f))),
@@ -341,14 +343,13 @@ def unpacked(nodes: Array, root: Array) -> tuple[Array, Array, Array, Array]:
     return (words & np.uint64(0xFFFF)).astype(np.int64), bits.view(np.float32), left, bits & np.uint32(LEAF_BITS)
 
 
-def rows_of_task(inputs: Sequence[Buffer], wide: dt.DType) -> int:
+def rows_of_task(inputs: Sequence[Buffer], columns: Expr, targets: Expr, wide: dt.DType, sums: dt.DType) -> int:
     """Rows that go through all trees together: more, where the tables do not stay near for the next ones."""
-    x, *tables = inputs
-    size = sum(t.shape[0].value * t.dtype.bytes for t in tables if t is not None and isinstance(t.shape[0], Const))
-    columns = x.shape[1]
-    if not isinstance(columns, Const) or size <= LARGE:
+    sizes = [t.shape[0].value * t.dtype.bytes for t in inputs[1:] if t is not None and isinstance(t.shape[0], Const)]
+    if not isinstance(columns, Const) or not isinstance(targets, Const) or sum(sizes) <= LARGE:
         return ROWS
-    return next((rows for rows in MANY_ROWS if rows * columns.value * wide.bytes <= NEAR), ROWS)
+    row = columns.value * wide.bytes + targets.value * sums.bytes
+    return next((rows for rows in MANY_ROWS if rows * row <= NEAR), ROWS)
 
 
 def member(value: Expr, place: Expr, sets: Buffer) -> Expr:
