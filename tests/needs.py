@@ -83,6 +83,7 @@ NEEDS: dict[str, Need] = {
             "weft_gpu",
             "weft_caffe",
             "weft_mxnet",
+            "weft_keras",
             "weft_llvm",
             "weft_tflite",
         )
@@ -99,6 +100,8 @@ NEEDS: dict[str, Need] = {
             "torch",
             "expecttest",
             "cv2",
+            "keras",
+            "h5py",
         )
     },
     **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "transformers")},

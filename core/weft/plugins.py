@@ -54,6 +54,7 @@ KNOWN_FRONTENDS = {
     ".prototxt": "weft-caffe",
     ".caffemodel": "weft-caffe",
     ".params": "weft-mxnet",
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), "weft-keras"),
 }
 INSTALLS = {
     **dict.fromkeys(
@@ -67,6 +68,7 @@ INSTALLS = {
             "weft-tflite",
             "weft-caffe",
             "weft-mxnet",
+            "weft-keras",
         ),
         "pip install .",
     ),

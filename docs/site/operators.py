@@ -55,6 +55,13 @@ DARKNET = """
 
 Sections of a .cfg file that `weft-darknet` reads: {layers}.
 """
+KERAS = """
+## Keras
+
+Operations of `keras.ops`, by their classes, that `weft-keras` reads: {operations}.
+
+Layers that it converts whole: {layers}. Others are traced to operations.
+"""
 CAFFE = """
 ## Caffe
 
@@ -135,6 +142,12 @@ def mxnet_operators() -> str:
     return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
 
 
+def keras_names(domain: str) -> str:
+    from weft_keras.registry import REGISTRY
+
+    return ", ".join(f"`{name}`" for given, name in REGISTRY.supported() if given == domain)
+
+
 def page(rows: Iterable[str]) -> str:
     columns = ", ".join(f'`target="{text}"`' for text in TARGETS.values())
     head = HEAD.format(
@@ -142,6 +155,7 @@ def page(rows: Iterable[str]) -> str:
     )
     formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
     formats += MXNET.format(operators=mxnet_operators())
+    formats += KERAS.format(layers=keras_names("layers"), operations=keras_names("ops"))
     return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats.rstrip() + "\n"
 
 

@@ -182,6 +182,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "weft-llvm"),
         why="models are compiled",
     ),
+    "weft-keras": Suite(
+        "weft_keras",
+        _in("tests/frontends/keras", "layers", "models"),
+        _in("tests/frontends/keras", "models"),
+        tools=("weft-testing", "weft-llvm", "keras==3.15.1", "h5py==3.16.0", "torch==2.13.0"),
+        why="layers are compared with Keras on its torch backend, and compiled",
+    ),
     "weft-caffe": Suite(
         "weft_caffe",
         _in("tests/frontends/caffe", "layers", "reading"),

@@ -1,0 +1,1 @@
+"""The Keras frontend: models of Keras 3 as graphs."""

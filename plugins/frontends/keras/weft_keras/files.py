@@ -1,0 +1,205 @@
+"""Files of models: .keras archives, and HDF5 files of the older form.
+
+What the configuration names is checked before Keras builds anything of it: only classes and functions of Keras itself,
+no code. Sizes are bounded, and links of HDF5 that leave the file are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.errors import FrontendError, UnsupportedError, from_signal
+from weft_frontend.archives import open_zip, read_file, read_member
+from weft_keras.plugin import HDF5
+
+MOST_CONFIG = 1 << 26
+"""Bytes of a configuration: 64 MiB."""
+MOST_ELEMENTS = 1 << 31
+"""What any number of a configuration may be: sizes beyond are hostile."""
+MOST_NESTED = 200
+CODE = frozenset({"Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer", "JaxLayer", "FlaxLayer"})
+"""Classes that hold code: Python's, a pickle, or another library's."""
+TABLES = frozenset({"TextVectorization", "StringLookup", "IntegerLookup"})
+"""Layers that read tables from other files."""
+WHAT = "a Keras model"
+WEIGHTS = "model.weights.h5"
+
+
+def model_of(keras: Any, source: Path | bytes) -> Any:
+    """The model of a file.
+
+    Raises:
+        FrontendError: it is no model, is damaged, or names what is not Keras' own.
+        UnsupportedError: it has Lambda layers.
+    """
+    if isinstance(source, bytes):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / ("model.h5" if source.startswith(HDF5) else "model.keras")
+            path.write_bytes(source)
+            return model_of(keras, path)
+    with source.open("rb") as file:
+        head = file.read(8)
+    return from_hdf5(keras, source) if head == HDF5 else from_archive(keras, source)
+
+
+def from_archive(keras: Any, path: Path) -> Any:
+    with open_zip(path, WHAT) as archive:
+        names = set(archive.namelist())
+        if "config.json" not in names:
+            raise FrontendError(
+                f"'{path}' is not {WHAT}", why="it has no member 'config.json'", hint="save it with model.save(…)"
+            )
+        others = sorted(n for n in names if n not in ("config.json", "metadata.json", WEIGHTS))
+        if others:
+            raise UnsupportedError(
+                f"'{path}' has members beside its configuration and weights",
+                why=", ".join(others[:5]),
+                hint="assets and weights in other forms are not read: save the model with model.save('….keras')",
+            )
+        check_config(configuration(read_member(archive, "config.json", MOST_CONFIG, WHAT), path), path)
+        check_hdf5(io.BytesIO(read_member(archive, WEIGHTS, 1 << 37, WHAT)), path)
+    return loaded(keras, path, ".keras")
+
+
+def from_hdf5(keras: Any, path: Path) -> Any:
+    read_file(path)
+    config = check_hdf5(path, path)
+    if config is None:
+        raise FrontendError(
+            f"'{path}' holds weights alone",
+            why="it has no attribute 'model_config'",
+            hint="save the model whole: model.save('….keras')",
+        )
+    check_config(configuration(config, path), path)
+    return loaded(keras, path, ".h5")
+
+
+def loaded(keras: Any, path: Path, suffix: str) -> Any:
+    """What Keras reads of a file, which it gets under a name with the suffix of its content: Keras goes by that."""
+    try:
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+            warnings.simplefilter("ignore")
+            link = Path(folder) / f"model{suffix}"
+            link.symlink_to(path.absolute())
+            return keras.saving.load_model(str(link), compile=False, safe_mode=True)
+    except Exception as error:  # of Keras, h5py and the backend
+        if from_signal(error):
+            raise
+        text = " ".join(str(error).split())
+        raise FrontendError(f"Keras cannot load '{path}'", why=f"{type(error).__name__}: {text[:400]}") from error
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def configuration(data: bytes | str, path: Path) -> Any:
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FrontendError(f"'{path}' is not {WHAT}", why=f"its configuration is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise FrontendError(f"'{path}' is not {WHAT}", why="its configuration is no object")
+    return config
+
+
+def entries(config: Any, depth: int = 0) -> Iterator[Any]:
+    """Every object, and every number, of a configuration."""
+    if depth > MOST_NESTED:
+        raise FrontendError(f"the configuration nests more than {MOST_NESTED} deep")
+    if isinstance(config, dict):
+        yield config
+        for key, value in config.items():
+            if key != "shared_object_id":  # an address of the process that wrote it
+                yield from entries(value, depth + 1)
+    elif isinstance(config, list):
+        for value in config:
+            yield from entries(value, depth + 1)
+    elif isinstance(config, (int, float)) and not isinstance(config, bool):
+        yield config
+
+
+def check_config(config: Any, path: Path) -> None:
+    """That a configuration names Keras' own classes and functions alone, no code, and no sizes beyond all bounds."""
+    foreign: list[str] = []
+    for entry in entries(config):
+        if not isinstance(entry, dict):
+            if isinstance(entry, int) and abs(entry) > MOST_ELEMENTS:
+                raise FrontendError(f"'{path}' is not {WHAT}", why=f"its configuration has the number {entry}")
+            continue
+        name, module = entry.get("class_name"), entry.get("module")
+        if not isinstance(name, str | None) or not isinstance(module, str | None):
+            raise FrontendError(f"'{path}' is not {WHAT}", why=f"its configuration names a class '{module}.{name}'")
+        if name in CODE:
+            raise UnsupportedError(
+                f"'{path}' has layers of code: {name}",
+                why="code of a file is not run",
+                hint="write a layer of its own in place of each, and give the model as an object",
+            )
+        if name in TABLES:
+            raise UnsupportedError(f"'{path}' has a layer {name}", why="it works on text or on a table of its own",
+                                   hint="cut the model behind it, and do its work before")  # fmt: skip
+        if module is not None and str(module).split(".", 1)[0] not in ("keras", "builtins"):
+            foreign.append(f"{module}.{name}")
+        elif module is None and name is not None and entry.get("registered_name") not in (None, name, ""):
+            foreign.append(str(entry.get("registered_name")))
+        elif module == "builtins" and name not in ("function", "slice", "type", "dict"):
+            foreign.append(f"builtins.{name}")
+        elif entry.get("registered_name") not in (None, "", name) and ">" in str(entry["registered_name"]):
+            foreign.append(str(entry["registered_name"]))
+    if foreign:
+        raise UnsupportedError(
+            f"'{path}' has classes that are not Keras' own",
+            where=", ".join(sorted(set(foreign))[:8]),
+            why="their code is not part of the file",
+            hint="load it with keras.saving.load_model and custom_objects, and give the model as an object",
+        )
+
+
+def check_hdf5(source: Any, path: Path) -> Any:
+    """That an HDF5 file has no links out of itself and no sizes beyond its own bytes allow; its model's configuration.
+
+    Raises:
+        FrontendError: it is damaged, or h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise FrontendError("HDF5 files need h5py", hint='pip install "weft-keras[keras]"') from error
+    most = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else path.stat().st_size
+
+    def look(group: Any, depth: int = 0) -> int:
+        if depth > MOST_NESTED:
+            raise FrontendError(f"'{path}' is not {WHAT}", why=f"its groups nest more than {MOST_NESTED} deep")
+        total = 0
+        for name in group:
+            link = group.get(name, getlink=True)
+            if not isinstance(link, h5py.HardLink):
+                raise FrontendError(f"'{path}' is not {WHAT}", why=f"'{name}' is a link: {type(link).__name__}")
+            entry = group[name]
+            if isinstance(entry, h5py.Group):
+                total += look(entry, depth + 1)
+            else:
+                if entry.external or entry.is_virtual:
+                    raise FrontendError(f"'{path}' is not {WHAT}", why=f"'{name}' has its data in another file")
+                total += entry.nbytes if entry.chunks else entry.id.get_storage_size()
+                if entry.nbytes > 1100 * most + (1 << 20):
+                    raise FrontendError(f"'{path}' is not {WHAT}", why=f"'{name}' unpacks to {entry.nbytes:,} bytes")
+        return total
+
+    try:
+        with h5py.File(source, "r") as file:
+            if look(file) > 1100 * most + (1 << 20):
+                raise FrontendError(f"'{path}' is not {WHAT}", why="it unpacks to too much")
+            return file.attrs.get("model_config")
+    except FrontendError:
+        raise
+    except Exception as error:  # of h5py
+        if from_signal(error):
+            raise
+        raise FrontendError(f"'{path}' is damaged", why=f"h5py: {' '.join(str(error).split())[:300]}") from error
