@@ -20,6 +20,14 @@ def test_nothing_is_imported_to_say_no(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [f.suffixes for f in frontends()] == [(".pt2",)]
 
 
+@pytest.mark.needs("torch")
+def test_models_of_keras_are_left_to_its_frontend() -> None:
+    import torch
+
+    model = type("Model", (torch.nn.Module,), {"__module__": "keras.src.models.model"})
+    assert accepts(torch.nn.Module()) and not accepts(model()) and not accepts(type("Net", (model,), {})())
+
+
 def test_a_file_is_recognised_by_its_first_member(tmp_path: Path) -> None:
     for member, taken in (
         ("m/data/weights/weight_0", True),

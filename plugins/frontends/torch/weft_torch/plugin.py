@@ -40,11 +40,14 @@ def sniff(head: bytes) -> bool:
 
 
 def accepts(model: object) -> bool:
-    """Whether an object is a module or an exported program; imports nothing to say no."""
+    """Whether an object is a module, not one of Keras, or an exported program; imports nothing to say no."""
     import sys
 
     torch = sys.modules.get("torch")
     if torch is None:  # then there is no such object
+        return False
+    # With torch as its backend, a model of Keras is a module as well; it is left to a frontend of Keras.
+    if any((base.__module__ or "").split(".", 1)[0] == "keras" for base in type(model).__mro__):
         return False
     return isinstance(model, (torch.nn.Module, torch.export.ExportedProgram))
 
