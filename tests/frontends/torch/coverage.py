@@ -23,6 +23,7 @@ import weft
 from weft.errors import UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
 from weft_testing.frontend import compare
+from weft_torch.tensors import array_of
 
 RTOL, ATOL = 2e-4, 2e-5
 """Of float32 and float64, as `weft_testing.frontend.compare` has them."""
@@ -114,7 +115,7 @@ def compared(name: str, got: dict[str, Any], wanted: Sequence[Any]) -> Result:
     if len(got) < len(answers):
         return Result(name, "wrong", f"{len(got)} outputs, PyTorch has {len(answers)}")
     for (output, value), want in zip(got.items(), answers):
-        array = want.detach().resolve_conj().numpy() if isinstance(want, torch.Tensor) else np.asarray(want)
+        array = array_of(want) if isinstance(want, torch.Tensor) else np.asarray(want)
         value = array if name in UNDEFINED and value.shape == array.shape and value.dtype == array.dtype else value
         try:
             compare({output: value}, {output: array}, "interpreted", RTOL, ATOL)

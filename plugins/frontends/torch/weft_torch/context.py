@@ -61,7 +61,7 @@ class Context(Base):
 
     def fake(self, k: int = 0) -> Any:
         """What PyTorch says of output k: a tensor without data."""
-        value = self.node.meta["val"]
+        value = self.node.meta.get("val")
         return value[k] if isinstance(value, (list, tuple)) else value
 
     def result_dtype(self, k: int = 0) -> DType:

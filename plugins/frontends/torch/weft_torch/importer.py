@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from weft import dtypes as dt
 from weft.converters import Converters
 from weft.errors import FrontendError, from_signal
-from weft.expr.nodes import Const, Var, select
+from weft.expr.nodes import Const, Expr, Var, select
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.graph.identity import Require
@@ -22,6 +22,7 @@ from weft.tensor.language import Dim, as_dim
 from weft_frontend import contents as ct
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Poison, Poisoned, Unsupported, poisoned
+from weft_ops import ReduceMax
 from weft_ops.shapes import same, show
 from weft_torch.context import Context
 from weft_torch.decomposition import table
@@ -30,6 +31,8 @@ from weft_torch.registry import qualified, registry
 from weft_torch.sizes import formula, size
 from weft_torch.tensors import array_of, dtype_of
 
+EFFECTS = (torch.ops.aten._linalg_check_errors.default,)
+"""What looks at data and raises."""
 SIZES = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
@@ -145,6 +148,8 @@ class ProgramImporter(GraphImporter):
             self.env[node] = self.constant_of(found, spec.target, node)
         elif spec.kind is InputKind.USER_INPUT:
             self.env[node] = self.input_of(node, node.meta.get("val"))
+        elif spec.kind is InputKind.TOKEN:  # which orders what has effects: there is nothing such here
+            self.env[node] = None
         else:
             self.note(f"an input of kind {spec.kind.name.lower()}", node)
             self.env[node] = Poison()
@@ -205,15 +210,11 @@ class ProgramImporter(GraphImporter):
         inputs = {n.name: self.env[n] for n in program.graph.nodes if n.op == "placeholder"}
         for text in dict.fromkeys(getattr(program, "_guards_code", None) or ()):
             try:
-                holds = simplify(condition(text, lambda name, axis: inputs[name].shape[axis]), self.sizes())
+                holds = condition(text, lambda name, axis: inputs[name].shape[axis])
             except Unsupported as error:
                 self.note(error.reason, "its export")
                 continue
-            shown = text.replace("{", "{{").replace("}", "}}")
-            value = as_dim(select(holds, 1, 0))
-            if value != 1:
-                what = f"sizes are not as the program was exported for: {shown}"
-                self.conditions.append(Require(value, 1, None, what, (), "input"))
+            self.condition(holds, f"sizes are not as the program was exported for: {text}")
 
     def sizes(self) -> dict[str, Range]:
         return {d.name: Range(0, None) for d in self.symbols.values() if isinstance(d, Var)}
@@ -228,7 +229,7 @@ class ProgramImporter(GraphImporter):
                 written.append((f"{spec.target}.after", node))
             elif spec.kind is OutputKind.USER_OUTPUT:
                 own.append((getattr(spec.arg, "name", None) or "output", node))
-            else:
+            elif spec.kind is not OutputKind.TOKEN:
                 self.note(f"an output of kind {spec.kind.name.lower()}", node)
         return self.outputs([*own, *written])
 
@@ -278,9 +279,26 @@ class ProgramImporter(GraphImporter):
             return self.size_of(node, value)
         if isinstance(node.target, torch._ops.OpOverload):
             return self.call(node, *qualified(node.target), node.target._schema)
+        if node.target is torch.ops.higher_order.with_effects and node.args[1] in EFFECTS:
+            self.expect_zeros(self.env[node.args[2]], f"{node.args[3]}: the matrix is singular, or not as it should be")
+            return [None, None]
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return self.call(node, "higher_order", node.target.name(), None)
         return self.call(node, "python", getattr(node.target, "__name__", str(node.target)), None)
+
+    def expect_zeros(self, info: Any, what: str) -> None:
+        """What the run checks of the state that a decomposition of a matrix ends with."""
+        if isinstance(info, Value) and not poisoned(info):
+            most = self.builder.add(ReduceMax(None, False), info)
+            symbol = as_dim(self.builder.symbol(most, 0, "info"))
+            self.conditions.append(Require(symbol, None, 0, what, (), "linalg"))
+
+    def condition(self, holds: Any, text: str) -> None:
+        """What the run checks of sizes before it computes."""
+        if isinstance(holds, Expr):
+            value = as_dim(select(simplify(holds, self.sizes()), 1, 0))
+            if value != 1:
+                self.conditions.append(Require(value, 1, None, text.replace("{", "{{").replace("}", "}}"), (), "input"))
 
     def item(self, node: torch.fx.Node) -> Any:
         source, k = self.env[node.args[0]], node.args[1]
@@ -363,6 +381,7 @@ class ProgramImporter(GraphImporter):
             fake = c.fake(k) if k < c.outputs else None
             if not isinstance(value, Value) or not isinstance(value.type, TensorType) or fake is None:
                 continue
+            self.bind(fake, value)
             dtype, shape = dtype_of(fake.dtype), self.shape_of(fake)
             agrees = len(shape) == len(value.shape) and all(same(a, b) is not False for a, b in zip(shape, value.shape))
             if value.dtype != dtype or not agrees:
@@ -374,6 +393,12 @@ class ProgramImporter(GraphImporter):
                 )
 
     # -- sizes
+    def bind(self, fake: Any, value: Value) -> None:
+        """Sizes that only the run knows, by the names that PyTorch gave them."""
+        for d, wanted in zip(value.shape, fake.shape):
+            if isinstance(wanted, torch.SymInt) and wanted.node.expr.is_Symbol:
+                self.symbols.setdefault(wanted.node.expr.name, d)
+
     def shape_of(self, fake: Any) -> tuple[Dim, ...]:
         """The sizes of a tensor of PyTorch's; of symbols that only the run knows the graph's own."""
         return tuple(size(d, self.symbols) for d in fake.shape)

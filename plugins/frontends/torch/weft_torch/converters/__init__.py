@@ -7,6 +7,7 @@ from weft_torch.converters import (
     creation,
     elementwise,
     indexing,
+    linalg,
     logic,
     movement,
     network,
@@ -14,9 +15,10 @@ from weft_torch.converters import (
     recurrent,
     reduction,
     resizing,
+    special,
 )
 
 __all__ = [
-    "activation", "attention", "contraction", "creation", "elementwise", "indexing", "logic", "movement", "network",
-    "ordering", "recurrent", "reduction", "resizing",
+    "activation", "attention", "contraction", "creation", "elementwise", "indexing", "linalg", "logic",
+    "movement", "network", "ordering", "recurrent", "reduction", "resizing", "special",
 ]  # fmt: skip

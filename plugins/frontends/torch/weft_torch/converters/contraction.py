@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 import weft_ops as ops
 from weft.graph.nodes import Value
@@ -51,6 +54,42 @@ def addr(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number) 
 def addbmm(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
     y = scaled(c, c.sum(c(ops.MatMul(), a, b), (0,), False), alpha)
     return y if beta == 0 else c.add(scaled(c, x, beta), y)
+
+
+@op("aten.bilinear")
+def bilinear(c: Context, x: Value, y: Value, w: Value, bias: Value | None) -> Value:
+    rows = tuple(c.reshape(v, (product(v.shape[:-1]), v.shape[-1])) for v in (x, y))
+    found = c(ops.Einsum("bn,anm,bm->ba"), rows[0], w, rows[1])
+    found = c.reshape(found, c.result_shape())
+    return found if bias is None else c.add(found, bias)
+
+
+def _distance(c: Context, apart: Value, p: float) -> Value:
+    """The p-norm along the last axis."""
+    size = c(ops.Absolute(), apart)
+    if p == 0:
+        return c.sum(c.cast(c(ops.NotEqual(), size, 0), size.dtype), (-1,), False)
+    if p == math.inf:
+        return c.max(size, (-1,), False)
+    if p == 2:
+        return c(ops.Sqrt(), c.sum(c.mul(size, size), (-1,), False))
+    total = c.sum(size if p == 1 else c(ops.Power(), size, c.number(p, size.dtype)), (-1,), False)
+    return total if p == 1 else c(ops.Power(), total, c.number(1 / p, size.dtype))
+
+
+@op("aten._cdist_forward")
+def cdist(c: Context, x: Value, y: Value, p: float, mode: int | None) -> Value:
+    rows = c.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    columns = c.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    return _distance(c, c.sub(rows, columns), p)
+
+
+@op("aten._pdist_forward")
+def pdist(c: Context, x: Value, p: float) -> Value:
+    n = c.static(x.shape[0], "a number of rows")
+    c.affordable(n * n, "pairs of rows")
+    first, second = (c.gather(x, c.builder.constant(k), 0) for k in np.triu_indices(n, 1))
+    return _distance(c, c.sub(first, second), p)
 
 
 # -- convolutions -----------------------------------------------------------------------------------------------------

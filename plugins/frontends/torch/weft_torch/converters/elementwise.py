@@ -95,15 +95,6 @@ def rsqrt(c: Context, x: Value) -> Value:
     return c(ops.Reciprocal(), c(ops.Sqrt(), c.cast(x, c.result_dtype())))
 
 
-@op("aten.erfc")
-def erfc(c: Context, x: Value) -> Value:
-    """1 - erf(x): in float64, as the difference of what is near 1 loses digits."""
-    wide = c.cast(c.cast(x, c.result_dtype()), dt.float64)
-    if c.result_dtype() == dt.float64:
-        raise c.unsupported("float64")
-    return c.cast(c.sub(1.0, c(ops.Erf(), wide)), c.result_dtype())
-
-
 @op("aten.square")
 def square(c: Context, x: Value) -> Value:
     x = c.cast(x, c.result_dtype())

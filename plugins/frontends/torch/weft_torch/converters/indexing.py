@@ -117,8 +117,8 @@ def nonzero_places(c: Context, x: Value) -> Value:
 
 @op("aten.nonzero", "aten.argwhere")
 def nonzero(c: Context, x: Value) -> Value:
-    if not x.shape:
-        raise c.unsupported("a scalar")
+    if not x.shape:  # rows of no elements
+        return c.slice(c.transpose(nonzero_places(c, c.reshape(x, (1,))), (1, 0)), 1, 0, 0)
     return c.transpose(nonzero_places(c, x), (1, 0))
 
 
@@ -213,6 +213,15 @@ def scatter(c: Context, x: Value, dim: int, indices: Value, source: Any, reduce:
     return scattered(c, x, dim, indices, updates, kind)
 
 
+@op("aten.index_reduce")
+def index_reduce(c: Context, x: Value, dim: int, indices: Value, source: Value, reduce: str, own: bool) -> Value:
+    if not x.shape:
+        x, indices, source = (c.reshape(v, (1,)) for v in (x, indices, source))
+        return c.reshape(index_reduce(c, x, 0, indices, source, reduce, own), ())
+    places = _along(c, x, dim, indices, source)
+    return scatter_reduce(c, x, dim, places, source, reduce, own)
+
+
 @op("aten.scatter_reduce.two")
 def scatter_reduce(c: Context, x: Value, dim: int, indices: Value, source: Value, reduce: str, own: bool) -> Value:
     kinds: dict[str, Reduction] = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
@@ -280,6 +289,54 @@ def masked_scatter(c: Context, x: Value, mask: Value, source: Value) -> Value:
     size = product(source.shape)
     taken = c(ops.Gather(0), c.reshape(source, (size,)), counted(c, place, size))
     return c(ops.Where(), mask, c.reshape(taken, x.shape), x)
+
+
+@op("aten.put")
+def put(c: Context, x: Value, indices: Value, source: Value, accumulate: bool) -> Value:
+    size, count = product(x.shape), product(indices.shape)
+    flat, at, updates = c.reshape(x, (size,)), c.reshape(indices, (count,)), c.reshape(source, (count,))
+    made = ops.ScatterElements(0, "add" if accumulate else "none")
+    return c.reshape(c(made, flat, c.indices(at, size), updates), x.shape)
+
+
+@op("aten.nonzero_static")
+def nonzero_static(c: Context, x: Value, size: int, fill: int) -> Value:
+    if not x.shape:
+        return c(ops.Fill(dt.int64, c.result_shape(), fill))
+    found = c.transpose(c(ops.NonZero(size), x), (1, 0))
+    held = c(ops.Less(), c(ops.Iota(dt.int64, (size,))), c(ops.CountNonZero(), x))
+    return c(ops.Where(), c.reshape(held, (size, 1)), found, fill)
+
+
+@op("aten._embedding_bag_forward_only", "aten._embedding_bag")
+def embedding_bag(
+    c: Context, table: Value, indices: Value, offsets: Value, scaled: bool, mode: int, sparse: bool,
+    weights: Value | None, last: bool, padding: int,
+) -> list[Value | None]:  # fmt: skip
+    """Rows of each bag: those from its offset to the next."""
+    if any(user.args[1] != 0 for user in c.node.users):
+        raise c.unsupported("what it keeps for gradients")
+    bags = as_dim(dim_expr(offsets.shape[0]) - 1) if last else offsets.shape[0]
+    n, width = indices.shape[0], table.shape[1]
+    rows = c(ops.Gather(0), table, counted(c, indices, table.shape[0]))
+    if weights is not None:
+        rows = c.mul(rows, c.reshape(weights, (n, 1)))
+    place = c(ops.Iota(dt.int64, (n,)))
+    starts = c.reshape(c.cast(c.slice(offsets, 0, 0, bags), dt.int64), (bags, 1))
+    after = c.builder.constant([2**62])
+    bounds = c.concat([c.cast(offsets, dt.int64), after], 0)
+    ends = c.reshape(c.slice(bounds, 0, 1, bags), (bags, 1))
+    inside = c(ops.LogicalAnd(), c(ops.LessEqual(), starts, place), c(ops.Less(), place, ends))
+    if padding >= 0:
+        inside = c(ops.LogicalAnd(), inside, c(ops.NotEqual(), indices, padding))
+    counts = c(ops.ReduceSum((1,), True), c.cast(inside, rows.dtype))
+    if mode == 2:
+        spread = c(ops.Where(), c.reshape(inside, (bags, n, 1)), c.reshape(rows, (1, n, width)), float("-inf"))
+        found = c(ops.Where(), c(ops.Equal(), counts, 0), 0.0, c(ops.ReduceMax((1,), False), spread))
+    else:
+        found = c(ops.MatMul(), c.cast(inside, rows.dtype), rows)
+        found = c.div(found, c(ops.Maximum(), counts, 1)) if mode == 1 else found
+    return [found, None, None, None]
 
 
 @op("aten.searchsorted.Tensor", "aten.bucketize.Tensor")

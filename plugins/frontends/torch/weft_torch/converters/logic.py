@@ -105,4 +105,20 @@ def view_of(c: Context, x: Value, *_: Any) -> Value:
     return x
 
 
+@op("aten._assert_tensor_metadata", "aten.sym_constrain_range", "aten.sym_constrain_range_for_size",
+    "aten._assert_async.msg")  # fmt: skip
+def nothing(c: Context, *_: Any) -> None:
+    """What PyTorch knows of dtypes and sizes already, and assertions on data."""
+
+
+@op("aten._linalg_check_errors")
+def check_errors(c: Context, info: Value, name: str, *_: Any) -> None:
+    c.importer.expect_zeros(info, f"{name}: the matrix is singular, or not as it should be")
+
+
+@op("aten._assert_scalar")
+def assert_scalar(c: Context, holds: Any, message: str) -> None:
+    c.importer.condition(holds, message)
+
+
 __all__ = ["where"]

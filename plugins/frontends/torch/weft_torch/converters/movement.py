@@ -14,6 +14,7 @@ from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_ops.shapes import axis_of, dim_expr, product, simplified
 from weft_torch.context import Context, Number
+from weft_torch.converters.elementwise import converted
 from weft_torch.registry import op
 
 
@@ -218,10 +219,17 @@ def diagonal(c: Context, x: Value, offset: int, dim1: int, dim2: int) -> Value:
 @op("aten.as_strided", "aten.as_strided_copy")
 def as_strided(c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None) -> Value:
     """Elements by their places in memory, of operands that lie there in order."""
+    places = _memory_places(c, x, sizes, strides, offset)
+    return c.gather(c.reshape(x, (product(x.shape),)), c.builder.constant(places), 0)
+
+
+def _memory_places(
+    c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
+) -> np.ndarray[Any, Any]:
     fake = c.fakes[0]
     if not fake.is_contiguous() or fake.storage_offset() != 0 or not x.tensor.is_static:
         raise c.unsupported("an operand whose elements do not lie in memory in order")
-    shape, steps, start = (*c.statics(sizes, "sizes"),), c.statics(strides, "strides"), offset or 0
+    shape, steps, start = c.statics(sizes, "sizes"), c.statics(strides, "strides"), offset or 0
     c.affordable(int(np.prod(shape)), "places of elements")
     places = np.full(shape, c.static(start, "an offset"), np.int64)
     for d, (n, step) in enumerate(zip(shape, steps)):
@@ -229,7 +237,33 @@ def as_strided(c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim
     size = product(x.shape)
     if places.size and isinstance(size, int) and places.max() >= size:
         raise c.unsupported("elements beyond those of the operand")
-    return c.gather(c.reshape(x, (size,)), c.builder.constant(places), 0)
+    return places
+
+
+@op("aten.as_strided_scatter", "prims.as_strided_scatter")
+def as_strided_scatter(
+    c: Context, x: Value, y: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
+) -> Value:
+    """Elements put by their places in memory, into operands that lie there in order."""
+    places = _memory_places(c, x, sizes, strides, offset)
+    size = product(x.shape)
+    flat = c.reshape(c.cast(y, x.dtype), (places.size,))
+    put = c(ops.ScatterElements(0), c.reshape(x, (size,)), c.builder.constant(places.reshape(-1)), flat)
+    return c.reshape(put, x.shape)
+
+
+@op("aten.copy")
+def copy(c: Context, x: Value, y: Value, *_: Any) -> Value:
+    return c.broadcast(converted(c, y, x.dtype), x.shape)
+
+
+@op("aten.resize")
+def resize(c: Context, x: Value, size: Any, *_: Any) -> Value:
+    shape = c.result_shape()
+    count, held = product(shape), product(x.shape)
+    if not isinstance(count, int) or not isinstance(held, int) or count > held:
+        raise c.unsupported("more elements than there are")
+    return c.reshape(c.slice(c.reshape(x, (held,)), 0, 0, count), shape)
 
 
 # -- padding ----------------------------------------------------------------------------------------------------------

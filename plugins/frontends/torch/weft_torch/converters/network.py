@@ -11,6 +11,7 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
+from weft_frontend.windows import ceil_pads
 from weft_ops.shapes import product, static
 from weft_torch.context import Context
 from weft_torch.registry import op
@@ -62,11 +63,20 @@ def avg_pool(
     y = batched(c, x, n)
     if divisor is not None:
         if ceil:
-            raise c.unsupported("divisor_override with ceil_mode")
+            ends = (
+                [ceil_pads(*a) for a in zip(y.shape[2:], kernel, strides, pads[:n], pads[n:])] if _sized(y, n) else []
+            )
+            if not ends:
+                raise c.unsupported("divisor_override with ceil_mode, of sizes known only at run time")
+            pads = (*pads[:n], *c.statics(ends, "pads"))
         whole = c(ops.AveragePool(kernel, strides, pads, (), False, True), y)
         return c.reshape(c.mul(whole, int(np.prod(kernel)) / divisor), c.result_shape())
     made = ops.AveragePool(kernel, strides, pads, (), ceil, include and any(pads))
     return c.reshape(c(made, y), c.result_shape())
+
+
+def _sized(x: Value, n: int) -> bool:
+    return all(isinstance(d, int) for d in x.shape[-n:])
 
 
 def spans(n: int, count: int) -> list[tuple[int, int]]:

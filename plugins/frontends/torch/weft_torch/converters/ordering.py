@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 import weft_ops as ops
 from weft import dtypes as dt
@@ -78,6 +81,79 @@ def _median(c: Context, x: Value, d: int) -> tuple[Value, Value]:
     some = c(ops.ReduceMax((d,), True), nan)
     first = c(ops.Argmax(d, True), c.cast(nan, dt.uint8))
     return c(ops.Where(), some, float("nan"), value), c(ops.Where(), some, first, place)
+
+
+@op("aten.nanmedian", "aten.nanmedian.dim")
+def nanmedian(c: Context, x: Value, dim: int = 0, keep: bool = False) -> Any:
+    """The lower of the two in the middle of those that are numbers."""
+    alone = c.op_type.endswith(".nanmedian")
+    if not x.shape:
+        return x if alone else (x, c(ops.Fill(dt.int64, (), 0)))
+    y = c.reshape(x, (product(x.shape),)) if alone else x
+    d = 0 if alone else axis(dim, len(x.shape))
+    values, places = sorted_with_places(c, y, d, False)
+    if not x.dtype.is_float:
+        raise c.unsupported("integers")
+    some = c(ops.ReduceSum((d,), True), c.cast(c(ops.LogicalNot(), c(ops.IsNan(), y)), dt.int64))
+    middle = c(ops.Maximum(), c(ops.RightShift(), c.sub(some, 1), 1), 0)
+    value, place = (c(ops.GatherElements(d), v, middle) for v in (values, places))
+    if alone:
+        return c.reshape(value, ())
+    nothing = c(ops.Equal(), some, 0)
+    place = c(ops.Where(), nothing, 0, place)
+    return [c.reshape(v, c.result_shape(k)) for k, v in enumerate((value, place))]
+
+
+LONGEST = 1024
+"""Elements along an axis whose prefixes are all looked at."""
+
+
+def _prefixes(c: Context, x: Value, d: int, fill: float) -> Value:
+    """The prefixes of `x` along an axis, as a last axis, filled up with a value."""
+    n = x.shape[d]
+    if not isinstance(n, int) or n > LONGEST:
+        raise c.unsupported(f"an axis of {n} elements, at most {LONGEST}")
+    order = [*(k for k in range(len(x.shape)) if k != d), d]
+    rows = c.transpose(x, order)
+    rows = c.reshape(rows, (*rows.shape[:-1], 1, n))
+    held = c.builder.constant(np.tril(np.ones((n, n), bool)))
+    return c(ops.Where(), held, rows, c.number(fill, x.dtype))
+
+
+def _back(c: Context, y: Value, d: int) -> Value:
+    rank = len(y.shape)
+    return c.transpose(y, (*range(d), rank - 1, *range(d, rank - 1)))
+
+
+@op("aten.cummax", "aten.cummin")
+def cumulative_extreme(c: Context, x: Value, dim: int) -> Any:
+    if not x.shape:
+        return x, c(ops.Fill(dt.int64, (), 0))
+    if not x.dtype.is_float:
+        raise c.unsupported("integers")
+    d, greatest = axis(dim, len(x.shape)), "max" in c.op_type
+    if c.fakes[0].shape[d] == 0:
+        return x, c(ops.Fill(dt.int64, x.shape, 0))
+    # A number that is as far as any comes first where all of a prefix are infinite: its own place counts then.
+    rows = _prefixes(c, x, d, -math.inf if greatest else math.inf)
+    kind, place = (ops.ReduceMax, ops.Argmax) if greatest else (ops.ReduceMin, ops.Argmin)
+    n = x.shape[d]
+    values, places = c(kind((-1,), False), rows), c(place(len(rows.shape) - 1, False, True), rows)
+    places = c(ops.Minimum(), places, c(ops.Iota(dt.int64, (n,))))
+    return _back(c, values, d), _back(c, places, d)
+
+
+@op("aten.logcumsumexp", "aten._logcumsumexp")
+def logcumsumexp(c: Context, x: Value, dim: int) -> Value:
+    if not x.shape:
+        return x
+    d = axis(dim, len(x.shape))
+    rows = _prefixes(c, c.wide(x), d, -math.inf)
+    greatest = c(ops.ReduceMax((-1,), True), rows)
+    finite = c(ops.Where(), c(ops.IsInf(), greatest), 0.0, greatest)
+    total = c(ops.ReduceSum((-1,), True), c(ops.Exp(), c.sub(rows, finite)))
+    found = c.add(c(ops.Log(), total), finite)
+    return c.cast(_back(c, c.reshape(found, found.shape[:-1]), d), x.dtype)
 
 
 __all__ = ["sorted_with_places"]

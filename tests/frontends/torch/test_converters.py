@@ -1,0 +1,219 @@
+"""Converters one by one, on data that reaches their cases; test_coverage has the rest of PyTorch's operators."""
+
+# ruff: noqa: E402 - without PyTorch the module is skipped
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.needs import require
+
+require("torch")
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import weft
+from weft.graph.evaluate import evaluate
+from weft_testing.frontend import compare
+
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore")]
+
+
+class Applied(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *xs: torch.Tensor) -> Any:
+        return self.function(*xs)
+
+
+def agrees(function: Callable[..., Any], *xs: torch.Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """The function interpreted gives what PyTorch gives."""
+    graph = weft.load(Applied(function), inputs=xs)
+    used = {v.name: k for k, v in enumerate(graph.inputs)}
+    names = [f"xs_{k}" for k in range(len(xs))]
+    got = evaluate(graph, {name: x.numpy() for name, x in zip(names, xs) if name in used})
+    wanted = [w for w in torch.utils._pytree.tree_leaves(function(*xs)) if w is not None]
+    assert len(got) == len(wanted)
+    for k, (a, b) in enumerate(zip(got, wanted)):
+        compare({f"{k}": a}, {f"{k}": b.numpy()}, "interpreted", rtol, atol)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+A, B = random(2, 5, 5), random(2, 5, 3, seed=1)
+POSITIVE = A @ A.mT + torch.eye(5)
+LOWER = torch.linalg.cholesky(POSITIVE)
+SWAPS = torch.tensor([[0.0, 2, 1], [0, 0, 3], [4, 1, 1]])
+LINALG: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "det": (torch.linalg.det, (A,)),
+    "slogdet": (torch.linalg.slogdet, (A,)),
+    "slogdet of exchanged rows": (torch.linalg.slogdet, (SWAPS,)),
+    "inv": (torch.linalg.inv, (A,)),
+    "inv of exchanged rows": (torch.linalg.inv, (SWAPS,)),
+    "solve": (torch.linalg.solve, (A, B)),
+    "solve for a vector": (torch.linalg.solve, (A[0], B[0, :, 0])),
+    "solve from the right": (lambda a, b: torch.linalg.solve(a, b, left=False), (A, B.mT)),
+    "lu_factor": (torch.linalg.lu_factor, (A,)),
+    "lu of tall matrices": (torch.linalg.lu, (A[..., :3],)),
+    "lu of wide matrices": (torch.linalg.lu, (A[:, :3],)),
+    "cholesky": (torch.linalg.cholesky, (POSITIVE,)),
+    "upper cholesky": (lambda a: torch.linalg.cholesky(a, upper=True), (POSITIVE,)),
+    "cholesky_solve": (lambda b, a: torch.cholesky_solve(b, a), (B, LOWER)),
+    "cholesky_inverse": (torch.cholesky_inverse, (LOWER,)),
+    "solve_triangular": (lambda a, b: torch.linalg.solve_triangular(a, b, upper=False), (LOWER, B)),
+    "solve_triangular from the right": (
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, left=False, unitriangular=True),
+        (LOWER, B.mT),
+    ),
+    "triangular_solve": (lambda b, a: torch.triangular_solve(b, a, upper=True, transpose=True), (B, LOWER.mT)),
+    "qr of tall matrices": (torch.linalg.qr, (A[..., :3],)),
+    "qr of wide matrices": (torch.linalg.qr, (A[:, :3],)),
+    "qr, complete": (lambda a: torch.linalg.qr(a, mode="complete"), (A[..., :3],)),
+    "r alone": (lambda a: torch.linalg.qr(a, mode="r")[1], (A,)),
+}
+
+
+@pytest.mark.parametrize("name", LINALG)
+def test_linear_algebra(name: str) -> None:
+    function, xs = LINALG[name]
+    agrees(function, *xs, rtol=1e-3, atol=1e-4)
+
+
+def test_a_matrix_without_an_inverse_ends_the_run() -> None:
+    graph = weft.load(Applied(torch.linalg.inv), inputs=(A,))
+    with pytest.raises(Exception, match="the matrix is singular"):
+        evaluate(graph, [np.zeros((2, 5, 5), np.float32)])
+    graph = weft.load(Applied(torch.linalg.cholesky), inputs=(POSITIVE,))
+    with pytest.raises(Exception, match="or not as it should be"):
+        evaluate(graph, [-POSITIVE.numpy()])
+
+
+LINE = torch.cat([torch.linspace(-9.75, 9.8, 60), torch.tensor([0.5, 1.0, 2.0, 1e-3, 30.0, 1e4, torch.nan, torch.inf])])
+EDGES = torch.tensor([0.0, -0.0, 1, -2, torch.inf, -torch.inf, torch.nan])
+INTEGERS = torch.tensor([-7, -6, -1, 1, 5, 6, 7])
+DIVISORS = torch.tensor([2, -3, 5, -2, -5, 4, 3])
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "lgamma": (torch.lgamma, (LINE,)),
+    "digamma": (torch.digamma, (LINE[:-1],)),
+    "digamma of whole numbers": (torch.digamma, (torch.tensor([0.0, -1.0, -2.0, 1.0]),)),
+    "trigamma": (lambda x: torch.polygamma(1, x), (LINE[:-2],)),
+    "erfc": (torch.erfc, (LINE,)),
+    "erfcx": (torch.special.erfcx, (LINE[LINE > -5],)),
+    "log_ndtr": (torch.special.log_ndtr, (LINE,)),
+    "erfinv": (torch.erfinv, (torch.cat([torch.linspace(-1.25, 1.25, 51), torch.tensor([0.999999, torch.nan])]),)),
+    "angle": (torch.angle, (LINE,)),
+    "sign of NaN": (torch.sign, (LINE,)),
+    "atan2": (lambda x: torch.atan2(x[:, None], x), (EDGES,)),
+    "floor_divide of floats": (lambda x, y: torch.floor_divide(x, y), (LINE[:60], LINE[:60].flip(0) + 0.1)),
+    "floor_divide of integers": (lambda x, y: torch.floor_divide(x, y), (INTEGERS, DIVISORS)),
+    "truncated division": (lambda x, y: torch.div(x, y, rounding_mode="trunc"), (INTEGERS, DIVISORS)),
+    "remainder": (lambda x, y: (torch.remainder(x, y), torch.fmod(x, y)), (INTEGERS, DIVISORS)),
+    "remainder of floats": (lambda x: (torch.remainder(x, -3.5), torch.fmod(x, -3.5)), (LINE[:60],)),
+    "promotion": (
+        lambda x, y: (x + 1.5, x * y, x / 2, x > 0.5, torch.where(x > 0, x, y)),
+        (INTEGERS, DIVISORS.half()),
+    ),
+    "numbers of Python": (lambda x: (x + 1, x * 2.5, x**2, 2**x.abs()), (INTEGERS.to(torch.int8),)),
+    "floats as small integers": (lambda x: (x.to(torch.uint8), x.to(torch.int8)), (torch.tensor([3.7, -1.2, 300.5]),)),
+    "cummax": (lambda x: torch.cummax(x, 0), (torch.tensor([[1.0, 3], [1, 2], [-1, torch.nan], [2, 5]]),)),
+    "cummin": (lambda x: torch.cummin(x, 1), (torch.tensor([[1.0, 3, 1, 0], [-torch.inf, 2, -torch.inf, 4]]),)),
+    "logcumsumexp": (lambda x: torch.logcumsumexp(x, -1), (torch.tensor([[-500.0, 0, 500], [1, -torch.inf, 2]]),)),
+    "median": (
+        lambda x: (torch.median(x, 1), torch.nanmedian(x, 1).values),
+        (torch.tensor([[3.0, torch.nan, 1, 2], [4, 2, 1, 3]]),),
+    ),
+    "std_mean": (lambda x: torch.std_mean(x, (0, 2), correction=0), (A,)),
+    "clamp": (lambda x: (x.clamp(-2, 1), x.clamp(min=3), x.clamp(2, -2)), (LINE,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    function, xs = FUNCTIONS[name]
+    agrees(function, *xs)
+
+
+X = random(4, 6, 5)
+ROWS, COLUMNS = torch.tensor([[0, -1], [2, 3]]), torch.tensor([1, 4])
+MOVED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "index": (lambda x, i, j: (x[i], x[:, j], x[i, j], x[i, :, j], x[:, i, j], x[None, i, 2]), (X, ROWS, COLUMNS)),
+    "a mask": (lambda x: (x[x > 0.5], x[x[:, 0, 0] > 0], torch.nonzero(x > 1)), (X,)),
+    "index_put": (lambda x, i, j: torch.index_put(x, (i, j), x[0, 0, :], accumulate=True), (X, ROWS, COLUMNS)),
+    "index_put apart": (
+        lambda x, i, j: torch.ops.aten.index_put(x, [i, None, j], torch.ones(2, 2, 6)),
+        (X, ROWS, COLUMNS),
+    ),
+    "masked assignment": (lambda x: torch.index_put(x, (x > 0,), torch.tensor(7.0)), (X,)),
+    "scatter": (lambda x, i: x.scatter(1, i[None], 2 * x), (X[:, :, :2].contiguous(), ROWS.abs())),
+    "scatter_reduce": (
+        lambda x, i: [x.scatter_reduce(1, i[None], x + 1, r, include_self=own)
+                      for r in ("sum", "prod", "mean", "amax", "amin") for own in (True, False)],
+        (X[:, :, :2].contiguous(), ROWS.abs()),
+    ),
+    "slices": (lambda x: (x[1:-1, ::2], x[..., -3:], x[:, 5:2], x.flip(0, 2), x.roll((1, -2), (0, 1))), (X,)),
+    "as_strided": (lambda x: torch.as_strided(x, (3, 2), (7, 2), 1), (X,)),
+    "diagonals": (lambda x: (x.diagonal(1, 1, 2), x.diagonal(-2), torch.diag_embed(x[0], 1), x.tril(-1)), (X,)),
+    "masked_scatter": (lambda x: torch.masked_scatter(x, x > 0, x.flatten() * 2), (X,)),
+    "unfold": (lambda x: (x.unfold(1, 3, 2), F.unfold(x[None], (2, 3), padding=1)), (X,)),
+    "searchsorted": (
+        lambda x, y: (torch.searchsorted(x, y), torch.bucketize(y, x, right=True)),
+        (torch.arange(5.0), torch.tensor([0.0, 2.5, 9])),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_movement(name: str) -> None:
+    function, xs = MOVED[name]
+    agrees(function, *xs)
+
+
+IMAGE, FILTERS, SMALL, GRID = random(1, 2, 7, 9), random(2, 3, 3, 3), random(4, 1, 2, 3), random(1, 4, 4, 2).tanh()
+IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "nearest": lambda x: [F.interpolate(x, size=s, mode="nearest") for s in ((14, 18), (5, 4), (10, 13))],
+    "nearest-exact": lambda x: [F.interpolate(x, size=s, mode="nearest-exact") for s in ((14, 18), (5, 4))],
+    "bilinear": lambda x: [F.interpolate(x, size=(12, 5), mode="bilinear", align_corners=a) for a in (True, False)],
+    "a scale": lambda x: F.interpolate(x, scale_factor=(1.7, 0.6), mode="bilinear"),
+    "bicubic": lambda x: F.interpolate(x, size=(12, 5), mode="bicubic"),
+    "antialias": lambda x: [F.interpolate(x, size=(3, 5), mode=m, antialias=True) for m in ("bilinear", "bicubic")],
+    "max_pool with places": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True),
+    "max_unpool": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 9)),
+    "avg_pool": lambda x: [F.avg_pool2d(x, 3, 2, 1, c, i) for c in (True, False) for i in (True, False)],
+    "avg_pool by another number": lambda x: [F.avg_pool2d(x, 3, 2, 1, c, divisor_override=5) for c in (True, False)],
+    "adaptive means": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+    "transposed convolution": lambda x: F.conv_transpose2d(x, FILTERS, None, 2, 1, 1),
+    "same padding": lambda x: F.conv2d(x, SMALL, None, padding="same", groups=2, dilation=(1, 2)),
+    "pads": lambda x: [F.pad(x, (2, 1, 3, 0), mode=m) for m in ("constant", "reflect", "replicate", "circular")],
+    "norms": lambda x: (F.group_norm(x, 2), F.instance_norm(x), F.layer_norm(x, (9,)), F.rms_norm(x, (9,))),
+    "grid_sample": lambda x: F.grid_sample(x, GRID, align_corners=False),
+    "pixel_shuffle": lambda x: (F.pixel_shuffle(x.repeat(1, 2, 1, 1), 2), F.pixel_unshuffle(x[..., :6, :8], 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name: str) -> None:
+    agrees(IMAGES[name], IMAGE)
+
+
+def test_attention() -> None:
+    q, k, v = random(2, 4, 5, 8), random(2, 2, 6, 8, seed=1), random(2, 2, 6, 7, seed=2)
+    mask = random(5, 6) > 0
+    attend = F.scaled_dot_product_attention
+    agrees(lambda q, k, v: attend(q, k, v, enable_gqa=True, is_causal=True), q, k, v)
+    agrees(lambda q, k, v, m: attend(q[:, :2], k, v, m, scale=0.3), q, k, v, mask)
+    agrees(lambda q, k, v: attend(q[0, 0], k[0, 0], v[0, 0]), q, k, v)
+
+
+def test_bags() -> None:
+    table, places, offsets = random(9, 4), torch.tensor([1, 8, 3, 3, 0]), torch.tensor([0, 2, 2])
+    for mode in ("sum", "mean", "max"):
+        agrees(lambda t, i, o, m=mode: F.embedding_bag(i, t, o, mode=m), table, places, offsets)
