@@ -10,8 +10,9 @@ import pytest
 
 from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
+from weft.graph.identity import Identity
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft_ops import Add, Cast, Exp, Floor, MatMul, Subtract
+from weft_ops import Add, Cast, Exp, Floor, Log, MatMul, Multiply, ReduceMin, ReduceSum, Sqrt, Subtract
 from weft_testing.verify.measure import Bound, compare, eps, scale_of, spacing, type_text
 from weft_testing.verify.rounding import allowed_errors
 
@@ -125,6 +126,21 @@ def test_what_comes_before_is_amplified() -> None:
     own = Exp().tolerance() * 2.0**-23
     inner = np.exp(1.5)
     assert np.all(limit > own * want * (1 + inner)) and np.all(limit < own * want * (1 + 8 * inner))
+
+
+def test_an_error_takes_no_small_element_out_of_a_logarithm() -> None:
+    """log(sqrt(sum x²)²) of rows of 1e-5 beside one of 1e3: an error in proportion to 1e6 made the others' negative."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor_type("float32", (64, 16)))
+    root = b.add(Sqrt(), b.add(ReduceSum((1,)), b.add(Multiply(), x, x)))
+    y = b.add(Log(), b.add(Multiply(), root, root))
+    above = b.add(Subtract(), y, b.add(ReduceMin((0,)), y))  # a single NaN is everybody's
+    b.output(b.add(Identity(), above), "y")  # without an error of its own
+    data = np.full((64, 16), 1e-5, np.float32)
+    data[0] = 1e3
+    limit, want = allowed(b.build(), data)
+    assert np.isfinite(want).all()
+    assert np.all(limit > 0) and np.all(limit <= 1e-4 * want.max())
 
 
 def test_a_jump_is_allowed_where_it_may_happen() -> None:
