@@ -1,7 +1,8 @@
 """How much of PyTorch's own operator list is read: `python -m tests.frontends.torch.coverage [--every N] [NAME…]`.
 
-Each entry of op_db, with its first float32 sample, becomes a module that is exported, converted, interpreted and
-compared with PyTorch. Prints a line for each entry that does not agree, and the totals.
+Each entry of op_db, with its first float32 sample (int64 or complex64 where it does not take float32), becomes a module
+that is exported, converted, interpreted and compared with PyTorch. Prints a line for each entry that
+does not agree, and the totals.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Result:
     reason: str = ""
 
 
+DTYPES = (torch.float32, torch.int64, torch.complex64)
+"""Of samples; the first that an entry has."""
 UNDEFINED = ("empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "empty")
 """Entries that promise no values: dtypes and shapes are compared."""
 
@@ -71,9 +74,11 @@ def named(op: Any) -> str:
 
 
 def sample_of(op: Any) -> tuple[Sample, tuple[torch.Tensor, ...]] | None:
-    """The first float32 sample of an entry, as a module and its inputs; None: it has none."""
+    """The first sample of an entry, float32 if it has that dtype, as a module and its inputs; None: it has none."""
     torch.manual_seed(0)
-    samples = iter(op.sample_inputs("cpu", torch.float32, requires_grad=False))
+    dtypes = op.supported_dtypes("cpu")
+    dtype = next((d for d in DTYPES if d in dtypes), torch.float32)
+    samples = iter(op.sample_inputs("cpu", dtype, requires_grad=False))
     sample = next(samples, None)
     _BEGUN.append(samples)
     if sample is None:
@@ -96,7 +101,7 @@ def judged(op: Any, target: str | None = None) -> Result:
         return Result(name, "not exported", f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
     try:
         graph = weft.load(program)
-        inputs = [t.detach().numpy() for t in tensors]
+        inputs = [array_of(t) for t in tensors]
         named_inputs = dict(zip(program.graph_signature.user_inputs, inputs))
         feeds = [named_inputs[v.name] for v in graph.inputs]
         names = graph.output_names

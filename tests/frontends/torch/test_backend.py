@@ -63,6 +63,15 @@ def test_weights_are_constants_until_they_are_written_to() -> None:
     same(fast(x), model(x))
 
 
+def test_complex_numbers() -> None:
+    def turned(x: torch.Tensor, z: torch.Tensor) -> Any:
+        spectrum = torch.fft.rfft(x) * z.conj() + 2j
+        return spectrum, torch.fft.irfft(spectrum, 8), spectrum.abs(), (spectrum / (z + 1)).sum(0)
+
+    x, z = torch.randn(3, 8), torch.randn(5, dtype=torch.complex64)
+    same(compiled(turned)(x, z), turned(x, z))
+
+
 def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
     build = backend.Captured.build

@@ -217,3 +217,15 @@ def test_bags() -> None:
     table, places, offsets = random(9, 4), torch.tensor([1, 8, 3, 3, 0]), torch.tensor([0, 2, 2])
     for mode in ("sum", "mean", "max"):
         agrees(lambda t, i, o, m=mode: F.embedding_bag(i, t, o, mode=m), table, places, offsets)
+
+
+def test_memory_seen_otherwise() -> None:
+    x = torch.randn(3, 4, 2)
+    agrees(lambda x: x.transpose(0, 1).contiguous().transpose(0, 1).as_strided((2, 5), (3, 1), 2), x)
+    agrees(lambda x: (x + 1).permute(2, 0, 1).as_strided((3, 3), (4, 2)), x)
+
+
+def test_products_of_complex_matrices() -> None:
+    x, y = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    agrees(lambda x, y: torch.view_as_real(torch.complex(x, x + 1) @ torch.complex(y, y - 1)), x, y)
+    agrees(lambda x, y: torch.fft.ifft2(torch.fft.fft2(x, norm="ortho"), norm="forward").abs(), x, y)

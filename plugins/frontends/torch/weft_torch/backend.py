@@ -21,7 +21,7 @@ from weft.errors import FrontendError, UnsupportedError
 from weft.options import make_options
 from weft_torch.decomposition import table
 from weft_torch.importer import ProgramImporter
-from weft_torch.tensors import array_of, tensor_of
+from weft_torch.tensors import PARTS, array_of, tensor_of
 
 log = logging.getLogger("weft")
 unsupported: Counter[str] = Counter()
@@ -145,7 +145,7 @@ class Captured:
                 continue
             array = found[next(values)]
             fake = result.meta.get("val")
-            results.append(_laid_out(tensor_of(array), fake) if isinstance(fake, torch.Tensor) else array.item())
+            results.append(_laid_out(_tensor(array, fake), fake) if isinstance(fake, torch.Tensor) else array.item())
         return results
 
 
@@ -153,6 +153,11 @@ def _array(value: Any) -> Any:
     import numpy as np
 
     return array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value, np.int64)
+
+
+def _tensor(array: Any, fake: torch.Tensor) -> torch.Tensor:
+    found = tensor_of(array)
+    return torch.view_as_complex(found) if fake.dtype in PARTS else found
 
 
 def _laid_out(tensor: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:

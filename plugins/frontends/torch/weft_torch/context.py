@@ -11,7 +11,7 @@ from weft.graph.nodes import Value
 from weft.tensor.language import Dim
 from weft_frontend.context import Context as Base
 from weft_torch.sizes import size
-from weft_torch.tensors import dtype_of
+from weft_torch.tensors import PARTS, dtype_of
 
 if TYPE_CHECKING:
     from weft_torch.importer import ProgramImporter
@@ -65,8 +65,17 @@ class Context(Base):
         return value[k] if isinstance(value, (list, tuple)) else value
 
     def result_dtype(self, k: int = 0) -> DType:
-        """The dtype of output k."""
-        return dtype_of(self.fake(k).dtype)
+        """The dtype of output k; of complex numbers that of their parts."""
+        return self.part_dtype(k)
+
+    def part_dtype(self, k: int = 0) -> DType:
+        dtype = self.fake(k).dtype
+        return dtype_of(PARTS.get(dtype, dtype))
+
+    def is_complex(self, k: int = 0) -> bool:
+        """Whether output k is complex."""
+        fake = self.fake(k)
+        return isinstance(fake, torch.Tensor) and fake.dtype in PARTS
 
     def result_shape(self, k: int = 0) -> tuple[Dim, ...]:
         """The sizes of output k."""
@@ -76,7 +85,7 @@ class Context(Base):
         """The dtype to which PyTorch promotes these arguments, tensors and numbers."""
         given = [self.fakes[k] for k in operands]
         found = torch.result_type(given[0], given[1] if len(given) > 1 else given[0])
-        return dtype_of(found)
+        return dtype_of(PARTS.get(found, found))
 
     def to(self, x: Any, dtype: DType) -> Value:
         """An operand, a value or a number, in a dtype."""

@@ -10,7 +10,10 @@ import torch
 from torch._decomp import global_decomposition_table
 
 from weft.converters import Converters
-from weft_torch.registry import qualified, registry
+from weft_torch.registry import complexes, qualified, registry
+
+COMPLEX = ("complex", "polar")
+"""Operators that make complex numbers, kept although PyTorch takes them apart."""
 
 
 def table(others: Converters | None = None) -> Any:
@@ -27,7 +30,7 @@ def table(others: Converters | None = None) -> Any:
 
 def _converted(op: torch._ops.OpOverload[..., Any], others: Converters | None) -> bool:
     domain, name = qualified(op)
-    own = registry.find(domain, name) is not None
+    own = registry.find(domain, name) is not None or (name in COMPLEX and complexes.find(domain, name) is not None)
     return own or (others is not None and others.find(domain, name, 1) is not None)
 
 

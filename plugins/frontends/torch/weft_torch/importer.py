@@ -24,12 +24,13 @@ from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Poison, Poisoned, Unsupported, poisoned
 from weft_ops import ReduceMax
 from weft_ops.shapes import same, show
+from weft_torch.complexes import Complex, apart, together
 from weft_torch.context import Context
 from weft_torch.decomposition import table
 from weft_torch.guards import condition
-from weft_torch.registry import qualified, registry
+from weft_torch.registry import complexes, qualified, registry
 from weft_torch.sizes import formula, size
-from weft_torch.tensors import array_of, dtype_of
+from weft_torch.tensors import PARTS, array_of, dtype_of
 
 EFFECTS = (torch.ops.aten._linalg_check_errors.default,)
 """What looks at data and raises."""
@@ -78,7 +79,7 @@ class ProgramImporter(GraphImporter):
         self.symbols: dict[str, Dim] = {}
         self.env: dict[torch.fx.Node, Any] = {}
         self.conditions: list[Require] = []
-        self._constants: dict[tuple[Any, ...], Value] = {}
+        self._constants: dict[tuple[Any, ...], Any] = {}
         self._named: dict[int, Value] = {}
 
     def count(self, graph: torch.fx.Graph) -> None:
@@ -162,7 +163,8 @@ class ProgramImporter(GraphImporter):
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         if key not in self._constants:
             try:
-                self._constants[key] = self.builder.constant(array_of(tensor), name)
+                made = self.builder.constant(array_of(tensor), name)
+                self._constants[key] = apart(self.builder, made) if tensor.dtype in PARTS else made
             except Unsupported as error:
                 self.note(error.reason, node)
                 return Poison()
@@ -171,10 +173,13 @@ class ProgramImporter(GraphImporter):
     def input_of(self, node: torch.fx.Node, fake: Any) -> Any:
         if isinstance(fake, torch.Tensor):
             try:
-                dtype, shape = dtype_of(fake.dtype), tuple(self.input_size(d) for d in fake.shape)
+                dtype = dtype_of(PARTS.get(fake.dtype, fake.dtype))
+                shape = tuple(self.input_size(d) for d in fake.shape)
             except Unsupported as error:
                 self.note(error.reason, node)
                 return Poison()
+            if fake.dtype in PARTS:
+                return apart(self.builder, self.builder.input(node.name, TensorType(dtype, (*shape, 2))))
             return self.builder.input(node.name, TensorType(dtype, shape))
         if isinstance(fake, torch.SymInt):
             value = self.builder.input(node.name, TensorType(dt.int64, ()))
@@ -247,6 +252,7 @@ class ProgramImporter(GraphImporter):
             while name in taken:
                 name += "_again"
             taken.add(name)
+            operand = together(self.builder, operand) if isinstance(operand, Complex) else operand
             results.append((name, self.as_value(operand)))
         if results and self.conditions and not self.unsupported:
             name, value = results[0]
@@ -341,11 +347,12 @@ class ProgramImporter(GraphImporter):
         return argument
 
     def own(self, c: Any) -> Any:
-        return self.registry.find(c.domain, c.op_type.partition(".")[2])
+        name = c.op_type.partition(".")[2]
+        return (complexes if of_complex(c) else self.registry).find(c.domain, name)
 
     def convert(self, c: Any) -> Sequence[Any]:
         name = c.op_type.partition(".")[2]
-        converter = self.registry.find(c.domain, name)
+        converter = self.own(c)
         given = self.others.find(c.domain, name, 1, converter is not None)
         if converter is None and given is None:
             raise Unsupported(self.unknown(c))
@@ -367,22 +374,25 @@ class ProgramImporter(GraphImporter):
             self.builder.rename(value, name)
 
     def unknown(self, c: Any) -> str:
-        return f"operator {c.op_type}"
+        return f"operator {c.op_type}" + (" of complex numbers" if of_complex(c) else "")
 
     def expect_supported(self, c: Context) -> None:
         """Refuses dtypes that Weft has not, of results that are used."""
         for k in range(c.outputs):
             if isinstance(c.fake(k), torch.Tensor):
-                dtype_of(c.fake(k).dtype)
+                c.part_dtype(k)
 
     def check(self, c: Context, results: list[Any]) -> None:
         """A converter's results have the dtypes and sizes that PyTorch says, or the converter is wrong."""
         for k, value in enumerate(results):
             fake = c.fake(k) if k < c.outputs else None
+            if isinstance(value, Complex) != c.is_complex(k) and value is not None:
+                raise FrontendError(f"{c.op_type}: its converter mistakes complex numbers", where=c.place)
+            value = value.re if isinstance(value, Complex) else value
             if not isinstance(value, Value) or not isinstance(value.type, TensorType) or fake is None:
                 continue
             self.bind(fake, value)
-            dtype, shape = dtype_of(fake.dtype), self.shape_of(fake)
+            dtype, shape = c.part_dtype(k), self.shape_of(fake)
             agrees = len(shape) == len(value.shape) and all(same(a, b) is not False for a, b in zip(shape, value.shape))
             if value.dtype != dtype or not agrees:
                 raise FrontendError(
@@ -402,6 +412,12 @@ class ProgramImporter(GraphImporter):
     def shape_of(self, fake: Any) -> tuple[Dim, ...]:
         """The sizes of a tensor of PyTorch's; of symbols that only the run knows the graph's own."""
         return tuple(size(d, self.symbols) for d in fake.shape)
+
+
+def of_complex(c: Context) -> bool:
+    """Whether an operand of a node or a result is complex."""
+    given = [x for a in c.operands for x in (a if isinstance(a, list) else [a])]
+    return any(isinstance(x, (Complex, complex)) for x in given) or any(map(c.is_complex, range(c.outputs)))
 
 
 def bound(node: torch.fx.Node, schema: Any) -> tuple[list[str], list[Any], list[Any]]:

@@ -17,6 +17,8 @@ from weft_frontend.registry import Registry
 from weft_torch.context import Context
 
 registry: Registry[Context] = Registry("weft_torch.converters")
+complexes: Registry[Context] = Registry("weft_torch.converters")
+"""Of nodes of which an operand or a result is complex; these take the context alone."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -32,10 +34,22 @@ def op(*names: str) -> Callable[[F], F]:
     return register
 
 
+def complex_op(*names: str) -> Callable[[F], F]:
+    """Registers a converter for operators of complex numbers."""
+
+    def register(function: F) -> F:
+        for full in names:
+            domain, _, name = full.partition(".")
+            complexes.op(name, domain=domain)(function)
+        return function
+
+    return register
+
+
 def qualified(target: Any) -> tuple[str, str]:
     """The (namespace, name) by which an operator is registered: the overload is named unless it is the default."""
     domain, _, name = str(target.name()).partition("::")
     return domain, name.removesuffix(".default")
 
 
-__all__ = ["op", "qualified", "registry"]
+__all__ = ["complex_op", "complexes", "op", "qualified", "registry"]

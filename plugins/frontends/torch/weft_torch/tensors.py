@@ -25,6 +25,10 @@ def _table() -> dict[torch.dtype, DType]:
     return {torch.bool: dt.bool_, **found}
 
 
+PARTS = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+"""Dtypes of complex numbers → of their parts."""
+
+
 def dtype_of(dtype: torch.dtype) -> DType:
     """Weft's dtype for one of PyTorch's.
 
@@ -40,6 +44,8 @@ def dtype_of(dtype: torch.dtype) -> DType:
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """A tensor's elements, in the tensor's own memory where its layout allows it.
 
+    Complex numbers have their parts in a last axis.
+
     Raises:
         Unsupported: the tensor is sparse, quantised, or of a dtype that Weft has not.
     """
@@ -47,6 +53,8 @@ def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
         raise Unsupported(f"a tensor of layout {tensor.layout}")
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported(f"a tensor of class {type(tensor).__name__}")
+    if tensor.dtype in PARTS:
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
     dtype = dtype_of(tensor.dtype)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if dtype.name in ("bfloat16",) or dtype.name.startswith("float8"):
@@ -65,4 +73,4 @@ def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-__all__ = ["array_of", "dtype_of", "tensor_of"]
+__all__ = ["PARTS", "array_of", "dtype_of", "tensor_of"]

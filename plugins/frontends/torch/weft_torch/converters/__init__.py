@@ -3,6 +3,7 @@
 from weft_torch.converters import (
     activation,
     attention,
+    complexes,
     contraction,
     creation,
     elementwise,
@@ -19,6 +20,6 @@ from weft_torch.converters import (
 )
 
 __all__ = [
-    "activation", "attention", "contraction", "creation", "elementwise", "indexing", "linalg", "logic",
+    "activation", "attention", "complexes", "contraction", "creation", "elementwise", "indexing", "linalg", "logic",
     "movement", "network", "ordering", "recurrent", "reduction", "resizing", "special",
 ]  # fmt: skip

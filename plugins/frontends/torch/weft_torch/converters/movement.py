@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 import weft_ops as ops
 from weft import dtypes as dt
@@ -218,17 +219,26 @@ def diagonal(c: Context, x: Value, offset: int, dim1: int, dim2: int) -> Value:
 
 @op("aten.as_strided", "aten.as_strided_copy")
 def as_strided(c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None) -> Value:
-    """Elements by their places in memory, of operands that lie there in order."""
+    """Elements by their places in memory, of operands that lie there without gaps."""
+    order = _memory_order(c)
     places = _memory_places(c, x, sizes, strides, offset)
-    return c.gather(c.reshape(x, (product(x.shape),)), c.builder.constant(places), 0)
+    return c.gather(c.reshape(c.transpose(x, order), (product(x.shape),)), c.builder.constant(places), 0)
+
+
+def _memory_order(c: Context) -> list[int]:
+    """The axes of the first operand in the order in which they lie in memory."""
+    fake = c.fakes[0]
+    if any(isinstance(s, torch.SymInt) for s in (*fake.shape, *fake.stride())):
+        raise c.unsupported("sizes known only at run time")
+    order = sorted(range(fake.dim()), key=lambda d: (-fake.stride(d), fake.shape[d] != 1, d))
+    if not fake.permute(order).is_contiguous() or fake.storage_offset() != 0:
+        raise c.unsupported("an operand whose elements do not lie in memory without gaps")
+    return order
 
 
 def _memory_places(
     c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
 ) -> np.ndarray[Any, Any]:
-    fake = c.fakes[0]
-    if not fake.is_contiguous() or fake.storage_offset() != 0 or not x.tensor.is_static:
-        raise c.unsupported("an operand whose elements do not lie in memory in order")
     shape, steps, start = c.statics(sizes, "sizes"), c.statics(strides, "strides"), offset or 0
     c.affordable(int(np.prod(shape)), "places of elements")
     places = np.full(shape, c.static(start, "an offset"), np.int64)
@@ -244,12 +254,14 @@ def _memory_places(
 def as_strided_scatter(
     c: Context, x: Value, y: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
 ) -> Value:
-    """Elements put by their places in memory, into operands that lie there in order."""
+    """Elements put by their places in memory, into operands that lie there without gaps."""
+    order = _memory_order(c)
+    x = c.transpose(x, order)
     places = _memory_places(c, x, sizes, strides, offset)
     size = product(x.shape)
     flat = c.reshape(c.cast(y, x.dtype), (places.size,))
     put = c(ops.ScatterElements(0), c.reshape(x, (size,)), c.builder.constant(places.reshape(-1)), flat)
-    return c.reshape(put, x.shape)
+    return c.transpose(c.reshape(put, x.shape), [order.index(d) for d in range(len(order))])
 
 
 @op("aten.copy")
