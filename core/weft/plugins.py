@@ -54,6 +54,7 @@ KNOWN_FRONTENDS = {
     ".prototxt": "weft-caffe",
     ".caffemodel": "weft-caffe",
     ".params": "weft-mxnet",
+    **dict.fromkeys((".mlir", ".mlirbc"), "weft-stablehlo"),
     **dict.fromkeys((".keras", ".h5", ".hdf5"), "weft-keras"),
 }
 INSTALLS = {
@@ -68,6 +69,7 @@ INSTALLS = {
             "weft-tflite",
             "weft-caffe",
             "weft-mxnet",
+            "weft-stablehlo",
             "weft-keras",
         ),
         "pip install .",

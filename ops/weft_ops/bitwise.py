@@ -95,7 +95,8 @@ class RightShift(LeftShift):
         a, b = arrays
         bits = a.dtype.itemsize * 8
         inside = (b >= 0) & (b < bits)
-        return np.where(inside, np.right_shift(a, np.where(inside, b, 0).astype(a.dtype)), np.where(a < 0, -1, 0))
+        beyond = np.where(a < 0, -1, 0).astype(a.dtype)
+        return np.where(inside, np.right_shift(a, np.where(inside, b, 0).astype(a.dtype)), beyond)
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,15 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/frontends/darknet", "layers", "reading"),
         _in("tests/frontends/darknet", "reading"),
     ),
+    "weft-stablehlo": Suite(
+        "weft_stablehlo",
+        _in("tests/frontends/stablehlo", "plugin"),
+        _in("tests/frontends/stablehlo", "plugin"),
+        without=tuple(  # jaxlib: of the extra "jax"
+            f"weft_stablehlo.{m}"
+            for m in ("attributes", "bodies", "context", "converters", "importer", "legalize", "registry", "tensors")
+        ),
+    ),
     "weft-mxnet": Suite(
         "weft_mxnet",
         _in("tests/frontends/mxnet", "reading"),

@@ -1,0 +1,1 @@
+"""Weft's frontend for StableHLO and JAX: see `weft_stablehlo.plugin`."""
