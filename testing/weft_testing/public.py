@@ -44,8 +44,8 @@ _OPERATORS = (
 )  # fmt: skip
 
 _FRONTEND = (
-    "activations", "archives", "bodies", "cases", "contents", "context", "importer", "layouts", "operands", "protos",
-    "registry", "windows",
+    "activations", "archives", "bodies", "cases", "contents", "context", "control", "importer", "layouts", "movement",
+    "operands", "protos", "registry", "windows",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.

@@ -15,25 +15,23 @@ from weft import dtypes as dt
 from weft.errors import FrontendError
 from weft.expr.nodes import Expr, Var, size_of
 from weft.graph.control import SEQUENCE
-from weft.graph.host import joined
 from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Operator
 from weft_frontend import contents as ct
-from weft_frontend.bodies import Body, put_here, shaped
+from weft_frontend.bodies import Body, shaped
 from weft_frontend.cases import case_of, fork_at, in_cases
+from weft_frontend.control import both, fitting, harmless
 from weft_frontend.operands import Elements, Scope
 from weft_onnx.bodies import import_body, reopened
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_onnx.tensors import dtype_of
-from weft_ops.shapes import axis_of, same
+from weft_ops.shapes import axis_of
 
 # Beyond this many iterations the unrolled graph would be larger than is useful.
 TRIPS = 64
 # Parts of the formula of a size from which on bodies are no longer written one after another.
 LONGEST_SIZE = 64
-# How often a body is read anew because what it carries changes its type from iteration to iteration.
-ROUNDS = 8
 
 
 # -- branches ---------------------------------------------------------------------------------------------------------
@@ -55,8 +53,8 @@ def if_(c: Context) -> Any:
     if any(fork.tests(formula) for fork in c.importer.level.forks):
         return _in_cases(c, branches, formula)
     bodies = [import_body(c.importer, g, c, ()) for g in branches if g is not None]
-    if _harmless(bodies):
-        return _both(c, bodies)
+    if harmless(bodies):
+        return both(c, c.value(0), bodies)
     then, orelse = bodies
     if not all(map(_of_one_rank, then.graph.outputs, orelse.graph.outputs)):
         found = _in_cases(c, branches, formula)
@@ -87,24 +85,6 @@ def _in_cases(c: Context, branches: Sequence[GraphProto | None], formula: Any) -
         return c.importer.subgraph(branch, reopened(c, scope))
 
     return in_cases(c.importer, fork, c.scope, convert)
-
-
-def _harmless(bodies: Sequence[Body]) -> bool:
-    """Whether both branches can be computed, so that all stays in one kernel's reach: work on numbers that cannot fail,
-    of results alike."""
-    for body in bodies:
-        if body.graph.symbols and any(s.value.producer is not None for s in body.graph.symbols.values()):
-            return False
-        if any(n.op.kind in ("control", "host") or isinstance(n.op, ops.Require) for n in body.graph.nodes):
-            return False
-    pairs = zip(*(b.graph.outputs for b in bodies))
-    return all(isinstance(x.type, TensorType) and x.type == y.type and x.dtype.kind != "string" for x, y in pairs)
-
-
-def _both(c: Context, bodies: Sequence[Body]) -> list[Value]:
-    """Operators have no effects: both branches are computed and one result is taken."""
-    test = c.reshape(c.value(0), ())
-    return [c(ops.Where(), test, x, y) for x, y in zip(*(put_here(c.importer, b) for b in bodies))]
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------
@@ -184,37 +164,11 @@ def _fitting(
     Raises:
         FrontendError: there are no such types.
     """
-    types: list[Type] = [v.type for v in initial]
-    for _ in range(ROUNDS):
-        body = import_body(c.importer, graph, c, [*before, *types, *after], counted=not tests)
-        results = [v.type for v in body.graph.outputs[tests:]]
-        wider = [_widened(c, t, r, v.type) for t, r, v in zip(types, results, initial)]
-        if wider == types:
-            return body
-        types = wider
-    raise FrontendError(
-        f"{c.op_type}: no types of the carried values hold at every iteration", why=", ".join(map(str, types))
-    )
 
+    def make(types: Sequence[Type]) -> Body:
+        return import_body(c.importer, graph, c, [*before, *types, *after], counted=not tests)
 
-def _widened(c: Context, taken: Type, result: Type, initial: Type) -> Type:
-    """A type for what an iteration takes and what it gives; sizes that change are symbols of its own."""
-    if (
-        isinstance(taken, TensorType)
-        and isinstance(result, TensorType)
-        and taken.rank == result.rank
-        and taken.dtype == result.dtype
-    ):
-        assert isinstance(initial, TensorType)
-        pairs = zip(taken.shape, result.shape, initial.shape)
-        return TensorType(
-            taken.dtype,
-            tuple(
-                x if x != first or same(x, y) is True else Var(c.builder.unique("size"), dt.int64)
-                for x, y, first in pairs
-            ),
-        )
-    return joined(taken, result)
+    return fitting(c, initial, int(tests), make)
 
 
 def _stacked(c: Context, parts: list[Value], axis: int) -> Value:

@@ -10,7 +10,8 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
-from weft_ops.shapes import axis_of, dim_expr, product
+from weft_frontend.movement import bounded, gathered, segment_count, segments
+from weft_ops.shapes import axis_of, dim_expr
 from weft_ops.words import Reduction
 from weft_tflite.context import Context
 from weft_tflite.registry import moving_op, tflite_op
@@ -27,40 +28,13 @@ def gather(c: Context) -> Value:
     axis = axis_of(c.integer("axis"), len(x.shape))
     batch = c.integer("batch_dims")
     batch = batch + len(indices.shape) if batch < 0 else batch
-    if not 0 <= batch <= axis or batch > len(indices.shape):
-        raise c.error(f"batch_dims {batch} and axis {axis}")
-    indices = inside(c, indices, x.shape[axis])
-    if not batch:
-        return c.gather(x, indices, axis)
-    # The axis goes behind those of the batch, which GatherND shares.
-    order = (*range(batch), axis, *(k for k in range(batch, len(x.shape)) if k != axis))
-    found = c(ops.GatherND(batch), c.transpose(x, order), c.reshape(indices, (*indices.shape, 1)))
-    many = len(indices.shape) - batch  # axes of indices, which belong where the axis was
-    before = axis - batch
-    back = (
-        *range(batch),
-        *range(batch + many, batch + many + before),
-        *range(batch, batch + many),
-        *range(batch + many + before, len(found.shape)),
-    )
-    return c.transpose(found, back)
+    return gathered(c, x, indices, axis, batch)
 
 
 @moving_op("GATHER_ND")
 def gather_nd(c: Context) -> Value:
     x, indices = c.value(0), c.value(1)
     return c(ops.GatherND(), x, bounded(c, indices, x))
-
-
-def bounded(c: Context, indices: Value, x: Value) -> Value:
-    """Index vectors into the first axes of `x`, each checked against its axis."""
-    depth = indices.shape[-1]
-    if not isinstance(depth, int) or depth > len(x.shape):
-        raise c.error(f"index vectors of {depth} for {len(x.shape)} axes")
-    for k in range(depth):
-        part = c.slice(indices, -1, k, 1)
-        indices = c.within(indices, 0, as_dim(dim_expr(x.shape[k]) - 1), "index", part=part)
-    return indices
 
 
 @moving_op("SCATTER_ND")
@@ -161,22 +135,6 @@ def matrix_set_diag(c: Context) -> Value:
     return c(ops.Where(), eye, c.reshape(diagonal, (*diagonal.shape[:-1], 1, columns)), x)
 
 
-def segments(c: Context, reduction: Reduction, start: float, count: Dim) -> Value:
-    """What elements with one number along the first axis come to together; numbers below 0 are left out."""
-    x, numbers = c.value(0), c.value(1)
-    many = len(numbers.shape)
-    flat = c.reshape(x, (product(numbers.shape), *x.shape[many:]))
-    where = c.reshape(numbers, (product(numbers.shape), 1))
-    # What is left out goes to a row behind the others, which is cut off.
-    last = c.cast(c.dim(count), where.dtype)
-    where = c.within(where, None, as_dim(dim_expr(count) - 1), "segment")
-    where = c(ops.Where(), c(ops.Less(), where, 0), last, where)
-    rows = as_dim(dim_expr(count) + 1)
-    ground = c.broadcast(c.number(start, x.dtype), (rows, *x.shape[many:]))
-    found = c(ops.ScatterND(reduction), ground, where, flat)
-    return c.slice(found, 0, 0, count)
-
-
 def _unsorted(reduction: Reduction, start: str) -> Callable[[Context], Value]:
     def convert(c: Context) -> Value:
         count = c.dims(2, "the number of segments")
@@ -184,7 +142,8 @@ def _unsorted(reduction: Reduction, start: str) -> Callable[[Context], Value]:
         dtype = c.value(0).dtype
         bounds = np.finfo(dtype.numpy) if dtype.is_float else np.iinfo(dtype.numpy)
         first = {"zero": 0, "one": 1, "least": bounds.min, "greatest": bounds.max}[start]
-        return segments(c, reduction, float(first) if dtype.is_float else int(first), count[0])
+        ground = float(first) if dtype.is_float else int(first)
+        return segments(c, c.value(0), c.value(1), reduction, ground, count[0])
 
     return convert
 
@@ -199,11 +158,7 @@ for _name, _reduction, _start in UNSORTED:
 @tflite_op("SEGMENT_SUM")
 def segment_sum(c: Context) -> Value:
     """The numbers ascend: there are as many segments as the last says."""
-    numbers = c.value(1)
-    if numbers.constant is not None:
-        return segments(c, "add", 0, int(numbers.constant.max(initial=-1)) + 1)
-    last = c(ops.Maximum(), c.add(c(ops.ReduceMax(None, False), c.cast(numbers, dt.int64)), 1), 0)
-    return segments(c, "add", 0, c.sizes(c.reshape(last, (1,)), "the segments")[0])
+    return segments(c, c.value(0), c.value(1), "add", 0, segment_count(c, c.value(1)))
 
 
 @tflite_op("BUCKETIZE")

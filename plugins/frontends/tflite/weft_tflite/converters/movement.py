@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 import weft_ops as ops
@@ -11,22 +9,12 @@ from weft import dtypes as dt
 from weft.graph.inferred import Assumption
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
+from weft_frontend import movement as kit
 from weft_frontend.contents import Content
-from weft_ops import slice_range
-from weft_ops.shapes import axis_of, dim_expr, product, quotient, same, simplified
+from weft_frontend.movement import Masks, pieces, target_shape
+from weft_ops.shapes import axis_of, dim_expr, product, same, simplified
 from weft_tflite.context import Context
 from weft_tflite.registry import moving_op, tflite_op
-
-
-def target_shape(c: Context, source: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The dimensions of a RESHAPE, of which one may be -1, which is what remains."""
-    free = [k for k, d in enumerate(wanted) if isinstance(d, int) and d == -1]
-    if len(free) > 1 or any(isinstance(d, int) and d < -1 for d in wanted):
-        raise c.error(f"a shape of {list(wanted)}")
-    kept = list(wanted)
-    for k in free:
-        kept[k] = quotient(source, [*kept[:k], *kept[k + 1 :]])
-    return tuple(simplified(d) for d in kept)
 
 
 @moving_op("RESHAPE")
@@ -117,19 +105,6 @@ def unpack(c: Context) -> list[Value]:
     return [c.pick(x, axis, k) for k in range(c.outputs)]
 
 
-def pieces(c: Context, x: Value, axis: int, sizes: Sequence[Dim]) -> list[Value]:
-    """Pieces of these sizes, one after another."""
-    found, start = [], as_dim(0)
-    for size in sizes:
-        found.append(c.slice(x, axis, start, size))
-        start = (
-            as_dim(dim_expr(start) + dim_expr(size))
-            if not isinstance(start, int) or not isinstance(size, int)
-            else start + size
-        )
-    return found
-
-
 @moving_op("SPLIT")
 def split(c: Context) -> list[Value]:
     axes, x = c.numbers(0, "the axis"), c.value(1)
@@ -180,62 +155,9 @@ def strided_slice(c: Context) -> Value:
     elements."""
     x = c.value(0)
     begins, ends, steps = (c.signed(k, "bounds", True) or () for k in (1, 2, 3))
-    count = len(begins)
-    if len(ends) != count or len(steps) != count or len(x.shape) > 8 or count > 16:
-        raise c.error(f"{count} begins, {len(ends)} ends and {len(steps)} steps")
-
-    def bits(name: str) -> list[bool]:
-        return [bool(c.integer(f"{name}_mask") >> k & 1) for k in range(count)]
-
-    no_begin, no_end, ellipsis, new, shrink = map(bits, ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))
-    if sum(ellipsis) > 1:
-        raise c.error("two ellipses")
-    named = sum(not (e or n) for e, n in zip(ellipsis, new))
-    starts: list[Dim] = []
-    sizes: list[Dim] = []
-    strides: list[Dim] = []
-    shape: list[Dim] = []
-
-    def whole(many: int) -> None:
-        for _ in range(many):
-            d = x.shape[len(starts)]
-            starts.append(0), sizes.append(d), strides.append(1), shape.append(d)  # type: ignore[func-returns-value]
-
-    for k in range(count):
-        if ellipsis[k]:
-            whole(len(x.shape) - named)
-        elif new[k]:
-            shape.append(1)
-        else:
-            if len(starts) >= len(x.shape):
-                raise c.error(f"bounds of more than {len(x.shape)} axes")
-            size, step = x.shape[len(starts)], steps[k]
-            if step == 0:
-                raise c.error("a step is 0")
-            if shrink[k]:
-                first = single(c, begins[k], size)
-                x = c.sized(x, as_dim(0), 0, "") if isinstance(size, int) else x
-                starts.append(first), sizes.append(1), strides.append(1)  # type: ignore[func-returns-value]
-                continue
-            end = ends[k]
-            if c.flag("offset") and not no_end[k]:
-                end = simplified(as_dim(dim_expr(begins[k]) + dim_expr(end)))
-            first, taken = slice_range(size, None if no_begin[k] else begins[k], None if no_end[k] else end, step)
-            starts.append(simplified(first)), sizes.append(simplified(taken)), strides.append(step)  # type: ignore[func-returns-value]
-            shape.append(sizes[-1])
-    whole(len(x.shape) - len(starts))
-    if tuple(sizes) != x.shape or any(s != 1 for s in strides):
-        x = c(ops.Slice(tuple(starts), tuple(sizes), tuple(strides)), x)
-    return c.reshape(x, tuple(shape))
-
-
-def single(c: Context, index: Dim, size: Dim) -> Dim:
-    """The place of a single element, counted from the front."""
-    if isinstance(index, int) and isinstance(size, int):
-        return axis_of(index, size)
-    if isinstance(index, int):
-        return index if index >= 0 else simplified(as_dim(dim_expr(size) + index))
-    raise c.unsupported("an index known only at run time")
+    names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    masks = Masks(*(c.integer(f"{name}_mask") for name in names))
+    return kit.strided_slice(c, x, begins, ends, steps, masks, c.flag("offset"))
 
 
 # -- padding ----------------------------------------------------------------------------------------------------------
@@ -270,16 +192,7 @@ def mirror_pad(c: Context) -> Value:
     around = pads(c, len(x.shape))
     if c.integer("mode") == 0:
         return c(ops.Pad(around, "reflect"), x)
-    for axis in range(len(x.shape)):
-        before, after = around[axis], around[len(x.shape) + axis]
-        parts = [x]
-        size = x.shape[axis]
-        if before != 0:
-            parts.insert(0, c.slice(x, axis, as_dim(dim_expr(before) - 1), before, -1))
-        if after != 0:
-            parts.append(c.slice(x, axis, as_dim(dim_expr(size) - 1), after, -1))
-        x = c.concat(parts, axis)
-    return x
+    return kit.mirror_pad(c, x, around[: len(x.shape)], around[len(x.shape) :])
 
 
 def blocks(c: Context, spatial: int) -> tuple[tuple[int, ...], list[tuple[Dim, Dim]]]:
@@ -293,19 +206,7 @@ def blocks(c: Context, spatial: int) -> tuple[tuple[int, ...], list[tuple[Dim, D
 
 def space_to_batch(c: Context, filling: Value) -> Value:
     x = c.value(0)
-    block, around = blocks(c, len(x.shape) - 1)
-    m, rest = len(block), len(x.shape) - 1 - len(block)
-    before, after = zip(*around)
-    x = c(ops.Pad((0, *before, *(0,) * rest, 0, *after, *(0,) * rest)), x, filling)
-    outer = [quotient((d,), (b,)) for d, b in zip(x.shape[1 : m + 1], block)]
-    split = [x.shape[0]]
-    for o, b in zip(outer, block):
-        split += [o, b]
-    tail = x.shape[m + 1 :]
-    y = c.reshape(x, (*split, *tail))
-    order = (*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m + 1, 2), *range(2 * m + 1, len(y.shape)))
-    y = c.transpose(y, order)
-    return c.reshape(y, (product((x.shape[0], *block)), *outer, *tail))
+    return kit.space_to_batch(c, x, *blocks(c, len(x.shape) - 1), filling)
 
 
 @tflite_op("SPACE_TO_BATCH_ND")
@@ -316,20 +217,7 @@ def space_to_batch_nd(c: Context) -> Value:
 @moving_op("BATCH_TO_SPACE_ND")
 def batch_to_space_nd(c: Context) -> Value:
     x = c.value(0)
-    block, around = blocks(c, len(x.shape) - 1)
-    m = len(block)
-    batch = quotient((x.shape[0],), block)
-    y = c.reshape(x, (*block, batch, *x.shape[1:]))
-    order = [m]
-    for k in range(m):
-        order += [m + 1 + k, k]
-    y = c.transpose(y, (*order, *range(2 * m + 1, len(y.shape))))
-    y = c.reshape(y, (batch, *(product((d, b)) for d, b in zip(x.shape[1 : m + 1], block)), *x.shape[m + 1 :]))
-    for k, (before, after) in enumerate(around):
-        if before != 0 or after != 0:
-            size = simplified(as_dim(dim_expr(y.shape[1 + k]) - before - after))
-            y = c.slice(y, 1 + k, before, size)
-    return y
+    return kit.batch_to_space(c, x, *blocks(c, len(x.shape) - 1))
 
 
 @moving_op("REVERSE_V2")
