@@ -54,6 +54,7 @@ KNOWN_FRONTENDS = {
     ".prototxt": "weft-caffe",
     ".caffemodel": "weft-caffe",
     ".params": "weft-mxnet",
+    ".pb": "weft-tensorflow",
     **dict.fromkeys((".mlir", ".mlirbc"), "weft-stablehlo"),
     **dict.fromkeys((".keras", ".h5", ".hdf5"), "weft-keras"),
 }
@@ -69,6 +70,7 @@ INSTALLS = {
             "weft-tflite",
             "weft-caffe",
             "weft-mxnet",
+            "weft-tensorflow",
             "weft-stablehlo",
             "weft-keras",
         ),
@@ -81,7 +83,7 @@ KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninsta
 FOREIGN_FORMATS = {
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5",
         ".hdf5"), "Keras"),
-    ".pb": "TensorFlow", **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
+    **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
     ".gguf": "llama.cpp",
     **dict.fromkeys((".pkl", ".joblib"), "Python's pickle"),
 }  # fmt: skip

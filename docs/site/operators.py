@@ -72,6 +72,11 @@ MXNET = """
 
 Operators of a symbol that `weft-mxnet` reads: {operators}.
 """
+TENSORFLOW = """
+## TensorFlow
+
+Operators of a graph that `weft-tensorflow` reads: {operators}.
+"""
 
 
 def cases(kit: Kit) -> dict[str, list[Case]]:
@@ -148,6 +153,12 @@ def keras_names(domain: str) -> str:
     return ", ".join(f"`{name}`" for given, name in REGISTRY.supported() if given == domain)
 
 
+def tensorflow_operators() -> str:
+    from weft_tensorflow.registry import REGISTRY
+
+    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
+
+
 def page(rows: Iterable[str]) -> str:
     columns = ", ".join(f'`target="{text}"`' for text in TARGETS.values())
     head = HEAD.format(
@@ -156,6 +167,7 @@ def page(rows: Iterable[str]) -> str:
     formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
     formats += MXNET.format(operators=mxnet_operators())
     formats += KERAS.format(layers=keras_names("layers"), operations=keras_names("ops"))
+    formats += TENSORFLOW.format(operators=tensorflow_operators())
     return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats.rstrip() + "\n"
 
 

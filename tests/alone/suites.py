@@ -184,6 +184,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
             for m in ("attributes", "bodies", "context", "converters", "importer", "legalize", "registry", "tensors")
         ),
     ),
+    "weft-tensorflow": Suite(
+        "weft_tensorflow",
+        _in("tests/frontends/tensorflow", "reading"),
+        _in("tests/frontends/tensorflow", "reading"),
+        tools=("weft-testing", "weft-llvm"),
+        why="models are compiled",
+    ),
     "weft-mxnet": Suite(
         "weft_mxnet",
         _in("tests/frontends/mxnet", "reading"),

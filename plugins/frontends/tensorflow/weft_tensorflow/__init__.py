@@ -1,0 +1,1 @@
+"""Weft's TensorFlow frontend: SavedModels and frozen graphs, read without TensorFlow."""

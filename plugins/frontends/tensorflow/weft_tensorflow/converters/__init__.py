@@ -1,0 +1,27 @@
+"""How operators of TensorFlow are converted; importing registers them."""
+
+from weft_tensorflow.converters import (
+    control,
+    elementwise,
+    indexing,
+    lists,
+    movement,
+    network,
+    reduction,
+    resizing,
+    shapes,
+    state,
+)
+
+__all__ = [
+    "control",
+    "elementwise",
+    "indexing",
+    "lists",
+    "movement",
+    "network",
+    "reduction",
+    "resizing",
+    "shapes",
+    "state",
+]

@@ -1,0 +1,215 @@
+"""Calls, branches and loops: functions of the model as bodies of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import weft_ops as ops
+from weft import dtypes as dt
+from weft.graph.nodes import TensorType, Type, Value
+from weft_frontend.bodies import Body, Level, build_body, shaped
+from weft_frontend.contents import Content
+from weft_frontend.control import chosen, fitting
+from weft_tensorflow.context import Context
+from weft_tensorflow.lists import TensorList
+from weft_tensorflow.registry import tf_op
+
+
+@tf_op("PartitionedCall", "StatefulPartitionedCall")
+def call(c: Context) -> list[Any]:
+    return c.importer.call(c, c.function("f").name, c.operands)
+
+
+def truth(c: Context, k: int = 0) -> Any:
+    """Operand k as a condition: True or False where it is known, else a value."""
+    known = c.constant(k)
+    if known is not None:
+        return bool(known.reshape(-1)[0]) if known.size == 1 else bool(known.size)
+    x = c.value(k)
+    if x.dtype.is_bool:
+        return c.reshape(x, ())
+    if x.shape:
+        raise c.unsupported(f"a condition of {x.dtype}{list(x.shape)}")
+    return c(ops.NotEqual(), x, 0)
+
+
+def captured(c: Context, name: str, operands: Sequence[Any]) -> Body:
+    """A function over operands of the graph around it."""
+
+    def make(level: Level, _: list[Any]) -> list[tuple[str, Value]]:
+        found = c.importer.call(c, name, [inside(c, level, o) for o in operands])
+        return [(f"result_{k}", v) for k, o in enumerate(found) for v in tensors(c, o)]
+
+    return build_body(c.importer, name, (), make)
+
+
+def inside(c: Context, level: Level, operand: Any) -> Any:
+    """What stands in a body for an operand of the graph around."""
+    if isinstance(operand, TensorList) and operand.stack is not None:
+        return TensorList(operand.dtype, operand.count, level.capture(c.importer, operand.stack))
+    return level.capture(c.importer, operand)
+
+
+def tensors(c: Context, operand: Any) -> list[Value]:
+    """The values of an operand: of a list its elements."""
+    if isinstance(operand, TensorList):
+        if operand.stack is None:
+            raise c.unsupported("a list that nothing was put into, as a result of a branch")
+        return [operand.stack]
+    return [c.importer.as_value(operand)]
+
+
+@tf_op("If", "StatelessIf")
+def if_(c: Context) -> list[Any]:
+    names = [c.function(n).name for n in ("then_branch", "else_branch")]
+    test = truth(c)
+    if isinstance(test, bool):
+        return c.importer.call(c, names[0 if test else 1], c.operands[1:])
+    then, orelse = (captured(c, name, c.operands[1:]) for name in names)
+    return list(chosen(c, test, then, orelse))
+
+
+@tf_op("Case", "StatelessCase")
+def case(c: Context) -> list[Any]:
+    """A number chooses; one that is none of them chooses the last."""
+    branches = c.attribute("branches", "list")
+    names = [f.name for f in branches.func] if branches is not None else []
+    if not names:
+        raise c.error("attribute 'branches' is missing")
+    known = c.constant(0)
+    if known is not None:
+        k = int(known.reshape(-1)[0])
+        return c.importer.call(c, names[k if 0 <= k < len(names) else -1], c.operands[1:])
+    raise c.unsupported("a choice among several that is made at run time")
+
+
+# -- loops ------------------------------------------------------------------------------------------------------------
+
+
+@tf_op("While", "StatelessWhile")
+def while_(c: Context) -> list[Any]:
+    names = c.function("cond").name, c.function("body").name
+    found = _never(c, *names)
+    return found if found is not None else _Loop(c, *names).run()
+
+
+def _never(c: Context, test: str, body: str) -> list[Any] | None:
+    """The results of a loop of no iterations, where that is known."""
+    (going,) = c.importer.call(c, test, c.operands)
+    known = c.importer.known(going)
+    if known is not None and known.is_constant and not bool(known.dims()[0]):
+        return list(c.operands)
+    return None
+
+
+class _Loop:
+    """A loop while it is read. Values and lists are carried; what the body gives back as it got it, such as a variable,
+    is no value of the loop."""
+
+    def __init__(self, c: Context, test: str, body: str) -> None:
+        self.c, self.importer, self.names = c, c.importer, (test, body)
+        self.first = list(c.operands)
+
+    def run(self) -> list[Any]:
+        c, importer = self.c, self.importer
+        self.fixed = self.unchanged()
+        self.first = self.filled()
+        carried = [k for k in range(len(self.first)) if k not in self.fixed]
+        self.carried = carried
+        initial = [self.packed(self.first[k]) for k in carried]
+        (going,) = importer.call(c, self.names[0], self.first)
+        body = fitting(c, initial, 1, self.body)
+        op = ops.Loop(body.graph, len(initial), True, None, (), (), (), ())
+        start = c.reshape(importer.as_value(going), ())
+        found = [shaped(c.builder, v) for v in c.builder.add_all(op, None, start, *initial, *body.captured)]
+        results = list(self.first)
+        for k, value in zip(carried, found):
+            results[k] = self.unpacked(self.first[k], value)
+        return results
+
+    def packed(self, operand: Any) -> Value:
+        if isinstance(operand, TensorList):
+            assert operand.stack is not None
+            return operand.stack
+        return self.importer.as_value(operand)
+
+    def unpacked(self, like: Any, value: Value) -> Any:
+        if not isinstance(like, TensorList):
+            return value
+        return TensorList(like.dtype, value.shape[0], value)
+
+    def body(self, types: Sequence[Type]) -> Body:
+        c, importer = self.c, self.importer
+
+        def make(level: Level, operands: list[Any]) -> list[tuple[str, Value]]:
+            given = self.around(level)
+            for k, value in zip(self.carried, operands[1:]):
+                given[k] = self.unpacked(self.first[k], shaped(level.builder, value))
+            found = importer.call(c, self.names[1], given)
+            for k in self.fixed:
+                found[k] = given[k]
+            (more,) = importer.call(c, self.names[0], found)
+            values = [("more", scalar(importer, more))]
+            return values + [(f"value_{k}", self.packed(found[k])) for k in self.carried]
+
+        named = [("trip", TensorType(dt.int64, ())), *((f"value_{k}", t) for k, t in zip(self.carried, types))]
+        return build_body(importer, self.names[1], named, make)
+
+    def around(self, level: Level) -> list[Any]:
+        """What stands in the body for the operands."""
+        return [inside(self.c, level, o) if k in self.fixed else None for k, o in enumerate(self.first)]
+
+    # -- before the loop is made: what it does to its operands
+    def tried(self) -> list[Any]:
+        """The results of a body on the first operands, for what they are; the nodes go."""
+        c, importer = self.c, self.importer
+        results: list[Any] = []
+        given: list[Any] = []
+
+        def make(level: Level, _: list[Any]) -> list[tuple[str, Value]]:
+            for o in self.first:
+                if (isinstance(o, Value) and o.constant is not None) or isinstance(o, Content):
+                    # As an input: what is constant at first need not stay so.
+                    value = importer.as_value(o)
+                    given.append(level.builder.input("first", value.tensor))
+                else:
+                    given.append(inside(c, level, o))
+            results.extend(importer.call(c, self.names[1], list(given)))
+            return []
+
+        build_body(importer, self.names[1], (), make)
+        self.tried_given = given
+        return results
+
+    def unchanged(self) -> set[int]:
+        results = self.tried()
+        self.tried_results = results
+        return {k for k, (a, b) in enumerate(zip(self.tried_given, results)) if a is b or _same(a, b)}
+
+    def filled(self) -> list[Any]:
+        """The first operands, of which lists of unknown elements are filled with zeros of what the body puts in."""
+        found = list(self.first)
+        for k, operand in enumerate(found):
+            if k in self.fixed or not isinstance(operand, TensorList) or operand.stack is not None:
+                continue
+            after = self.tried_results[k]
+            if not isinstance(after, TensorList) or after.stack is None or after.count != operand.count:
+                raise self.c.unsupported("a list that grows in a loop, of elements of unknown shape")
+            shape = after.stack.shape[1:]
+            zero = self.c.number(0, operand.dtype)
+            found[k] = TensorList(operand.dtype, operand.count, self.c.broadcast(zero, (operand.count, *shape)))
+        return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two stand for one thing that is no value."""
+    if isinstance(a, TensorList) and isinstance(b, TensorList):
+        return a.stack is b.stack and a.stack is not None
+    return not isinstance(a, (Value, Content, TensorList)) and a == b
+
+
+def scalar(importer: Any, condition: Any) -> Value:
+    """A condition as a scalar of the graph that is being built."""
+    value: Value = importer.as_value(condition)
+    return value if value.shape == () else importer.builder.add(ops.Reshape(()), value)

@@ -1,0 +1,312 @@
+"""Gathers, scatters, choices and what is made of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import weft_ops as ops
+from weft import dtypes as dt
+from weft.expr.nodes import maximum
+from weft.graph.nodes import Value
+from weft.tensor.language import as_dim
+from weft_frontend.movement import bounded, gathered, segment_count, segments
+from weft_ops.shapes import dim_expr
+from weft_ops.words import Reduction
+from weft_tensorflow.context import Context
+from weft_tensorflow.registry import tf_op
+
+
+@tf_op("GatherV2")
+def gather_v2(c: Context) -> Value:
+    x, indices = c.value(0), c.value(1)
+    axis = c.axis(c.number_at(2, "the axis"), len(x.shape))
+    batch = c.integer("batch_dims", 0)
+    return gathered(c, x, indices, axis, batch + len(indices.shape) if batch < 0 else batch)
+
+
+@tf_op("Gather")
+def gather(c: Context) -> Value:
+    return gathered(c, c.value(0), c.value(1), 0, 0)
+
+
+@tf_op("GatherNd")
+def gather_nd(c: Context) -> Value:
+    x, indices = c.value(0), c.value(1)
+    if c.integer("batch_dims", 0):
+        raise c.unsupported("batch_dims")
+    return c(ops.GatherND(), x, bounded(c, indices, x))
+
+
+@tf_op("ScatterNd")
+def scatter_nd(c: Context) -> Value:
+    indices, updates = c.value(0), c.value(1)
+    zeros = c.broadcast(c.number(0, updates.dtype), c.shape_at(2, "the shape"))
+    return c(ops.ScatterND("none" if updates.dtype.is_bool else "add"), zeros, bounded(c, indices, zeros), updates)
+
+
+SCATTERS: dict[str, Reduction] = {
+    "TensorScatterUpdate": "none", "TensorScatterAdd": "add", "TensorScatterMax": "max", "TensorScatterMin": "min",
+}  # fmt: skip
+
+
+def _scatter(reduction: Reduction) -> Callable[[Context], Value]:
+    def convert(c: Context) -> Value:
+        x, indices, updates = c.value(0), c.value(1), c.value(2)
+        return c(ops.ScatterND(reduction), x, bounded(c, indices, x), updates)
+
+    return convert
+
+
+for _name, _reduction in SCATTERS.items():
+    tf_op(_name)(_scatter(_reduction))
+
+
+@tf_op("TensorScatterSub")
+def scatter_sub(c: Context) -> Value:
+    x, indices = c.value(0), c.value(1)
+    return c(ops.ScatterND("add"), x, bounded(c, indices, x), c(ops.Negative(), c.value(2)))
+
+
+@tf_op("OneHot")
+def one_hot(c: Context) -> Value:
+    indices, depth = c.value(0), c.dim_at(1, "the depth")
+    axis = c.integer("axis", -1)
+    axis = len(indices.shape) if axis == -1 else axis
+    values = c.concat([c.reshape(c.value(3), (1,)), c.reshape(c.value(2), (1,))], 0)
+    # OneHot counts negative indices from the end; here they are in no place.
+    if indices.dtype.kind != "uint":
+        beyond = c.cast(c.dim(depth), indices.dtype)
+        indices = c(ops.Where(), c(ops.Less(), indices, 0), beyond, indices)
+    return c(ops.OneHot(depth, axis), indices, values)
+
+
+@tf_op("Range")
+def range_(c: Context) -> Value:
+    start, stop, step = (c.constant(k) for k in range(3))
+    dtype = c.operand_dtype(0)
+    if start is not None and stop is not None and step is not None:
+        first, last, by = (v.reshape(()).item() for v in (start, stop, step))
+        if by == 0 or (last - first) / by < 0:
+            raise c.error(f"from {first} to {last} by {by}")
+        count = -(-(last - first) // by) if isinstance(by, int) else int(np.ceil(np.abs((last - first) / by)))
+        c.affordable(count, "the elements")
+        found = np.arange(count).astype(dtype.numpy) * dtype.numpy.type(by) + dtype.numpy.type(first)
+        return c.builder.constant(found.astype(dtype.numpy))
+    if not dtype.is_integer:
+        raise c.unsupported("floats known only at run time")
+    (first,), (last,), (by,) = (c.signed(k, "bounds") or () for k in range(3))
+    if not isinstance(by, int) or by == 0:
+        raise c.unsupported("a step known only at run time")
+    span = dim_expr(last) - dim_expr(first) if by > 0 else dim_expr(first) - dim_expr(last)
+    count = as_dim(maximum((span + (abs(by) - 1)) // abs(by), 0))
+    numbers = c(ops.Iota(dt.int64, (count,)))
+    numbers = numbers if by == 1 else c.mul(numbers, by)
+    return c.cast(numbers if first == 0 else c.add(numbers, c.dim(first)), dtype)
+
+
+@tf_op("LinSpace")
+def lin_space(c: Context) -> Value:
+    start, stop, count = c.value(0), c.value(1), c.number_at(2, "the count")
+    if count < 1:
+        raise c.error(f"{count} numbers")
+    c.affordable(count, "the elements")
+    if count == 1:
+        return c.reshape(start, (1,))
+    step = c.div(c.sub(stop, start), float(count - 1))
+    ramp = c.builder.constant(np.arange(count - 1).astype(start.dtype.numpy))
+    return c.concat([c.add(c.mul(ramp, step), start), c.reshape(stop, (1,))], 0)
+
+
+@tf_op("Where")
+def where(c: Context) -> Value:
+    """The places of what is not zero, [number, rank]."""
+    x = c.value(0)
+    if not x.shape:
+        raise c.unsupported("a scalar")
+    if x.dtype.is_float:
+        x = c(ops.NotEqual(), x, 0.0)
+    size = c.builder.symbol(c(ops.CountNonZero(), x))
+    return c.transpose(c(ops.NonZero(as_dim(size)), x), (1, 0))
+
+
+# -- matrices ---------------------------------------------------------------------------------------------------------
+
+
+def eye(c: Context, rows: object, columns: object, k: int = 0) -> Value:
+    return c.cast(c(ops.Eye(dt.int32, rows, columns, k)), dt.bool_)  # type: ignore[arg-type]
+
+
+def lone_diagonal(c: Context, k: int) -> int:
+    """Operand k, one diagonal."""
+    found = c.numbers(k, "the diagonal") or (0,)
+    if len(set(found)) != 1:
+        raise c.unsupported(f"the diagonals {found[0]} … {found[-1]}")
+    return found[0]
+
+
+@tf_op("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
+def matrix_diag(c: Context) -> Value:
+    x = c.value(0)
+    n = x.shape[-1]
+    shift = 0 if c.op_type == "MatrixDiag" else lone_diagonal(c, 1)
+    filling = c.number(0, x.dtype)
+    rows = columns = n if not shift else as_dim(dim_expr(n) + abs(shift))
+    if c.op_type != "MatrixDiag":
+        for at, size in ((2, rows), (3, columns)):
+            if c.number_at(at, "the size") not in (-1, size):
+                raise c.unsupported("a matrix that is not square")
+        filling = c.reshape(c.value(4), ())
+    if shift:
+        x = c.pad(x, (*(0,) * (len(x.shape) - 1), max(shift, 0), *(0,) * (len(x.shape) - 1), max(-shift, 0)))
+    return c(ops.Where(), eye(c, rows, columns, shift), c.reshape(x, (*x.shape[:-1], 1, columns)), filling)
+
+
+@tf_op("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
+def matrix_diag_part(c: Context) -> Value:
+    x = c.value(0)
+    k = 0 if c.op_type == "MatrixDiagPart" else lone_diagonal(c, 1)
+    rows, columns = c.fixed(x.shape[-2:], "sizes")
+    count = min(rows + min(k, 0), columns - max(k, 0))
+    if count < 1:
+        raise c.error(f"diagonal {k} of {rows}×{columns}")
+    first = np.arange(count)
+    flat = (first + max(-k, 0)) * columns + first + max(k, 0)
+    whole = c.reshape(x, (*x.shape[:-2], rows * columns))
+    return c.gather(whole, c.builder.constant(flat.astype(np.int64)), len(x.shape) - 2)
+
+
+@tf_op("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
+def matrix_set_diag(c: Context) -> Value:
+    x, diagonal = c.value(0), c.value(1)
+    k = 0 if c.op_type == "MatrixSetDiag" else lone_diagonal(c, 2)
+    rows, columns = c.fixed(x.shape[-2:], "sizes")
+    (count,) = c.fixed(diagonal.shape[-1:], "sizes")
+    before = max(k, 0)
+    zeros = (0,) * (len(diagonal.shape) - 1)
+    diagonal = c.pad(diagonal, (*zeros, before, *zeros, columns - before - count))
+    mask = eye(c, rows, columns, k)
+    return c(ops.Where(), mask, c.reshape(diagonal, (*diagonal.shape[:-1], 1, columns)), x)
+
+
+@tf_op("MatrixBandPart")
+def matrix_band_part(c: Context) -> Value:
+    x, below, above = c.value(0), c.number_at(1, "the band"), c.number_at(2, "the band")
+    if below >= 0:
+        x = c(ops.Trilu(True, -below), x)
+    return x if above < 0 else c(ops.Trilu(False, above), x)
+
+
+# -- segments ---------------------------------------------------------------------------------------------------------
+
+
+def _unsorted(reduction: Reduction, start: str, ascending: bool) -> Callable[[Context], Value]:
+    def convert(c: Context) -> Value:
+        x, numbers = c.value(0), c.value(1)
+        count = segment_count(c, numbers) if ascending else c.dim_at(2, "the number of segments")
+        bounds = np.finfo(x.dtype.numpy) if x.dtype.is_float else np.iinfo(x.dtype.numpy)
+        first = {"zero": 0, "one": 1, "least": bounds.min, "greatest": bounds.max}[start]
+        ground = float(first) if x.dtype.is_float else int(first)
+        found = segments(c, x, numbers, reduction, ground, count)
+        if not ascending or start in ("zero", "one"):
+            return found
+        # Of a segment without elements the older operators give 0.
+        return c(ops.Where(), populated(c, numbers, count, len(x.shape) - 1), found, c.number(0, x.dtype))
+
+    return convert
+
+
+def populated(c: Context, numbers: Value, count: object, behind: int) -> Value:
+    """Which segments have elements, with axes of one element behind."""
+    ones = c.broadcast(c.number(1, dt.int32), numbers.shape)
+    many = segments(c, ones, numbers, "add", 0, count)  # type: ignore[arg-type]
+    return c(ops.Greater(), c.reshape(many, (*many.shape, *(1,) * behind)), 0)
+
+
+SEGMENTS: tuple[tuple[str, Reduction, str], ...] = (
+    ("Sum", "add", "zero"), ("Prod", "mul", "one"), ("Max", "max", "least"), ("Min", "min", "greatest"),
+)  # fmt: skip
+for _name, _reduction, _start in SEGMENTS:
+    tf_op(f"UnsortedSegment{_name}")(_unsorted(_reduction, _start, False))
+    tf_op(f"Segment{_name}")(_unsorted(_reduction, _start, True))
+
+
+@tf_op("SegmentMean")
+def segment_mean(c: Context) -> Value:
+    x, numbers = c.value(0), c.value(1)
+    count = segment_count(c, numbers)
+    sums = segments(c, x, numbers, "add", 0, count)
+    ones = c.broadcast(c.number(1, x.dtype), numbers.shape)
+    many = segments(c, ones, numbers, "add", 0, count)
+    many = c.reshape(many, (*many.shape, *(1,) * (len(x.shape) - 1)))
+    return c.div(sums, c(ops.Maximum(), many, 1))
+
+
+@tf_op("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN")
+def sparse_segments(c: Context) -> Value:
+    """Segments of rows that indices choose."""
+    x, indices, numbers = c.value(0), c.value(1), c.value(2)
+    rows = gathered(c, x, indices, 0, 0)
+    count = segment_count(c, numbers)
+    sums = segments(c, rows, numbers, "add", 0, count)
+    if c.op_type == "SparseSegmentSum":
+        return sums
+    ones = c.broadcast(c.number(1, x.dtype), numbers.shape)
+    many = segments(c, ones, numbers, "add", 0, count)
+    many = c(ops.Maximum(), c.reshape(many, (*many.shape, *(1,) * (len(x.shape) - 1))), 1)
+    return c.div(sums, many if c.op_type == "SparseSegmentMean" else c(ops.Sqrt(), many))
+
+
+@tf_op("Bucketize")
+def bucketize(c: Context) -> Value:
+    """How many of the boundaries are not above each element."""
+    x = c.value(0)
+    bounds = c.builder.constant(np.array(c.reals("boundaries"), np.float32))
+    if x.dtype not in (dt.float32, dt.int32):
+        raise c.unsupported(f"{x.dtype}")
+    above = c(ops.GreaterEqual(), c.reshape(c.cast(x, dt.float32), (*x.shape, 1)), bounds)
+    return c.sum(c.cast(above, dt.int32), (-1,), False)
+
+
+@tf_op("SparseToDense")
+def sparse_to_dense(c: Context) -> Value:
+    indices, values, default = c.value(0), c.value(2), c.value(3)
+    ground = c.broadcast(c.reshape(default, ()), c.shape_at(1, "the shape"))
+    rank = len(indices.shape)
+    rows = indices.shape[0] if rank else 1
+    where = c.reshape(indices, (rows, indices.shape[1] if rank == 2 else 1))
+    updates = c.broadcast(values, (rows,)) if not values.shape else values
+    return c(ops.ScatterND(), ground, bounded(c, where, ground), updates)
+
+
+@tf_op("InvertPermutation")
+def invert_permutation(c: Context) -> Value:
+    x = c.value(0)
+    return c.cast(c(ops.Argsort(0), x), x.dtype)
+
+
+@tf_op("NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5")
+def non_max_suppression(c: Context) -> list[Value]:
+    """The boxes of one class; scores below the threshold are left out."""
+    if c.flag("pad_to_max_output_size"):
+        raise c.unsupported("results padded to the greatest number")
+    if c.op_type == "NonMaxSuppressionV5":
+        sigma = c.constant(5)
+        if sigma is None or sigma.any():
+            raise c.unsupported("soft suppression")
+    boxes, scores = c.value(0), c.value(1)
+    count, limit = boxes.shape[0], c.cast(c.value(2), dt.int64)
+    threshold = [] if c.op_type == "NonMaxSuppressionV2" else [c.reshape(c.value(4), (1,))]
+    found = ops_nms(c, c.reshape(boxes, (1, count, 4)), c.reshape(scores, (1, 1, count)), limit, threshold)
+    places = c.cast(c.pick(found, 1, 2), dt.int32)
+    results = [places]
+    if c.op_type == "NonMaxSuppressionV5":
+        results.append(c.gather(scores, places, 0))
+    if c.op_type in ("NonMaxSuppressionV4", "NonMaxSuppressionV5"):
+        results.append(c.dim(places.shape[0], dt.int32))
+    return results
+
+
+def ops_nms(c: Context, boxes: Value, scores: Value, limit: Value, threshold: list[Value]) -> Value:
+    raise c.unsupported("boxes that are chosen")

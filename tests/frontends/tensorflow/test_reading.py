@@ -1,0 +1,195 @@
+"""Frozen graphs and SavedModels: every operator against TensorFlow 2.21, whose answers fixtures.zip holds
+(make_fixtures.py)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft.errors import FrontendError, UnsupportedError
+from weft_tensorflow.registry import REGISTRY
+from weft_testing.frontend import FrontendCase, check_frontend
+
+FIXTURES = Path(__file__).with_name("fixtures.zip")
+
+
+@cache
+def cases() -> dict[str, Any]:
+    with zipfile.ZipFile(FIXTURES) as archive:
+        return {case["name"]: {**case, "k": k} for k, case in enumerate(json.loads(archive.read("cases.json")))}
+
+
+def fixture(name: str, folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """The path of a model, inputs, and outputs of TensorFlow."""
+    case = cases()[name]
+    with zipfile.ZipFile(FIXTURES) as archive:
+        prefix = f"{case['k']}/"
+        for member in archive.namelist():
+            if member.startswith(prefix):
+                path = folder / member.removeprefix(prefix)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(archive.read(member))
+    inputs, outputs = (dict(np.load(folder / f"{kind}.npz")) for kind in ("inputs", "outputs"))
+    for kind in ("inputs", "outputs"):
+        (folder / f"{kind}.npz").unlink()
+    return (folder / "graph.pb" if case["kind"] == "graph" else folder), inputs, outputs
+
+
+GRAPHS = [n for n, case in cases().items() if case["kind"] == "graph"]
+MODELS = [n for n, case in cases().items() if case["kind"] == "model"]
+
+
+@pytest.mark.needs("weft_llvm")
+@pytest.mark.parametrize("name", GRAPHS)
+def test_operators_agree_with_tensorflow(name: str, tmp_path: Path) -> None:
+    path, inputs, outputs = fixture(name, tmp_path)
+    # Every twelfth case is compiled; the others are interpreted.
+    target = "llvm" if cases()[name]["k"] % 12 == 0 else None
+    options = {"outputs": tuple(outputs)}
+    check_frontend(FrontendCase(path, inputs, lambda _: outputs, options=options, rtol=1e-4, atol=1e-5), target)
+
+
+@pytest.mark.needs("weft_llvm")
+@pytest.mark.parametrize("name", [n for n in MODELS if n != "counter"])
+def test_saved_models_agree_with_tensorflow(name: str, tmp_path: Path) -> None:
+    path, inputs, outputs = fixture(name, tmp_path)
+    check_frontend(FrontendCase(path, inputs, lambda _: outputs, rtol=1e-4, atol=1e-5))
+
+
+# -- what is kept, and what is asked for ------------------------------------------------------------------------------
+
+
+def test_variables_that_a_call_changes(tmp_path: Path) -> None:
+    path, inputs, outputs = fixture("counter", tmp_path)
+    with pytest.raises(UnsupportedError) as caught:
+        weft.load(path)
+    assert "it keeps a state between calls: the option state: 'fresh' begins every call" in str(caught.value)
+    check_frontend(FrontendCase(path, inputs, lambda _: outputs, options={"state": "fresh"}), None)
+    graph = weft.load(path, state="inputs")
+    assert [i.name for i in graph.inputs] == ["total", "x"] and graph.output_names == ["after", "before", "total.after"]
+    from weft.graph.evaluate import evaluate
+
+    total = np.array([10, 20, 30], np.float32)
+    found = dict(zip(graph.output_names, evaluate(graph, {"total": total, **inputs})))
+    np.testing.assert_allclose(found["total.after"], total + inputs["x"])
+    np.testing.assert_array_equal(found["before"], total)
+
+
+def test_open_sizes_are_symbols(tmp_path: Path) -> None:
+    path, _, _ = fixture("net", tmp_path)
+    assert str(weft.load(path).inputs[0].type) == "float32[x_0, 8, 8, 4]"
+    assert str(weft.load(path, dims={"x_0": 3}).inputs[0].type) == "float32[3, 8, 8, 4]"
+    assert str(weft.load(path, shapes={"x": "2x8x8x4"}).inputs[0].type) == "float32[2, 8, 8, 4]"
+    assert str(weft.load(path / "saved_model.pb").inputs[0].type) == "float32[x_0, 8, 8, 4]"
+    for options, message in (
+        ({"dims": {"y": 3}}, "dims gives 'y', which is no open dimension of the model\n  hint: it has: x_0"),
+        ({"shapes": {"y": "3"}}, "shapes gives 'y', which is no input of the model"),
+        ({"shapes": {"x": "3"}}, "shapes gives 'x' 1 sizes, it has 4"),
+        ({"shapes": {"x": "3,4"}}, "write them as 1x224x224x3"),
+        ({"signature": "serving"}, "no signature 'serving'\n  hint: did you mean 'serving_default'?"),
+        ({"tags": ("gpu",)}, "the model has no graph with the tags gpu\n  hint: it has serve"),
+        ({"state": "kept"}, "state is 'kept', expected 'fresh' or 'inputs'"),
+    ):
+        with pytest.raises(FrontendError) as caught:
+            weft.load(path, **options)
+        assert message in str(caught.value)
+
+
+def test_names_of_frozen_graphs(tmp_path: Path) -> None:
+    path, _, outputs = fixture("MatMul", tmp_path)
+    (output,) = outputs
+    assert weft.load(path).output_names == [output]
+    assert weft.load(path, inputs=("x", "y"), outputs=(f"{output}:0",)).output_names == [f"{output}:0"]
+    for options, message in (
+        ({"outputs": ("Identit",)}, f"there is no node 'Identit'\n  hint: did you mean '{output}'?"),
+        ({"inputs": ("x",)}, "'y' is an input that the model needs, and no input of the signature"),
+        ({"outputs": (f"{output}:3",)}, f"'{output}:3' is no output of a node"),
+    ):
+        with pytest.raises(FrontendError) as caught:
+            weft.load(path, **options)
+        assert message in str(caught.value)
+
+
+def test_every_operator_is_tested() -> None:
+    """By a node of a fixture."""
+    from weft_tensorflow.schema import schema
+
+    tested = set()
+    with zipfile.ZipFile(FIXTURES) as archive:
+        for member in archive.namelist():
+            kinds = {"graph.pb": "GraphDef", "saved_model.pb": "SavedModel"}
+            if kind := kinds.get(member.split("/")[-1]):
+                message = schema()[kind].FromString(archive.read(member))
+                graphs = [message] if kind == "GraphDef" else [m.graph_def for m in message.meta_graphs]
+                for graph in graphs:
+                    tested |= {n.op for n in graph.node}
+                    tested |= {n.op for f in graph.library.function for n in f.node_def}
+    assert sorted({name for _, name in REGISTRY.supported()} - tested - UNTESTED) == []
+
+
+UNTESTED = {
+    # Their converters are those of others, which are tested.
+    "AccumulateNV2", "AutoReloadVariable", "ConjugateTranspose", "Copy", "CopyHost", "DebugGradientIdentity",
+    "HostConst", "MatrixDiagPartV2", "MatrixDiagV2", "MatrixSetDiagV2", "PlaceholderV2", "RefIdentity",
+    "TensorListConcat", "TopK", "UniqueV2", "Variable",
+    # What they say is left out.
+    "Assert", "CheckNumericsV2", "Print", "PrintV2",
+    # To be tested.
+    "Assign", "AssignAdd", "AssignSub", "AssignSubVariableOp", "Case", "EmptyTensorList", "If", "IsVariableInitialized",
+    "LinSpace", "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5",
+    "ResourceGather", "TensorListConcatV2", "TensorListGather", "TensorListLength", "TensorListPopBack",
+    "TensorListPushBack", "TensorListScatterIntoExistingList", "Unique", "UniqueWithCounts", "VarIsInitializedOp",
+    "VariableShape", "VariableV2",
+}  # fmt: skip
+"""Operators without a case of their own."""
+
+
+# -- hostile files ----------------------------------------------------------------------------------------------------
+
+
+def damaged(folder: Path, file: str, at: int, to: bytes) -> None:
+    data = bytearray((folder / file).read_bytes())
+    data[at : at + len(to)] = to
+    (folder / file).write_bytes(data)
+
+
+def test_checkpoints_that_are_refused(tmp_path: Path) -> None:
+    cases = (
+        ("variables/variables.data-00000-of-00001", lambda d: d[:40], "it would end at byte"),
+        ("variables/variables.data-00000-of-00001", lambda d: bytes(len(d)), "its checksum is wrong"),
+        ("variables/variables.index", lambda d: d[:-1], "it does not end as one does"),
+        ("variables/variables.index", lambda d: b"x" + d[1:], "the checksum of a block is wrong"),
+        ("saved_model.pb", lambda d: d[:-9], "it does not parse as SavedModel"),
+        ("saved_model.pb", lambda d: b"\x08\x02" + d[2:], "it is of version 2, 1 is the newest"),
+    )
+    for k, (file, change, message) in enumerate(cases):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        path, _, _ = fixture("net", folder)
+        (path / file).write_bytes(change((path / file).read_bytes()))
+        with pytest.raises(FrontendError) as caught:
+            weft.load(path, frontend="tensorflow")
+        assert message in str(caught.value), file
+    path, _, _ = fixture("net", tmp_path)
+    (path / "variables/variables.data-00000-of-00001").unlink()
+    with pytest.raises(FrontendError, match=r"no file '.*data-00000-of-00001'"):
+        weft.load(path)
+    for file in (path / "variables").iterdir():
+        file.unlink()
+    with pytest.raises(FrontendError, match=r"variable 'w' has no value\n.*\n  why: no checkpoint was read"):
+        weft.load(path)
+
+
+def test_links_that_leave_the_folder(tmp_path: Path) -> None:
+    path, _, _ = fixture("net", tmp_path / "model")
+    outside = (path / "variables/variables.index").rename(tmp_path / "index")
+    (path / "variables/variables.index").symlink_to(outside)
+    with pytest.raises(FrontendError, match="links to a file outside of the model's folder"):
+        weft.load(path)
