@@ -114,14 +114,14 @@ def test_a_format_that_nothing_reads_says_what_does(tmp_path: Path, monkeypatch:
 
     for module in ("loading", "pipeline", "resolve"):
         monkeypatch.setattr(f"weft.{module}.host", lambda: PluginHost([]))
-    path = tmp_path / "model.keras"
+    path = tmp_path / "model.gguf"
     path.write_bytes(b"x")
     with pytest.raises(weft.WeftError) as caught:
         weft.load(path)
     assert (
         str(caught.value)
-        == f"no frontend takes '{path}'\n  hint: it is a file of Keras: export the model to ONNX; installed frontends:"
-        " none"
+        == f"no frontend takes '{path}'\n  hint: it is a file of llama.cpp: export the model to ONNX; installed"
+        " frontends: none"
     )
 
 

@@ -81,8 +81,7 @@ INSTALLS = {
 KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninstall them
 # Formats that nothing here reads, and whose they are.
 FOREIGN_FORMATS = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "PyTorch"), **dict.fromkeys((".keras", ".h5",
-        ".hdf5"), "Keras"),
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "PyTorch"),
     **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
     ".gguf": "llama.cpp",
     **dict.fromkeys((".pkl", ".joblib"), "Python's pickle"),

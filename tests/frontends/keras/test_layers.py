@@ -33,6 +33,49 @@ def op(function: Callable[..., Any], shapes: Shapes = ((5, 4),), dtypes: Sequenc
     return Case(lambda keras: lambda *xs: function(keras.ops, *xs), shapes, dtypes)
 
 
+def own_cell(keras: Any) -> Any:
+    class Cell(keras.layers.Layer):  # type: ignore[misc]
+        state_size = 3
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.other = keras.layers.Dense(3), keras.layers.Dense(3)
+
+        def call(self, x: Any, states: Any) -> Any:
+            y = keras.ops.tanh(self.dense(x)) * self.other(states[0])
+            return y, [y]
+
+    return keras.layers.RNN(Cell(), return_sequences=True)
+
+
+def steps_of(make: Callable[[Any], Any]) -> Case:
+    """A recurrent layer behind an embedding that masks zeros."""
+    return Case(lambda k: lambda x: make(k)(k.layers.Embedding(5, 3, mask_zero=True)(x)), [(6,)], ["int32"])
+
+
+def scaled(keras: Any) -> Any:
+    """A layer whose variables are on the left of operators."""
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(shape=(shape[-1],), name="scale")
+
+        def call(self, x: Any) -> Any:
+            return (self.scale * x - self.scale) + (self.scale @ keras.ops.transpose(x, (0, 2, 1)))[..., None]
+
+    return Scaled()
+
+
+def quantized(keras: Any, mode: str) -> Any:
+    def call(x: Any) -> Any:
+        dense = keras.layers.Dense(6)
+        dense.build(x.shape)
+        dense.quantize(mode)
+        return dense(x)
+
+    return call
+
+
 CASES: dict[str, Case] = {
     "Dense": layer("Dense", 6, activation="relu"),
     "Dense without bias": layer("Dense", 6, use_bias=False, shapes=[(4,)]),
@@ -78,9 +121,12 @@ CASES: dict[str, Case] = {
     "GlobalMaxPooling2D": layer("GlobalMaxPooling2D", shapes=IMAGE),
     "BatchNormalization": layer("BatchNormalization", shapes=IMAGE),
     "BatchNormalization plain": layer("BatchNormalization", center=False, scale=False, epsilon=0.1, shapes=[(4,)]),
+    "BatchNormalization centred": layer("BatchNormalization", scale=False, shapes=IMAGE),
+    "BatchNormalization scaled": layer("BatchNormalization", center=False, shapes=IMAGE),
     "BatchNormalization first": layer("BatchNormalization", axis=1, shapes=FIRST),
     "LayerNormalization": layer("LayerNormalization"),
     "LayerNormalization axes": layer("LayerNormalization", axis=[2, 3], shapes=IMAGE),
+    "LayerNormalization by deviations": layer("LayerNormalization", rms_scaling=True),
     "GroupNormalization": layer("GroupNormalization", groups=2, shapes=IMAGE),
     "GroupNormalization first": layer("GroupNormalization", groups=4, axis=1, center=False, shapes=FIRST),
     "RMSNormalization": layer("RMSNormalization"),
@@ -98,6 +144,15 @@ CASES: dict[str, Case] = {
     "UpSampling3D": layer("UpSampling3D", 2, shapes=[(2, 3, 2, 2)]),
     "Resizing": layer("Resizing", 5, 12, shapes=IMAGE),
     "Resizing nearest": layer("Resizing", 5, 12, interpolation="nearest", shapes=IMAGE),
+    "Resizing cubic": layer("Resizing", 5, 12, interpolation="bicubic", shapes=IMAGE),
+    "Resizing antialiased": layer("Resizing", 5, 4, antialias=True, shapes=IMAGE),
+    "Resizing cubic antialiased": layer("Resizing", 5, 4, interpolation="bicubic", antialias=True, shapes=IMAGE),
+    "Resizing cropped": layer("Resizing", 5, 12, crop_to_aspect_ratio=True, shapes=IMAGE),
+    "Resizing framed": layer("Resizing", 5, 12, pad_to_aspect_ratio=True, fill_value=0.5, shapes=IMAGE),
+    "CenterCrop": layer("CenterCrop", 5, 4, shapes=[(9, 8, 3)]),
+    "RandomFlip": layer("RandomFlip", shapes=[(9, 8, 3)]),
+    "RandomBrightness": layer("RandomBrightness", 0.5, shapes=[(9, 8, 3)]),
+    "RandomCrop": layer("RandomCrop", 5, 4, shapes=[(9, 8, 3)]),
     "ZeroPadding1D": layer("ZeroPadding1D", (1, 2), shapes=STEPS),
     "ZeroPadding2D": layer("ZeroPadding2D", ((1, 2), (0, 3)), shapes=IMAGE),
     "ZeroPadding2D first": layer("ZeroPadding2D", 1, data_format="channels_first", shapes=FIRST),
@@ -112,6 +167,13 @@ CASES: dict[str, Case] = {
     "PReLU": layer("PReLU", shared_axes=[1]),
     "ELU": layer("ELU", 0.7),
     "Softmax": layer("Softmax", axis=1),
+    "Softmax over two axes": layer("Softmax", axis=(1, 3), shapes=IMAGE),
+    "Lambda": Case(lambda k: k.layers.Lambda(lambda x: k.ops.tanh(x) * 2)),
+    "variables on the left": Case(scaled),
+    "Dense of int8": Case(lambda k: quantized(k, "int8")),
+    "Dense of int4": Case(lambda k: quantized(k, "int4")),
+    "floats of another dtype": layer("Dense", 6, dtypes=["float64"]),
+    "Discretization": layer("Discretization", bin_boundaries=[-0.5, 0.1, 0.7]),
     "Dropout": layer("Dropout", 0.5),
     "SpatialDropout2D": layer("SpatialDropout2D", 0.5, shapes=IMAGE),
     "GaussianNoise": layer("GaussianNoise", 0.5),
@@ -144,6 +206,20 @@ CASES: dict[str, Case] = {
     "Bidirectional both": Case(
         lambda k: k.layers.Bidirectional(k.layers.SimpleRNN(5, return_state=True), merge_mode=None), STEPS
     ),
+    "RNN of two cells": Case(
+        lambda k: k.layers.RNN([k.layers.LSTMCell(3), k.layers.GRUCell(5)], return_sequences=True, return_state=True),
+        STEPS,
+    ),
+    "RNN of a cell of one's own": Case(own_cell, [(None, 4)]),
+    "RNN with another activation": layer("GRU", 5, activation="gelu", go_backwards=True, shapes=STEPS),
+    "ConvLSTM1D": layer("ConvLSTM1D", 3, 2, padding="same", shapes=[(4, 6, 2)]),
+    "ConvLSTM2D": layer("ConvLSTM2D", 3, 2, return_sequences=True, go_backwards=True, shapes=[(3, 4, 5, 2)]),
+    "LSTM with a mask": steps_of(lambda k: k.layers.LSTM(4, return_sequences=True, return_state=True)),
+    "LSTM with a mask, zeros": steps_of(
+        lambda k: k.layers.LSTM(4, return_sequences=True, zero_output_for_mask=True, go_backwards=True)
+    ),
+    "GRU with a mask": steps_of(lambda k: k.layers.GRU(4)),
+    "Bidirectional with a mask": steps_of(lambda k: k.layers.Bidirectional(k.layers.SimpleRNN(4))),
     "MultiHeadAttention": layer("MultiHeadAttention", 2, 3, shapes=[(5, 4), (6, 4)]),
     "MultiHeadAttention causal": Case(
         lambda k: lambda x: k.layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)

@@ -80,16 +80,27 @@ def custom(keras: Any) -> Any:
     return filled(model)
 
 
+def masked(keras: Any) -> Any:
+    """Words of which zeros do not count, in two recurrent layers."""
+    x = keras.Input((None,), dtype="int32", name="words")
+    y = keras.layers.Embedding(5, 3, mask_zero=True)(x)
+    y = keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True))(y)
+    return filled(keras.Model(x, keras.layers.Dense(2)(keras.layers.GRU(3)(y))))
+
+
 MODELS: dict[str, tuple[Callable[[Any], Any], dict[str, tuple[int, ...]]]] = {
     "convolutional": (convolutional, {"image": (8, 8, 3)}),
     "shared": (shared, {"a": (4,), "b": (4,)}),
     "attention": (attention, {"x": (5, 8)}),
     "custom": (custom, {"input": (5, 4)}),
+    "masked": (masked, {"words": (6,)}),
 }
 
 
 def arrays(shapes: dict[str, tuple[int, ...]], batch: int) -> dict[str, Any]:
     rng = np.random.default_rng(batch)
+    if "words" in shapes:
+        return {"words": rng.integers(0, 5, (batch, *shapes["words"])).astype(np.int32)}
     return {name: rng.standard_normal((batch, *shape)).astype(np.float32) for name, shape in shapes.items()}
 
 
@@ -116,6 +127,46 @@ def test_files_agree_with_keras(suffix: str, tmp_path: Path) -> None:
     given = arrays({"image": (8, 8, 3)}, 2)
     graph = weft.load(path, frontend="keras" if suffix == ".bin" else None)
     np.testing.assert_allclose(evaluate(graph, given)[0], answer(model)(given)[0], rtol=1e-4, atol=1e-6)
+
+
+def as_keras_2(path: Path, convolutions: dict[str, Any], recurrent: dict[str, Any]) -> Path:
+    """A file whose layers have settings that Keras 2 wrote."""
+    import h5py
+
+    def changed(config: Any) -> Any:
+        for one in config["config"]["layers"]:
+            settings = {"DepthwiseConv2D": convolutions, "Conv2DTranspose": convolutions, "LSTM": recurrent}
+            kernel = {"kernel_initializer": None} if one["class_name"] == "SeparableConv2D" else {}
+            one["config"] |= settings.get(one["class_name"], convolutions if kernel else {}) | kernel
+        return config
+
+    if path.suffix == ".keras":
+        return changed_config(path, changed)
+    with h5py.File(path, "r+") as file:
+        file.attrs["model_config"] = json.dumps(changed(json.loads(file.attrs["model_config"])))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_settings_of_keras_2_that_change_nothing(suffix: str, tmp_path: Path) -> None:
+    keras = the_keras()
+    model = filled(keras.Sequential([
+        keras.Input((8, 8, 3), name="image"),
+        keras.layers.DepthwiseConv2D(3),
+        keras.layers.SeparableConv2D(4, 3),
+        keras.layers.Conv2DTranspose(4, 3),
+        keras.layers.Reshape((-1, 4)),
+        keras.layers.LSTM(3),
+    ]))  # fmt: skip
+    path = tmp_path / f"m{suffix}"
+    model.save(path)
+    given = arrays({"image": (8, 8, 3)}, 2)
+    other = as_keras_2(path, {"groups": 1}, {"time_major": False})
+    with pytest.raises(Exception, match="Unrecognized keyword arguments"):
+        keras.saving.load_model(other)
+    np.testing.assert_allclose(evaluate(weft.load(other), given)[0], answer(model)(given)[0], rtol=1e-4, atol=1e-6)
+    with pytest.raises(FrontendError, match="time_major"):
+        weft.load(as_keras_2(path, {"groups": 1}, {"time_major": True}))
 
 
 def test_the_batch_is_open_or_given() -> None:
@@ -148,14 +199,17 @@ def test_what_backends_of_keras_cannot_run_is_right_by_numpy() -> None:
 
 def test_everything_unsupported_is_listed_at_once() -> None:
     keras = the_keras()
-    x = keras.Input((5, 4), name="x")
-    y = keras.layers.LSTM(3, stateful=False)(keras.layers.Masking()(x))
+    x = keras.Input(batch_shape=(2, 5, 4), name="x")
+    y = keras.layers.LSTM(3, stateful=True)(x)
     z = keras.ops.erfinv(keras.ops.i0(x))
     with pytest.raises(UnsupportedError) as caught:
         weft.load(keras.Model(x, [y, z]))
     text = str(caught.value)
     assert "3 things that the Keras frontend does not support" in text
-    assert "LSTM: a mask of steps: 'lstm" in text and "operation keras.ops I0: 'i0" in text
+    assert (
+        "LSTM: states that are kept from one call to the next (stateful): 'lstm" in text
+        and "operation keras.ops I0: 'i0" in text
+    )
 
 
 def test_a_model_that_was_never_called() -> None:

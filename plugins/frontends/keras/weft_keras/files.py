@@ -10,12 +10,13 @@ import io
 import json
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from weft.errors import FrontendError, UnsupportedError, from_signal
 from weft_frontend.archives import open_zip, read_file, read_member
+from weft_keras.legacy import modern, write_archive, write_hdf5
 from weft_keras.plugin import HDF5
 
 MOST_CONFIG = 1 << 26
@@ -62,32 +63,42 @@ def from_archive(keras: Any, path: Path) -> Any:
                 why=", ".join(others[:5]),
                 hint="assets and weights in other forms are not read: save the model with model.save('….keras')",
             )
-        check_config(configuration(read_member(archive, "config.json", MOST_CONFIG, WHAT), path), path)
+        config = configuration(read_member(archive, "config.json", MOST_CONFIG, WHAT), path)
+        check_config(config, path)
         check_hdf5(io.BytesIO(read_member(archive, WEIGHTS, 1 << 37, WHAT)), path)
-    return loaded(keras, path, ".keras")
+    return loaded(keras, path, ".keras", config, write_archive)
 
 
 def from_hdf5(keras: Any, path: Path) -> Any:
     read_file(path)
-    config = check_hdf5(path, path)
-    if config is None:
+    text = check_hdf5(path, path)
+    if text is None:
         raise FrontendError(
             f"'{path}' holds weights alone",
             why="it has no attribute 'model_config'",
             hint="save the model whole: model.save('….keras')",
         )
-    check_config(configuration(config, path), path)
-    return loaded(keras, path, ".h5")
+    config = configuration(text, path)
+    check_config(config, path)
+    return loaded(keras, path, ".h5", config, write_hdf5)
 
 
-def loaded(keras: Any, path: Path, suffix: str) -> Any:
-    """What Keras reads of a file, which it gets under a name with the suffix of its content: Keras goes by that."""
+def loaded(keras: Any, path: Path, suffix: str, config: Any, write: Callable[[Path, Any, Path], None]) -> Any:
+    """What Keras reads of a file, which it gets under a name with the suffix of its content: Keras goes by that.
+
+    Args:
+        write: makes a copy with another configuration, for one that has settings of Keras 2.
+    """
     try:
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
             warnings.simplefilter("ignore")
-            link = Path(folder) / f"model{suffix}"
-            link.symlink_to(path.absolute())
-            return keras.saving.load_model(str(link), compile=False, safe_mode=True)
+            given = Path(folder) / f"model{suffix}"
+            config, changed = modern(config)
+            if changed:
+                write(path, config, given)
+            else:
+                given.symlink_to(path.absolute())
+            return keras.saving.load_model(str(given), compile=False, safe_mode=True)
     except Exception as error:  # of Keras, h5py and the backend
         if from_signal(error):
             raise

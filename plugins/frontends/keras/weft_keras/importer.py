@@ -19,116 +19,17 @@ from weft.dtypes import DType
 from weft.errors import FrontendError, WeftError, from_signal
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.operator import Operator
 from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.context import Context
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Poison, Poisoned, Unsupported, poisoned
+from weft_keras.call import Call
 from weft_keras.registry import REGISTRY
-from weft_ops import HardSwish, Mish
+from weft_keras.tracing import symbolic_backend, symbolic_operators
 
-UNTRACED: Mapping[str, Operator] = {"mish": Mish(), "hard_silu": HardSwish(), "hard_swish": HardSwish()}
-"""Activations of Keras that take no symbolic tensors."""
 MOST_DEPTH = 64
 """Layers inside of layers."""
-
-
-def of_keras(kind: Any) -> bool:
-    """Whether a class or function is Keras' own."""
-    return str(kind.__module__).split(".", 1)[0] == "keras"
-
-
-class Call(Context):
-    """A recorded call of a layer or an operation, with its arguments by name: operands are values, all else is as it
-    was given."""
-
-    importer: Importer
-
-    def __init__(self, importer: Importer, node: Any, known: Mapping[int, Any]) -> None:
-        self.node, self.known_tensors = node, known
-        self.operation = node.operation
-        args, kwargs = node.arguments.convert(lambda x: known[id(x)] if importer.symbolic(x) else x)
-        operands = [x for x in importer.keras.tree.flatten((args, kwargs)) if isinstance(x, (Value, Poison))]
-        kind = type(self.operation)
-        own = isinstance(self.operation, importer.keras.Layer)
-        domain = ("layers" if own else "ops") if of_keras(kind) else "custom"
-        name = "/".join([*importer.path, self.operation.name])
-        super().__init__(importer, kind.__name__, name, operands, domain=domain, outputs=len(node.outputs))
-        bound = inspect.signature(kind.call).bind(self.operation, *args, **kwargs)
-        self.trains = bool(bound.arguments.get("training"))
-        bound.apply_defaults()
-        self.arguments: dict[str, Any] = dict(bound.arguments)
-
-    # -- arguments
-    def arg(self, name: str) -> Any:
-        return self.arguments[name]
-
-    def tensor(self, name: str, dtype: DType | None = None) -> Value:
-        """An argument as a graph value."""
-        return self.as_tensor(self.arguments[name], dtype)
-
-    def as_tensor(self, x: Any, dtype: DType | None = None) -> Value:
-        """Anything that Keras takes as a tensor, as a graph value; of another dtype, if one is given."""
-        if x is None:
-            raise self.error("an operand is missing")
-        value = x if isinstance(x, Value) else self.importer.constant(x, dtype)
-        return value if dtype is None else self.cast(value, dtype)
-
-    def dtype_of(self, x: Any) -> Any:
-        """What Keras' promotion of dtypes takes for an argument: a name, or the class of a number."""
-        if isinstance(x, Value):
-            return x.dtype.name
-        return type(x) if isinstance(x, (bool, int, float)) else self.importer.keras.backend.standardize_dtype(x.dtype)
-
-    def promoted(self, *names: str) -> list[Value]:
-        """Arguments in the dtype to which Keras promotes them."""
-        given = [self.arguments[name] for name in names]
-        dtype = dt.dtype(self.importer.keras.backend.result_type(*map(self.dtype_of, given)))
-        return [self.as_tensor(x, dtype) for x in given]
-
-    @property
-    def out(self) -> DType:
-        """The dtype that Keras gives the first output."""
-        return dt.dtype(self.node.outputs[0].dtype)
-
-    def attribute(self, name: str) -> Any:
-        """An attribute of the operation or layer."""
-        return getattr(self.operation, name)
-
-    def channels_last(self) -> bool:
-        given = getattr(self.operation, "data_format", None) or self.importer.keras.config.image_data_format()
-        return bool(given == "channels_last")
-
-    def axis(self, axis: int, rank: int) -> int:
-        """An axis counted from the front."""
-        if not -rank <= axis < rank:
-            raise self.error(f"axis {axis} of {rank} dimension(s)")
-        return axis + rank if axis < 0 else int(axis)
-
-    def axes(self, given: Any, rank: int) -> tuple[int, ...]:  # type: ignore[override]
-        """Axes counted from the front; None is all."""
-        if given is None:
-            return tuple(range(rank))
-        return tuple(self.axis(int(a), rank) for a in (given if isinstance(given, (list, tuple)) else [given]))
-
-    def fixed(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
-        """Sizes that must be numbers."""
-        found = tuple(d for d in dims if isinstance(d, int))
-        if len(found) < len(dims):
-            raise self.unsupported(f"{what} where a size is open")
-        return found
-
-    def activated(self, y: Value) -> Value:
-        """`y` under the activation of the layer, a function of keras.ops or a layer."""
-        function = self.attribute("activation")
-        name = getattr(function, "__name__", "")
-        if name in UNTRACED and of_keras(function):
-            return self(UNTRACED[name], y)
-        if function is None:
-            return y
-        (result,) = self.importer.keras.tree.flatten(self.importer.traced(function, (y,), {}, ""))
-        return self.as_tensor(result)
 
 
 class Importer(GraphImporter):
@@ -147,7 +48,7 @@ class Importer(GraphImporter):
         self.recorded = True
         """Whether the calls are those of a functional model, which Keras calls again with the model's own `training`:
         what they were recorded with does not count."""
-        self._constants: dict[tuple[int, str], tuple[Any, Value]] = {}
+        self._constants: dict[tuple[int, int, str], tuple[Any, Value]] = {}
         self._kept: list[Any] = []
 
     def run(self) -> Graph:
@@ -155,7 +56,8 @@ class Importer(GraphImporter):
         layers = self.model._flatten_layers()
         before = [(one, len(one._inbound_nodes), len(one._outbound_nodes)) for one in layers]
         try:
-            return self.read()
+            with symbolic_operators(self.keras):
+                return self.read()
         finally:
             for one, inbound, outbound in before:
                 del one._inbound_nodes[inbound:]
@@ -335,8 +237,12 @@ class Importer(GraphImporter):
 
     # -- nodes
     def own(self, c: Any) -> Any:
+        if getattr(c.operation, "quantization_mode", None):
+            return self.inside
         found = super().own(c)
         if found is None and isinstance(c.operation, self.keras.Layer):
+            if isinstance(c.operation, self.keras.layers.RNN) and type(c.operation).call is self.keras.layers.RNN.call:
+                return self.registry.find("layers", "RNN")
             return self.inside
         return found
 
@@ -346,11 +252,11 @@ class Importer(GraphImporter):
     def convert(self, c: Any) -> Sequence[Any]:
         if c.trains and not self.recorded and c.op_type != "Resizing":
             raise c.unsupported("it is called with training=True")
-        if getattr(c.operation, "quantization_mode", None):
+        if getattr(c.operation, "quantization_mode", None) not in (None, "int8", "int4"):
             raise c.unsupported(f"quantized weights ({c.operation.quantization_mode})")
         results = super().convert(c)
         for tensor, result in zip(c.node.outputs, results, strict=True):
-            if isinstance(result, Value):
+            if isinstance(result, Value) and c.checked:
                 self.check(c, tensor, result)
         return results
 
@@ -426,10 +332,12 @@ class Importer(GraphImporter):
         def call(*args: Any, **kwargs: Any) -> Any:
             if layer._call_has_training_arg:
                 kwargs["training"] = False
-            if not layer.autocast or layer.compute_dtype == layer.variable_dtype:
-                return layer.call(*args, **kwargs)
-            with self.keras.src.backend.AutocastScope(layer.compute_dtype):
-                return layer.call(*args, **kwargs)
+            with symbolic_backend(self.keras, layer):
+                function = layer.quantized_call if getattr(layer, "quantization_mode", None) else layer.call
+                if not layer.autocast or layer.compute_dtype == layer.variable_dtype:
+                    return function(*args, **kwargs)
+                with self.keras.src.backend.AutocastScope(layer.compute_dtype):
+                    return function(*args, **kwargs)
 
         return call
 
@@ -437,11 +345,11 @@ class Importer(GraphImporter):
     def constant(self, x: Any, dtype: DType | None = None) -> Value:
         """A variable, a tensor of the backend, an array or a number as a constant; one of each variable and dtype."""
         wanted = None if dtype is None else dtype.name
-        key = id(x), str(wanted)
+        key = id(self.builder), id(x), str(wanted)
         if key not in self._constants:
             array = self.array(x, dtype)
             name = re.sub(r"\W+", "_", str(getattr(x, "path", getattr(x, "name", "c"))))
-            self._constants[key] = x, self.builder.constant(array, name)
+            self._constants[key] = (x, self.builder), self.builder.constant(array, name)
         return self._constants[key][1]
 
     def array(self, x: Any, dtype: DType | None = None) -> Any:

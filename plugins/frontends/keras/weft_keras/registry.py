@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weft_frontend.registry import Registry
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 REGISTRY: Registry[Call] = Registry("weft_keras.converters")
 Converter = Callable[["Call"], Any]

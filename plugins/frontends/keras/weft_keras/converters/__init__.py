@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from weft_keras.converters import attention, elementwise, layers, movement, network, recurrent, reduction
+from weft_keras.converters import attention, elementwise, images, layers, movement, network, recurrent, reduction
 
-__all__ = ["attention", "elementwise", "layers", "movement", "network", "recurrent", "reduction"]
+__all__ = ["attention", "elementwise", "images", "layers", "movement", "network", "recurrent", "reduction"]

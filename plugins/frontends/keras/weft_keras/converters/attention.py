@@ -13,7 +13,7 @@ from weft.graph.nodes import Value
 from weft_keras.registry import operation
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 
 @operation("DotProductAttention")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import weft_ops as ops
@@ -11,9 +11,10 @@ from weft.graph.nodes import Value
 from weft.graph.operator import Operator
 from weft_frontend.activations import clipped
 from weft_keras.registry import operation
+from weft_ops.shapes import product
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 UNARY: Mapping[str, Operator] = {
     "Abs": ops.Absolute(), "Absolute": ops.Absolute(), "Arccos": ops.Acos(), "Arccosh": ops.Acosh(),
@@ -263,10 +264,17 @@ def shrink(c: Call) -> Value:
 
 @operation("Softmax", "LogSoftmax")
 def softmax(c: Call) -> Value:
-    x, axis = c.tensor("x"), c.attribute("axis")
-    if axis is None:
-        raise c.unsupported("over all axes")
-    if isinstance(axis, (tuple, list)):
-        raise c.unsupported("over several axes")
-    axis = c.axis(axis, len(x.shape))
-    return c(ops.Softmax(axis) if c.op_type == "Softmax" else ops.LogSoftmax(axis), x)
+    x = c.tensor("x")
+    return softmax_over(c, x, c.axes(c.attribute("axis"), len(x.shape)), c.op_type == "LogSoftmax")
+
+
+def softmax_over(c: Call, x: Value, axes: Sequence[int], logarithm: bool = False) -> Value:
+    """Softmax over several axes together, which go last as one."""
+    op = ops.LogSoftmax if logarithm else ops.Softmax
+    if len(axes) == 1:
+        return c(op(axes[0]), x)
+    order = [k for k in range(len(x.shape)) if k not in axes] + list(axes)
+    moved, rest = c.transpose(x, order), len(x.shape) - len(axes)
+    flat = c.reshape(moved, (*moved.shape[:rest], product(moved.shape[rest:])))
+    y = c.reshape(c(op(rest), flat), moved.shape)
+    return c.transpose(y, [order.index(k) for k in range(len(order))])

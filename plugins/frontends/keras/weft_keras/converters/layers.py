@@ -10,11 +10,12 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft_frontend.layouts import among_channels_first, channels_last
+from weft_keras.converters.elementwise import softmax_over
 from weft_keras.registry import layer
 from weft_ops.shapes import product, quotient
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 
 @layer("Flatten")
@@ -55,16 +56,12 @@ def prelu(c: Call) -> Value:
 @layer("Softmax")
 def softmax(c: Call) -> Value:
     x, mask, axis = c.tensor("inputs"), c.arg("mask"), c.attribute("axis")
-    if isinstance(axis, (tuple, list)):
-        if len(axis) != 1:
-            raise c.unsupported("over several axes")
-        (axis,) = axis
     if mask is not None:
         kept = c.as_tensor(mask)
         if not kept.dtype.is_bool:
             kept = c(ops.Greater(), kept, 0.5)
         x = c(ops.Where(), kept, x, c.number(-3e4 if x.dtype == dt.float16 else -1e9, x.dtype))
-    y = c(ops.Softmax(c.axis(axis, len(x.shape))), x)
+    y = softmax_over(c, x, c.axes(axis, len(x.shape)))
     return y if mask is None else c(ops.Where(), kept, y, c.number(0.0, y.dtype))
 
 
@@ -117,6 +114,6 @@ def global_average_pooling_1d(c: Call) -> Value:
     return c.mean(c.tensor("inputs"), (1 if c.channels_last() else 2,), bool(c.attribute("keepdims")))
 
 
-@layer("TextVectorization", "StringLookup", "IntegerLookup", "Hashing", "HashedCrossing", "Lambda", refuses=True)
+@layer("TextVectorization", "StringLookup", "IntegerLookup", "Hashing", "HashedCrossing", refuses=True)
 def refused(c: Call) -> Value:
     raise c.unsupported("it computes something other than operations of keras.ops")

@@ -17,7 +17,7 @@ from weft_keras.registry import operation
 from weft_ops.shapes import product, quotient
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 
 def resolved(c: Call, x: Value, given: Sequence[Any]) -> tuple[Dim, ...]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import weft_ops as ops
-from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim
 from weft_frontend.layouts import among_channels_first, reordered
@@ -16,7 +15,7 @@ from weft_frontend.windows import padded, same_pads
 from weft_keras.registry import layer, operation
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
@@ -199,6 +198,13 @@ def einsum(c: Call) -> Value:
     return c(ops.Einsum(c.attribute("subscripts").replace(" ", "")), *xs)
 
 
+@layer("EinsumDense")
+def einsum_dense(c: Call) -> Value:
+    x, w = c.tensor("inputs", c.out), c.as_tensor(c.attribute("kernel"), c.out)
+    y = c(ops.Einsum(c.attribute("equation").replace(" ", "")), x, w)
+    return c.activated(y if c.attribute("bias") is None else c.add(y, c.as_tensor(c.attribute("bias"), c.out)))
+
+
 @operation("Tensordot")
 def tensordot(c: Call) -> Value:
     x, y, axes = c.tensor("x1", c.out), c.tensor("x2", c.out), c.attribute("axes")
@@ -230,29 +236,47 @@ def along(c: Call, factor: Value, axes: Sequence[int], rank: int) -> Value:
 
 @operation("BatchNorm")
 def batch_norm(c: Call) -> Value:
-    x, axis = c.tensor("x", c.out), int(c.attribute("axis"))
-    axis = c.axis(axis, len(x.shape))
+    factors = [c.arg(n) for n in ("scale", "offset", "mean", "variance")]
+    return batch_normalized(c, c.tensor("x", c.out), factors)
+
+
+@layer("BatchNormalization")
+def batch_normalization(c: Call) -> Value:
+    one = c.operation
+    factors = [one.gamma if one.scale else None, one.beta if one.center else None, one.moving_mean, one.moving_variance]
+    return c.cast(batch_normalized(c, c.wide(c.tensor("inputs")), factors), c.out)
+
+
+def batch_normalized(c: Call, x: Value, factors: Sequence[Any]) -> Value:
+    """By scale, offset, mean and variance, of which the first two may be missing."""
+    axis = c.axis(int(c.attribute("axis")), len(x.shape))
     (channels,) = c.fixed(x.shape[axis : axis + 1], "channels")
-    scale, offset = (c.arg(n) for n in ("scale", "offset"))
-    one = np.ones(channels, np.float32)
-    values = [
-        c.as_tensor(one if scale is None else scale, c.out),
-        c.as_tensor(0 * one if offset is None else offset, c.out),
-        c.tensor("mean", c.out),
-        c.tensor("variance", c.out),
-    ]
-    op = ops.BatchNorm(float(c.attribute("epsilon")), 1 if axis == len(x.shape) - 1 and axis > 1 else axis)
+    missing = (np.ones(channels, np.float32), np.zeros(channels, np.float32))
+    values = [c.as_tensor(missing[k] if f is None else f, x.dtype) for k, f in enumerate(factors)]
+    epsilon = float(c.attribute("epsilon"))
     if axis == len(x.shape) - 1 and axis > 1:
-        return among_channels_first(c, x, lambda x: c(op, x, *values))
-    return c(op, x, *values)
+        return among_channels_first(c, x, lambda x: c(ops.BatchNorm(epsilon, 1), x, *values))
+    return c(ops.BatchNorm(epsilon, axis), x, *values)
 
 
 @operation("LayerNorm")
 def layer_norm(c: Call) -> Value:
     x = c.tensor("x", c.out)
     if c.attribute("rms_scaling"):
-        raise c.unsupported("rms_scaling")
+        return deviated(c, c.wide(x))
     return normalized(c, ops.LayerNorm, c.wide(x), ("gamma", "beta"))
+
+
+def deviated(c: Call, x: Value) -> Value:
+    """x / √(variance + ε), times gamma: what `rms_scaling` means. No mean is taken away and no beta added."""
+    given, axes = c.attribute("epsilon"), sorted(c.axes(c.attribute("axis"), len(x.shape)))
+    centre = c.mean(x, axes)
+    apart = c.sub(x, centre)
+    variance = c.mean(c.mul(apart, apart), axes)
+    epsilon = float(c.importer.keras.config.epsilon() if given is None else given)
+    y = c.div(x, c(ops.Sqrt(), c.add(variance, epsilon)))
+    gamma = c.arg("gamma")
+    return c.cast(y if gamma is None else c.mul(y, along(c, c.as_tensor(gamma, x.dtype), axes, len(x.shape))), c.out)
 
 
 @operation("RMSNorm")
@@ -283,47 +307,3 @@ def normalize(c: Call) -> Value:
     total = c.sum(c.mul(x, x), c.axes(axis, len(x.shape)))
     limit = max(epsilon * epsilon, float(np.finfo(np.float32).tiny))
     return c.div(x, c(ops.Sqrt(), c(ops.Maximum(), total, limit)))
-
-
-# -- images -----------------------------------------------------------------------------------------------------------
-
-
-@operation("DepthToSpace", "SpaceToDepth")
-def blocks(c: Call) -> Value:
-    op = ops.DepthToSpace if c.op_type == "DepthToSpace" else ops.SpaceToDepth
-    return arranged(c, c.tensor("x"), lambda x: c(op(int(c.attribute("block_size"))), x))
-
-
-@operation("Resize")
-def resize(c: Call) -> Value:
-    return resized(c, c.tensor("images"), c.attribute("size"))
-
-
-@layer("Resizing")
-def resizing(c: Call) -> Value:
-    return resized(c, c.tensor("data", c.out), (c.attribute("height"), c.attribute("width")))
-
-
-def resized(c: Call, x: Value, size: Sequence[Any]) -> Value:
-    mode = c.attribute("interpolation")
-    if len(x.shape) != 4:
-        raise c.unsupported(f"of {len(x.shape)} dimensions")
-    for name in ("antialias", "crop_to_aspect_ratio", "pad_to_aspect_ratio"):
-        if c.attribute(name):
-            raise c.unsupported(name)
-    modes: dict[str, Any] = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
-    if mode not in modes:
-        raise c.unsupported(f"interpolation '{mode}'")
-    if mode == "bicubic":
-        raise c.unsupported("interpolation 'bicubic', which backends of Keras compute differently")
-
-    def apply(x: Value) -> Value:
-        shape = (*x.shape[:2], *map(int, size))
-        if mode == "nearest":
-            return c(ops.Resize(shape, "nearest", "half_pixel", "round_prefer_ceil"), x)
-        return c(ops.Resize(shape, "linear", "half_pixel"), x)
-
-    y = arranged(c, c.wide(x) if x.dtype.is_float else c.cast(x, dt.float32), apply)
-    if not c.out.is_float:
-        raise c.unsupported(f"of {x.dtype}")
-    return c.cast(y, c.out)

@@ -11,10 +11,12 @@ from weft import dtypes as dt
 from weft.expr.nodes import wrap
 from weft.graph.nodes import Value
 from weft.tensor.language import as_dim
+from weft_keras.call import of_keras
+from weft_keras.converters.steps import stepped
 from weft_keras.registry import layer
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "tanh": ("tanh", None, None), "sigmoid": ("sigmoid", None, None), "relu": ("relu", None, None),
@@ -26,13 +28,11 @@ CELLS = {"LSTMCell": 4, "GRUCell": 3, "SimpleRNNCell": 1}
 """The cells, with how many gates they have."""
 
 
-def activations(c: Call, *functions: Any) -> dict[str, Any]:
+def activations(*functions: Any) -> dict[str, Any]:
     names, alphas, betas = [], [], []
     for function in functions:
         name = "linear" if function is None else getattr(function, "__name__", "")
-        known = ACTIVATIONS.get(name)
-        if known is None or (function is not None and function.__module__.split(".", 1)[0] != "keras"):
-            raise c.unsupported(f"the activation '{name or function}'")
+        known = ACTIVATIONS[name]
         names.append(known[0])
         alphas += [v for v in known[1:2] if v is not None]
         betas += [v for v in known[2:3] if v is not None]
@@ -67,26 +67,27 @@ def network(c: Call, cell: Any, kind: str, reverse: bool) -> Any:
     direction: Any = "reverse" if reverse else "forward"
     hidden = int(cell.units)
     if kind == "LSTMCell":
-        names = activations(c, cell.recurrent_activation, cell.activation, cell.activation)
+        names = activations(cell.recurrent_activation, cell.activation, cell.activation)
         return ops.LSTM(hidden, direction, layout=1, **names)
     if kind == "GRUCell":
-        names = activations(c, cell.recurrent_activation, cell.activation)
+        names = activations(cell.recurrent_activation, cell.activation)
         return ops.GRU(hidden, direction, layout=1, linear_before_reset=bool(cell.reset_after), **names)
-    return ops.RNN(hidden, direction, layout=1, **activations(c, cell.activation))
+    return ops.RNN(hidden, direction, layout=1, **activations(cell.activation))
 
 
 def reversed_time(c: Call, y: Value) -> Value:
     return c.slice(y, 1, as_dim(wrap(y.shape[1], dt.int64) - 1), y.shape[1], -1)
 
 
-def recurrent(c: Call, layer: Any, x: Value, initial: Any) -> list[Value]:
+def recurrent(c: Call, layer: Any, x: Value, initial: Any, mask: Any) -> list[Value]:
     """The results of a recurrent layer: its outputs [b, t, units], or the last of them, then its states if it returns
-    them. Steps that go backwards come in the order in which they were computed."""
-    kind = type(layer.cell).__name__
-    if kind not in CELLS or type(layer.cell).__module__.split(".", 1)[0] != "keras":
-        raise c.unsupported(f"the cell {kind}")
+    them. Steps that go backwards come in the order in which they were computed. Cells that Weft does not have, and
+    masks, make a loop."""
     if layer.stateful:
         raise c.unsupported("states that are kept from one call to the next (stateful)")
+    if mask is not None or not whole(layer.cell):
+        return [c.cast(v, dt.dtype(layer.compute_dtype)) for v in stepped(c, layer, x, initial, mask)]
+    kind = type(layer.cell).__name__
     dtype = dt.dtype(layer.cell.compute_dtype)
     states = [] if initial is None else list(initial) if isinstance(initial, (tuple, list)) else [initial]
     given = [c.as_tensor(s, dtype) for s in states]
@@ -102,28 +103,37 @@ def recurrent(c: Call, layer: Any, x: Value, initial: Any) -> list[Value]:
     return [y, *last] if layer.return_state else [y]
 
 
-def unmasked(c: Call) -> None:
-    mask = c.arg("mask")
-    if any(m is not None for m in (mask if isinstance(mask, (tuple, list)) else [mask])):
-        raise c.unsupported("a mask of steps")
+def whole(cell: Any) -> bool:
+    """Whether Weft has an operator for layers of a cell."""
+    if type(cell).__name__ not in CELLS or not of_keras(type(cell)) or getattr(cell, "quantization_mode", None):
+        return False
+    functions = [cell.activation, getattr(cell, "recurrent_activation", None)]
+    return all(
+        f is None or (getattr(f, "__name__", "") in ACTIVATIONS and f.__module__.split(".", 1)[0] == "keras")
+        for f in functions
+    )
 
 
-@layer("LSTM", "GRU", "SimpleRNN", "RNN")
+def mask_of(c: Call) -> Any:
+    """The mask of the steps; None: there is none."""
+    given = c.importer.keras.tree.flatten(c.arg("mask"))
+    return next((m for m in given if m is not None), None)
+
+
+@layer("LSTM", "GRU", "SimpleRNN", "RNN", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")
 def rnn(c: Call) -> list[Value]:
-    unmasked(c)
-    return recurrent(c, c.operation, c.tensor("sequences"), c.arg("initial_state"))
+    return recurrent(c, c.operation, c.tensor("sequences"), c.arg("initial_state"), mask_of(c))
 
 
 @layer("Bidirectional")
 def bidirectional(c: Call) -> list[Value]:
-    unmasked(c)
     x, initial, mode = c.tensor("sequences"), c.arg("initial_state"), c.attribute("merge_mode")
     pair = c.attribute("forward_layer"), c.attribute("backward_layer")
     if any(type(one).__name__ not in ("LSTM", "GRU", "SimpleRNN", "RNN") for one in pair):
         raise c.unsupported(f"of {type(pair[0]).__name__}")
     half = 0 if initial is None else len(initial) // 2
     begin = (None, None) if initial is None else (initial[:half], initial[half:])
-    (y, *states), (z, *others) = (recurrent(c, one, x, s) for one, s in zip(pair, begin, strict=True))
+    (y, *states), (z, *others) = (recurrent(c, one, x, s, mask_of(c)) for one, s in zip(pair, begin, strict=True))
     y, z = c.cast(y, c.out), c.cast(z, c.out)
     if c.attribute("return_sequences"):
         z = reversed_time(c, z)

@@ -11,7 +11,7 @@ from weft_keras.registry import operation
 from weft_ops.shapes import product
 
 if TYPE_CHECKING:
-    from weft_keras.importer import Call
+    from weft_keras.call import Call
 
 REDUCTIONS = {
     "Sum": ops.ReduceSum, "Mean": ops.ReduceMean, "Max": ops.ReduceMax, "Min": ops.ReduceMin, "Prod": ops.ReduceProd,
