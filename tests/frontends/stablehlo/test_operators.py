@@ -117,6 +117,8 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "random": (lambda k: jax.random.normal(jax.random.wrap_key_data(k), (3, 4)), (np.array([1, 2], np.uint32),)),
     "derivative": (jax.grad(lambda w, x: jax.nn.softmax(x @ w).var()), (W, X)),
     "solve": (lambda x, w: lax.linalg.triangular_solve(x, w, left_side=True, lower=True), (np.tril(floats(3, 3)) + 3 * np.eye(3, dtype=np.float32), X)),
+    "cholesky": (lambda x: (jnp.linalg.cholesky(x @ x.T + jnp.eye(3)), jnp.linalg.inv(x @ x.T + jnp.eye(3))), (X,)),
+    "factors": (lambda x: (*jnp.linalg.qr(x), jnp.linalg.det(x[:, :3]), jax.scipy.linalg.lu(x)[1]), (X,)),
     "checkpoint": (jax.checkpoint(lambda x: jnp.sin(x) * 2), (X,)),
 }  # fmt: skip
 

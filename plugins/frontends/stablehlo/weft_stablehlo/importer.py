@@ -13,6 +13,7 @@ from weft.graph.nodes import Graph, TensorType, Type, Value
 from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim, as_dim
 from weft_frontend.bodies import Body, Level, build_body, shaped
+from weft_frontend.contents import Content
 from weft_frontend.context import Context as GraphContext
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent, Poison, Poisoned, Unsupported, poisoned
@@ -70,9 +71,7 @@ class ModuleImporter(GraphImporter):
         if name is None:
             if "main" in self.functions:
                 return self.functions["main"]
-            public = [
-                k for k, f in self.functions.items() if "sym_visibility" not in f.attributes and f.regions[0].blocks
-            ]
+            public = [k for k, f in self.functions.items() if _is_public(f) and len(f.regions[0].blocks)]
             if len(public) != 1:
                 raise FrontendError(
                     f"the module has no function main, but {len(public)} others: {', '.join(public[:20]) or 'none'}",
@@ -95,8 +94,10 @@ class ModuleImporter(GraphImporter):
         block = function.regions[0].blocks[0]
         values = Values()
         taken: set[str] = set()
-        for k, argument in enumerate(block.arguments):
-            values[argument] = self.argument(argument, k, taken)
+        names = argument_names(block)
+        taken.update(names)
+        for k, (argument, name) in enumerate(zip(block.arguments, names)):
+            values[argument] = self.argument(argument, k, name)
         self.check_sizes()
         found = self.results(block, values, "")
         for k, operand in enumerate(found):
@@ -112,12 +113,10 @@ class ModuleImporter(GraphImporter):
         drop_dead(graph)
         return graph
 
-    def argument(self, argument: Any, k: int, taken: set[str]) -> Any:
+    def argument(self, argument: Any, k: int, name: str) -> Any:
         """The input for an argument of the function; of complex numbers its last axis has both parts."""
         if "token" in str(argument.type):
             return Absent()
-        quoted = _QUOTED.fullmatch(str(argument.location))
-        name = unique(identifier(quoted.group(1)) if quoted else f"arg{k}", taken, f"arg{k}")
         try:
             type = tensor_type(argument.type)
         except Unsupported as error:
@@ -237,23 +236,28 @@ class ModuleImporter(GraphImporter):
         return found
 
     def checked(self, c: Context, operand: Any, type: Tensor) -> Any:
-        """A converter's result, which has the type that the module says, or the converter is wrong."""
-        for part in operand if isinstance(operand, Complex) else [operand]:
-            if poisoned(part) or isinstance(part, Absent) or part is None:
-                continue
-            dtype, shape = part.dtype, part.shape
-            known = type.shape
-            agrees = len(shape) == len(known) and all(
-                b is None or same(a, b) is not False for a, b in zip(shape, known)
+        """A converter's result, which has the type that the module says, or the converter is wrong; with the sizes that
+        the module knows."""
+        if isinstance(operand, Complex) and type.complex:
+            return Complex([self.checked_part(c, part, type) for part in operand])
+        if type.complex and isinstance(operand, (Value, Content)):
+            raise FrontendError(f"{c.op_type}: its converter gives no complex numbers", where=c.place, hint=self.defect)
+        return self.checked_part(c, operand, type) if isinstance(operand, (Value, Content)) else operand
+
+    def checked_part(self, c: Context, part: Any, type: Tensor) -> Any:
+        shape = part.shape
+        agrees = len(shape) == len(type.shape) and all(
+            b is None or same(a, b) is not False for a, b in zip(shape, type.shape)
+        )
+        if part.dtype != type.dtype or not agrees:
+            stated = "[" + ", ".join("?" if d is None else str(d) for d in type.shape) + "]"
+            raise FrontendError(
+                f"{c.op_type}: its converter gives {part.dtype}{show(shape)}, the module says {type.dtype}{stated}",
+                where=c.place,
+                hint=self.defect,
             )
-            if dtype != type.dtype or not agrees or isinstance(operand, Complex) != type.complex:
-                stated = "[" + ", ".join("?" if d is None else str(d) for d in known) + "]"
-                raise FrontendError(
-                    f"{c.op_type}: its converter gives {dtype}{show(shape)}, the module says {type.dtype}{stated}",
-                    where=c.place,
-                    hint=self.defect,
-                )
-        return operand
+        known = tuple(a if b is None else b for a, b in zip(shape, type.shape))
+        return self.builder.add(Reshape(known), part) if known != tuple(shape) else part
 
     # -- calls and bodies
     def call(self, c: Context, name: str, operands: Sequence[Any]) -> list[Any]:
@@ -336,12 +340,27 @@ class ModuleImporter(GraphImporter):
         return Composer(self.builder)
 
 
+def _is_public(function: Any) -> bool:
+    given = function.attributes
+    return "sym_visibility" not in given or given["sym_visibility"].value == "public"
+
+
 def joined(types: Sequence[Tensor], values: Sequence[Any]) -> list[Any]:
     """Values as operands of these types, two of them as a complex one."""
     found, rest = [], list(values)
     for type in types:
         found.append(Complex([rest.pop(0), rest.pop(0)]) if type.complex else rest.pop(0))
     return found
+
+
+def argument_names(block: Any) -> list[str]:
+    """The names of the inputs for a function's arguments."""
+    taken: set[str] = set()
+    names = []
+    for k, argument in enumerate(block.arguments):
+        quoted = _QUOTED.fullmatch(str(argument.location))
+        names.append(unique(identifier(quoted.group(1)) if quoted else f"arg{k}", taken, f"arg{k}"))
+    return names
 
 
 def identifier(text: str) -> str:
@@ -359,4 +378,4 @@ def unique(name: str, taken: set[str], other: str) -> str:
     return name
 
 
-__all__ = ["ModuleImporter", "import_module"]
+__all__ = ["ModuleImporter", "argument_names", "import_module"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +18,11 @@ from weft_stablehlo.converters.reduction import each
 from weft_stablehlo.registry import op
 
 
-def split_places(c: Context, k: int, axis: int) -> tuple[list[Value], tuple[Dim, ...]]:
-    """The places in operand k: one value for each number of them, int64, and the sizes of the batch."""
+def split_places(c: Context, k: int, axis: int, count: int) -> tuple[list[Value], tuple[Dim, ...]]:
+    """The places in operand k: one value for each of their `count` numbers, int64, and the sizes of the batch."""
     x = c.place_value(c.value(k))
     if axis == len(x.shape):
         x = c.reshape(x, (*x.shape, 1))
-    count = x.shape[axis]
-    if not isinstance(count, int):
-        raise c.unsupported("places whose number is known only at run time")
     return [c.pick(x, axis, j) for j in range(count)], (*x.shape[:axis], *x.shape[axis + 1 :])
 
 
@@ -51,7 +47,7 @@ def gather(c: Context) -> Any:
     if c.results[0].is_static and c.empty(c.result_shape):
         filled = c(ops.Fill(c.dtype, c.result_shape))
         return Complex([filled, filled]) if c.is_complex(0) else filled
-    places, batch = split_places(c, 1, index_axis)
+    places, batch = split_places(c, 1, index_axis, len(numbers.start_index_map))
     starts: dict[int, Value] = {}
     shape = c.shape(0)
     for place, axis in zip(places, numbers.start_index_map):
@@ -144,9 +140,7 @@ def scatter(c: Context) -> Any:
     spots, axes, sizes, order = scatter_places(c, numbers, x_shape, updates, count)
     rest = [k for k in range(len(x_shape)) if k not in axes]
     lead = tuple(x_shape[a] for a in axes)
-    if not all(isinstance(d, int) for d in lead):
-        raise c.unsupported("places on an axis whose size is known only at run time")
-    room = math.prod(d for d in lead if isinstance(d, int))
+    room = product(lead)
     tail = tuple(x_shape[k] for k in rest)
 
     def rows(x: Value) -> Value:
@@ -171,7 +165,7 @@ def scatter_places(
     """The number of each place that is written to, the axes that are counted in it, the sizes of the places' own shape,
     and the order of the axes of the updates that has those first."""
     index_axis = numbers.index_vector_dim
-    places, batch = split_places(c, count, index_axis)
+    places, batch = split_places(c, count, index_axis, len(numbers.scattered_dims_to_operand_dims))
     windows = tuple(numbers.update_window_dims)
     dropped = (*numbers.inserted_window_dims, *numbers.input_batching_dims)
     kept = [axis for axis in range(len(shape)) if axis not in dropped]
