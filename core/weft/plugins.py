@@ -70,6 +70,7 @@ INSTALLS = {
             "weft-tflite",
             "weft-caffe",
             "weft-mxnet",
+            "weft-caffe2",
             "weft-tensorflow",
             "weft-stablehlo",
             "weft-keras",

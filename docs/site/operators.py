@@ -67,6 +67,11 @@ CAFFE = """
 
 Layers of a .prototxt that `weft-caffe` reads: {layers}.
 """
+CAFFE2 = """
+## Caffe2
+
+Operators of a NetDef that `weft-caffe2` reads: {operators}.
+"""
 MXNET = """
 ## MXNet
 
@@ -141,6 +146,12 @@ def caffe_layers() -> str:
     return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
 
 
+def caffe2_operators() -> str:
+    from weft_caffe2.registry import REGISTRY
+
+    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
+
+
 def mxnet_operators() -> str:
     from weft_mxnet.registry import REGISTRY
 
@@ -165,7 +176,7 @@ def page(rows: Iterable[str]) -> str:
         columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
     )
     formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
-    formats += MXNET.format(operators=mxnet_operators())
+    formats += MXNET.format(operators=mxnet_operators()) + CAFFE2.format(operators=caffe2_operators())
     formats += KERAS.format(layers=keras_names("layers"), operations=keras_names("ops"))
     formats += TENSORFLOW.format(operators=tensorflow_operators())
     return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats.rstrip() + "\n"

@@ -205,6 +205,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "weft-llvm", "keras==3.15.1", "h5py==3.16.0", "torch==2.13.0"),
         why="layers are compared with Keras on its torch backend, and compiled",
     ),
+    "weft-caffe2": Suite(
+        "weft_caffe2",
+        _in("tests/frontends/caffe2", "reading"),
+        _in("tests/frontends/caffe2", "reading"),
+        tools=("weft-testing", "weft-llvm"),
+        why="models are compiled",
+    ),
     "weft-caffe": Suite(
         "weft_caffe",
         _in("tests/frontends/caffe", "layers", "reading"),

@@ -1,5 +1,5 @@
-"""Makes cntk.zip: models that CNTK 2.7 exports to ONNX, with inputs and what CNTK computes of them. Runs under Python 3.6
-with `pip install cntk==2.7.post2`:
+"""Makes cntk.zip: models that CNTK 2.7 exports to ONNX, with inputs and what CNTK computes of them. Runs under Python
+3.6 with `pip install cntk==2.7.post2`:
 
     python tests/frontends/onnx/make_cntk.py
 """
