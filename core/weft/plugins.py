@@ -54,6 +54,7 @@ KNOWN_FRONTENDS = {
     ".prototxt": "weft-caffe",
     ".caffemodel": "weft-caffe",
     ".params": "weft-mxnet",
+    **dict.fromkeys((".mlmodel", ".mlpackage"), "weft-coreml"),
     ".pb": "weft-tensorflow",
     **dict.fromkeys((".mlir", ".mlirbc"), "weft-stablehlo"),
     **dict.fromkeys((".keras", ".h5", ".hdf5"), "weft-keras"),
@@ -70,6 +71,7 @@ INSTALLS = {
             "weft-tflite",
             "weft-caffe",
             "weft-mxnet",
+            "weft-coreml",
             "weft-caffe2",
             "weft-tensorflow",
             "weft-stablehlo",
@@ -83,7 +85,6 @@ KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninsta
 # Formats that nothing here reads, and whose they are.
 FOREIGN_FORMATS = {
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors"), "PyTorch"),
-    **dict.fromkeys((".mlmodel", ".mlpackage"), "Core ML"),
     ".gguf": "llama.cpp",
     **dict.fromkeys((".pkl", ".joblib"), "Python's pickle"),
 }  # fmt: skip

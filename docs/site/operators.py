@@ -72,6 +72,11 @@ CAFFE2 = """
 
 Operators of a NetDef that `weft-caffe2` reads: {operators}.
 """
+COREML = """
+## Core ML
+
+Operators of ML programs that `weft-coreml` reads: {operators}.
+"""
 MXNET = """
 ## MXNet
 
@@ -152,6 +157,12 @@ def caffe2_operators() -> str:
     return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
 
 
+def coreml_operators() -> str:
+    from weft_coreml.registry import REGISTRY
+
+    return ", ".join(f"`{name}`" for domain, name in REGISTRY.supported() if not domain)
+
+
 def mxnet_operators() -> str:
     from weft_mxnet.registry import REGISTRY
 
@@ -176,6 +187,7 @@ def page(rows: Iterable[str]) -> str:
         columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
     )
     formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
+    formats += COREML.format(operators=coreml_operators())
     formats += MXNET.format(operators=mxnet_operators()) + CAFFE2.format(operators=caffe2_operators())
     formats += KERAS.format(layers=keras_names("layers"), operations=keras_names("ops"))
     formats += TENSORFLOW.format(operators=tensorflow_operators())

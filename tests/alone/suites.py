@@ -212,6 +212,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "weft-llvm"),
         why="models are compiled",
     ),
+    "weft-coreml": Suite(
+        "weft_coreml",
+        _in("tests/frontends/coreml", "operators", "reading"),
+        _in("tests/frontends/coreml", "reading"),
+        tools=("weft-testing", "weft-llvm"),
+        why="models are compiled",
+    ),
     "weft-caffe": Suite(
         "weft_caffe",
         _in("tests/frontends/caffe", "layers", "reading"),

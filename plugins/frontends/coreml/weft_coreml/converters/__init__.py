@@ -1,0 +1,17 @@
+"""How operators of programs and layers of networks are read: importing this package registers all converters."""
+
+from weft_coreml.converters import (  # noqa: F401
+    attention,
+    compression,
+    contraction,
+    control,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    pooling,
+    recurrent,
+    reduction,
+    resizing,
+    shapes,
+)

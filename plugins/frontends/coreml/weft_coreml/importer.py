@@ -1,0 +1,140 @@
+"""What programs and networks share: inputs, constants, results that are as declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.dtypes import DType
+from weft.errors import FrontendError, nearest
+from weft.expr.nodes import Var
+from weft.graph.nodes import Graph, TensorType, Value
+from weft.graph.rewrite import drop_dead
+from weft.tensor.language import Dim
+from weft_coreml.context import Text
+from weft_coreml.model_file import ModelFile
+from weft_coreml.plugin import CoreMLOptions
+from weft_coreml.registry import REGISTRY
+from weft_frontend import contents as ct
+from weft_frontend.bodies import shaped
+from weft_frontend.contents import Content
+from weft_frontend.importer import GraphImporter
+from weft_frontend.operands import Absent
+from weft_ops import Cast, StringConstant
+
+LARGEST = (1 << 31) - 1
+"""A size."""
+
+
+class Importer(GraphImporter):
+    """The state of reading one model.
+
+    Args:
+        file: the model.
+        options: what the user says.
+        count: operators of the model.
+    """
+
+    title = "Core ML"
+    hint = "convert the model without; a plugin can convert it (hook `converters`)"
+
+    def __init__(self, file: ModelFile, options: CoreMLOptions, count: int) -> None:
+        stem = re.sub(r"\W+", "_", file.title.rsplit(".", 1)[0]).strip("_") or "model"
+        super().__init__(f"n{stem}" if stem[:1].isdigit() else stem, "coreml", REGISTRY, count)
+        self.file, self.options = file, options
+        self.open: set[str] = set()
+
+    # -- inputs
+    def dimension(self, name: str) -> Dim:
+        """An open size of an input."""
+        self.open.add(name)
+        sizes: Mapping[str, int] = self.options.dims
+        return sizes[name] if name in sizes else Var(self.builder.unique(name), dt.int64)
+
+    def input(self, name: str, dtype: DType, sizes: Sequence[int | None]) -> Value:
+        """An input; sizes that are None are open."""
+        stem = re.sub(r"\W+", "_", name).strip("_") or "input"
+        stem = f"n{stem}" if stem[:1].isdigit() else stem
+        if any(d is not None and not 0 <= d <= LARGEST for d in sizes):
+            raise FrontendError(f"input '{name}' has the shape {tuple(sizes)}")
+        shape = tuple(self.dimension(f"{stem}_{k}") if d is None else d for k, d in enumerate(sizes))
+        return self.builder.input(name, TensorType(dtype, shape))
+
+    def check_sizes(self) -> None:
+        """Raises FrontendError for sizes in the options that no input has open."""
+        for name in self.options.dims:
+            if name not in self.open:
+                close = nearest(name, self.open)
+                raise FrontendError(
+                    f"dims gives '{name}', which is no open dimension of the model's inputs",
+                    hint=f"did you mean '{close}'?"
+                    if close
+                    else f"its open dimensions: {', '.join(sorted(self.open)) or 'none'}",
+                )
+
+    # -- values
+    def as_value(self, operand: Any, name: str = "shape") -> Value:
+        if isinstance(operand, Text):
+            return self.builder.add(StringConstant(operand.values, operand.shape), name=name)
+        return super().as_value(operand, name)
+
+    def kept(self, array: np.ndarray[Any, Any], name: str) -> Any:
+        """What stands for a constant: a content where it may be a shape."""
+        found = ct.of_array(array)
+        return self.builder.constant(array, name or "c") if found is None else found
+
+    def as_declared(self, result: Any, dtype: DType | None, shape: tuple[int | None, ...] | None, place: str) -> Any:
+        """A result, in the element type that the model declares.
+
+        Raises:
+            FrontendError: the model declares another type, or other sizes.
+        """
+        if not isinstance(result, (Value, Content)) or (isinstance(result, Value) and not self.is_tensor(result)):
+            return result
+        if shape is not None:
+            same = len(shape) == len(result.shape) and all(
+                a is None or not isinstance(b, int) or a == b for a, b in zip(shape, result.shape)
+            )
+            if not same:
+                raise FrontendError(
+                    f"the result has the shape {_shown(result.shape)}, the model declares {_shown(shape)}", where=place
+                )
+        if dtype is None or result.dtype == dtype:
+            return result
+        if isinstance(result, Content) and dtype in ct.KINDS and not dtype.is_bool and not result.dtype.is_bool:
+            return ct.content(dtype, result.dims(), result.shape)
+        if not (result.dtype.is_integer and dtype.is_integer):
+            raise FrontendError(f"the result is {result.dtype}, the model declares {dtype}", where=place)
+        return self.builder.add(Cast(dtype), self.as_value(result))
+
+    def is_tensor(self, value: Value) -> bool:
+        return isinstance(value.type, TensorType)
+
+    def finished(self, outputs: Sequence[tuple[str, Any]]) -> Graph:
+        """The graph with these outputs.
+
+        Raises:
+            UnsupportedError: everything that is not supported.
+            FrontendError: an output is computed by nothing.
+        """
+        if self.unsupported:
+            raise self.everything_unsupported()
+        self.check_sizes()
+        for name, operand in outputs:
+            if operand is None or isinstance(operand, Absent):
+                raise FrontendError(f"output '{name}' is computed by no operator")
+            self.builder.output(shaped(self.builder, self.as_value(operand, name)), name)
+        graph = self.builder.build()
+        drop_dead(graph)
+        return graph
+
+
+def _shown(shape: Sequence[Any]) -> str:
+    return f"({', '.join('?' if d is None else str(d) for d in shape)})"
+
+
+__all__ = ["Importer"]
