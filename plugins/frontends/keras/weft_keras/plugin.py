@@ -26,9 +26,10 @@ class KerasOptions:
 
 def sniff(head: bytes) -> bool:
     """Whether a file looks like a model: an archive that begins with one of its members, or HDF5."""
-    return head.startswith(HDF5) or (
-        head.startswith(b"PK\3\4") and any(name in head for name in (b"metadata.json", b"config.json"))
-    )
+    if not head.startswith(b"PK\3\4"):
+        return head.startswith(HDF5)
+    name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+    return name in (b"metadata.json", b"config.json", b"model.weights.h5")
 
 
 def accepts(model: object) -> bool:
