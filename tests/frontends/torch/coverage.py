@@ -41,6 +41,8 @@ class Result:
     reason: str = ""
 
 
+SIGNS = ("svd", "linalg.svd", "linalg.eigh")
+"""Entries with vectors whose signs mean nothing."""
 DTYPES = (torch.float32, torch.int64, torch.complex64)
 """Of samples; the first that an entry has."""
 UNDEFINED = ("empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "empty")
@@ -121,6 +123,7 @@ def compared(name: str, got: dict[str, Any], wanted: Sequence[Any]) -> Result:
         return Result(name, "wrong", f"{len(got)} outputs, PyTorch has {len(answers)}")
     for (output, value), want in zip(got.items(), answers):
         array = array_of(want) if isinstance(want, torch.Tensor) else np.asarray(want)
+        value, array = (np.abs(value), np.abs(array)) if name in SIGNS else (value, array)
         value = array if name in UNDEFINED and value.shape == array.shape and value.dtype == array.dtype else value
         try:
             compare({output: value}, {output: array}, "interpreted", RTOL, ATOL)

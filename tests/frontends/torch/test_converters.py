@@ -19,6 +19,7 @@ from torch.nn import functional as F
 import weft
 from weft.graph.evaluate import evaluate
 from weft_testing.frontend import compare
+from weft_torch.tensors import array_of
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore")]
 
@@ -229,3 +230,102 @@ def test_products_of_complex_matrices() -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     agrees(lambda x, y: torch.view_as_real(torch.complex(x, x + 1) @ torch.complex(y, y - 1)), x, y)
     agrees(lambda x, y: torch.fft.ifft2(torch.fft.fft2(x, norm="ortho"), norm="forward").abs(), x, y)
+
+
+SPECIAL = [
+    "bessel_j0",
+    "bessel_j1",
+    "bessel_y0",
+    "bessel_y1",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
+    "modified_bessel_k0",
+    "modified_bessel_k1",
+    "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
+    "spherical_bessel_j0",
+    "airy_ai",
+    "ndtri",
+]
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions(name: str) -> None:
+    x = torch.cat(
+        [torch.linspace(-29.7, 29.7, 67), torch.tensor([0.0, 1e-6, 0.3, 0.99, 1.01, 1e4, torch.inf, torch.nan])]
+    )
+    agrees(getattr(torch.special, name), x, atol=1e-5)
+
+
+POLYNOMIALS = [f"{kind}_polynomial_{k}" for kind in ("chebyshev", "shifted_chebyshev") for k in "tuvw"]
+POLYNOMIALS += ["hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"]
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials(name: str) -> None:
+    x = torch.cat([torch.linspace(-3, 3, 61), torch.tensor([1.0, -1.0])])
+    agrees(getattr(torch.special, name), x, torch.arange(63) % 12 - 1.0, atol=1e-4)
+
+
+def test_functions_of_two_numbers() -> None:
+    a = torch.tensor([0.5, 1.0, 3.0, 30.0, 5.0, 0.0, 2.0, -1.0, 2.0]).reshape(9, 1)
+    x = torch.tensor([0.0, 0.1, 1.5, 4.0, 40.0, 200.0, torch.inf, -2.0])
+    agrees(torch.special.gammainc, a, x)
+    agrees(torch.special.gammaincc, a, x)
+    agrees(
+        torch.special.zeta,
+        torch.tensor([[1.5], [2.0], [3.0], [7.5], [1.0], [0.5]]),
+        torch.tensor([0.3, 1, 2.5, 20, -2, -1.5]),
+    )
+    y = torch.tensor([0.0, -0.0, 1.0, -3.5, 1e-42, torch.inf, torch.nan])
+    agrees(torch.nextafter, y.reshape(7, 1), y, rtol=0, atol=0)
+    agrees(lambda x: torch.frexp(x)[0], y)
+    agrees(lambda x: torch.frexp(x[:5])[1], y)
+
+
+def test_counts() -> None:
+    x = torch.tensor([0.1, 3.0, 2.0, -1.0, 5.0, 2.5, 2.0])
+    agrees(lambda x: torch.histc(x, 4), x)
+    agrees(lambda x: torch.histc(x, 3, 0, 3), x)
+    n = torch.tensor([3, 1, 1, 5])
+    agrees(lambda n: torch.bincount(n) * 2, n)
+    agrees(lambda n, w: torch.bincount(n, w, 9), n, torch.rand(4))
+    agrees(torch.gcd, torch.tensor([12, -18, 0, 7, 0]), torch.tensor([8, 12, 5, 0, 0]))
+    agrees(lambda x: torch.mode(x, 0), torch.tensor([[1, 2], [3, 2], [3, 1], [1, 2]]))
+    for kind in ("sum", "mean", "max", "min", "prod"):
+        agrees(
+            lambda x, n, kind=kind: torch.segment_reduce(x, kind, lengths=n, unsafe=True), x, torch.tensor([2, 4, 1])
+        )
+
+
+def test_matrices_taken_apart() -> None:
+    a, b = torch.randn(2, 4, 4), torch.randn(2, 4, 3)
+    agrees(torch.linalg.svdvals, torch.randn(2, 3, 5))
+    agrees(torch.linalg.eigvalsh, a)
+    agrees(lambda a: torch.linalg.svd(a)[0].abs(), a)
+    agrees(torch.linalg.pinv, torch.randn(3, 5), atol=1e-4)
+    agrees(torch.linalg.matrix_exp, a * 3, rtol=1e-3)
+    agrees(lambda a: torch.lu_unpack(*torch.linalg.lu_factor(a)), a)
+    for left, adjoint in ((True, False), (True, True), (False, False), (False, True)):
+        c = b if left else b.mT.contiguous()
+        agrees(
+            lambda a, b, left=left, adjoint=adjoint: torch.linalg.lu_solve(
+                *torch.linalg.lu_factor(a), b, left=left, adjoint=adjoint
+            ), a, c, rtol=1e-3, atol=1e-3
+        )  # fmt: skip
+    q, tau = torch.geqrf(torch.randn(5, 3))
+    agrees(torch.linalg.householder_product, q, tau)
+    for left, turned in ((True, False), (True, True), (False, False)):
+        y = torch.randn(5, 2) if left else torch.randn(2, 5)
+        agrees(lambda q, t, y, left=left, turned=turned: torch.ormqr(q, t, y, left, turned), q, tau, y)
+
+
+def test_groups_of_rows() -> None:
+    x, w = torch.randn(6, 8, dtype=torch.bfloat16), torch.randn(3, 8, 8, dtype=torch.bfloat16)
+    ends = torch.tensor([2, 2, 6], dtype=torch.int32)
+    graph = weft.load(Applied(lambda x, w, e: torch._grouped_mm(x, w, offs=e).float()), inputs=(x, w, ends))
+    wanted = torch.cat([x[:2] @ w[0], x[2:] @ w[2]]).float().numpy()
+    got = evaluate(graph, [np.asarray(v) for v in map(array_of, (x, w, ends))])[0]
+    np.testing.assert_allclose(np.asarray(got), wanted, rtol=2e-2, atol=2e-2)

@@ -3,16 +3,22 @@
 from weft_torch.converters import (
     activation,
     attention,
+    bessel,
     complexes,
     contraction,
+    counting,
     creation,
     elementwise,
+    factors,
+    gamma,
     indexing,
+    jacobi,
     linalg,
     logic,
     movement,
     network,
     ordering,
+    polynomials,
     recurrent,
     reduction,
     resizing,
@@ -20,6 +26,7 @@ from weft_torch.converters import (
 )
 
 __all__ = [
-    "activation", "attention", "complexes", "contraction", "creation", "elementwise", "indexing", "linalg", "logic",
-    "movement", "network", "ordering", "recurrent", "reduction", "resizing", "special",
+    "activation", "attention", "bessel", "complexes", "contraction", "counting", "creation", "elementwise",
+    "factors", "gamma", "indexing", "jacobi", "linalg", "logic", "movement", "network", "ordering",
+    "polynomials", "recurrent", "reduction", "resizing", "special",
 ]  # fmt: skip

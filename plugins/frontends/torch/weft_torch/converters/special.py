@@ -52,9 +52,7 @@ def _sin_pi(c: Context, x: Value) -> Value:
     return c(ops.Sin(), c.mul(rest, math.pi))
 
 
-@op("aten.lgamma", "prims.lgamma")
-@in_float64
-def lgamma(c: Context, x: Value) -> Value:
+def log_gamma(c: Context, x: Value) -> Value:
     """log |Γ(x)|: Lanczos, reflected below 1/2."""
     low = c(ops.Less(), x, 0.5)
     y = c.sub(when(c, low, c.sub(1.0, x), x), 1.0)
@@ -68,6 +66,9 @@ def lgamma(c: Context, x: Value) -> Value:
     whole = c(ops.LogicalAnd(), c(ops.LessEqual(), x, 0.0), c(ops.Equal(), c(ops.Floor(), x), x))
     found = when(c, low, lower, upper)
     return when(c, c(ops.LogicalOr(), whole, c(ops.IsInf(), x)), math.inf, found)
+
+
+op("aten.lgamma", "prims.lgamma")(in_float64(log_gamma))
 
 
 @op("aten.digamma", "prims.digamma")
@@ -125,13 +126,14 @@ def _scaled_erfc(c: Context, x: Value) -> Value:
     return c.div(1 / math.sqrt(math.pi), found)
 
 
-@op("aten.erfc")
-@in_float64
-def erfc(c: Context, x: Value) -> Value:
+def erfc_of(c: Context, x: Value) -> Value:
     far = c(ops.Greater(), x, 2.0)
     y = c(ops.Maximum(), x, 2.0)
     tail = c.mul(_scaled_erfc(c, y), c(ops.Exp(), c(ops.Negative(), c.mul(y, y))))
     return when(c, c(ops.IsNan(), x), x, when(c, far, tail, c.sub(1.0, c(ops.Erf(), x))))
+
+
+op("aten.erfc")(in_float64(erfc_of))
 
 
 @op("aten.special_erfcx", "prims.erfcx")
@@ -180,4 +182,4 @@ def angle(c: Context, x: Value) -> Value:
     return c(ops.Where(), c(ops.IsNan(), y), y, found)
 
 
-__all__ = ["in_float64", "polynomial", "when"]
+__all__ = ["erfc_of", "in_float64", "log_gamma", "polynomial", "when"]
