@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,32 @@ def open_keras(path: str, threads: int) -> Run:
     return runner(model_of(keras, Path(path)))
 
 
-ENGINES = [EngineKind("keras", version, open_keras, None, ("keras",))]
+def keras_values(path: str) -> Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Any]]:
+    """Values between the layers and operations of a functional model, by their names: the first result of those that
+    are called once."""
+    from weft_keras.files import model_of
+    from weft_keras.importer import Importer
+    from weft_keras.reading import the_library
+
+    keras = the_library()
+    model = model_of(keras, Path(path))
+    importer = Importer(model, None)
+    inputs, outputs = importer.ends()
+    nodes = importer.history(keras.tree.flatten(outputs), {id(t): t for _, t in inputs}) if outputs is not None else []
+    names = [node.operation.name for node in nodes]
+    tensors = {name: node.outputs[0] for name, node in zip(names, nodes) if names.count(name) == 1}
+
+    def ask(names: Sequence[str], given: Mapping[str, Any]) -> Mapping[str, Any]:
+        wanted = [name for name in names if name in tensors]
+        if not wanted:
+            return {}
+        part = keras.Model([t for _, t in inputs], [tensors[name] for name in wanted])
+        found = part([keras.ops.convert_to_tensor(np.asarray(given[name])) for name, _ in inputs], training=False)
+        return {name: np.asarray(keras.ops.convert_to_numpy(x)) for name, x in zip(wanted, found, strict=True)}
+
+    return ask
+
+
+ENGINES = [EngineKind("keras", version, open_keras, keras_values, ("keras",))]
 
 __all__ = ["ENGINES", "runner"]

@@ -50,6 +50,9 @@ class Importer(GraphImporter):
         what they were recorded with does not count."""
         self._constants: dict[tuple[int, int, str], tuple[Any, Value]] = {}
         self._kept: list[Any] = []
+        self.names: set[str] = set()
+        """Names that are kept for the results of calls of the model."""
+        self._named: dict[int, Value] = {}
 
     def run(self) -> Graph:
         """The graph; the model is as it was before, without the calls that were recorded."""
@@ -72,6 +75,9 @@ class Importer(GraphImporter):
             structure = self.keras.tree.map_structure(lambda x: known[id(x)], self.structure)
             result = self.traced(self.call_of(self.model), (structure,), {}, "")
         else:
+            for node in self.history(self.keras.tree.flatten(outputs), known):
+                if self.builder.unique(node.operation.name) == node.operation.name:
+                    self.names.add(node.operation.name)
             self.convert_all(outputs, known)
             result = self.keras.tree.map_structure(lambda x: known[id(x)], outputs)
         if self.unsupported:
@@ -258,7 +264,19 @@ class Importer(GraphImporter):
         for tensor, result in zip(c.node.outputs, results, strict=True):
             if isinstance(result, Value) and c.checked:
                 self.check(c, tensor, result)
+        self.name(c, results)
         return results
+
+    def name(self, c: Call, results: Sequence[Any]) -> None:
+        """Gives what a recorded call of the model came to its name, by which engines ask for values. What several calls
+        come to has the first one's."""
+        result = results[0] if results else None
+        if not isinstance(result, Value) or result.producer is None or self.path or id(result) in self._named:
+            return
+        if c.name in self.names:
+            self.names.remove(c.name)
+            self._named[id(result)] = result
+            result.name = c.name
 
     def check(self, c: Call, tensor: Any, value: Value) -> None:
         """That a result has the dtype and the sizes which Keras says."""
