@@ -300,6 +300,29 @@ def test_weights_alone_and_damaged_files(tmp_path: Path) -> None:
         weft.load(old)
 
 
+def test_hdf5_whose_groups_contain_each_other(tmp_path: Path) -> None:
+    import h5py
+
+    path = tmp_path / "m.h5"
+    with h5py.File(path, "w") as file:
+        file["a/b"] = file.create_group("c")
+        file["c/d"] = file["a"]
+    with pytest.raises(FrontendError, match="its groups contain each other"):
+        weft.load(path)
+
+
+def test_hdf5_that_its_library_cannot_get_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft_keras import files
+
+    script = tmp_path / "hdf5.py"
+    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    path = tmp_path / "m.h5"
+    convolutional(the_keras()).save(path)
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    with pytest.raises(FrontendError, match="HDF5's library ends with status -9"):
+        weft.load(path)
+
+
 def test_hdf5_that_links_to_other_files(tmp_path: Path) -> None:
     import h5py
 

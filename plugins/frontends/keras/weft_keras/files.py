@@ -6,8 +6,10 @@ no code. Sizes are bounded, and links of HDF5 that leave the file are refused.
 
 from __future__ import annotations
 
-import io
+import importlib.util
 import json
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -65,7 +67,10 @@ def from_archive(keras: Any, path: Path) -> Any:
             )
         config = configuration(read_member(archive, "config.json", MOST_CONFIG, WHAT), path)
         check_config(config, path)
-        check_hdf5(io.BytesIO(read_member(archive, WEIGHTS, 1 << 37, WHAT)), path)
+        with tempfile.NamedTemporaryFile(suffix=".h5") as weights:
+            weights.write(read_member(archive, WEIGHTS, 1 << 37, WHAT))
+            weights.flush()
+            check_hdf5(Path(weights.name), path)
     return loaded(keras, path, ".keras", config, write_archive)
 
 
@@ -172,45 +177,23 @@ def check_config(config: Any, path: Path) -> None:
         )
 
 
-def check_hdf5(source: Any, path: Path) -> Any:
-    """That an HDF5 file has no links out of itself and no sizes beyond its own bytes allow; its model's configuration.
+def check_hdf5(source: Path, path: Path) -> Any:
+    """That an HDF5 file is whole, has no links out of itself, and no sizes beyond what its own bytes allow; the text of
+    its model's configuration, or None. A process of its own looks: HDF5's library may hang or crash.
 
     Raises:
         FrontendError: it is damaged, or h5py is not installed.
     """
+    if importlib.util.find_spec("h5py") is None:
+        raise FrontendError("HDF5 files need h5py", hint='pip install "weft-keras[keras]"')
+    seconds = 1 + source.stat().st_size // (50 << 20)
+    command = [sys.executable, "-P", str(Path(__file__).with_name("hdf5.py")), str(source.absolute()), str(seconds)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     try:
-        import h5py
-    except ImportError as error:
-        raise FrontendError("HDF5 files need h5py", hint='pip install "weft-keras[keras]"') from error
-    most = source.getbuffer().nbytes if isinstance(source, io.BytesIO) else path.stat().st_size
-
-    def look(group: Any, depth: int = 0) -> int:
-        if depth > MOST_NESTED:
-            raise FrontendError(f"'{path}' is not {WHAT}", why=f"its groups nest more than {MOST_NESTED} deep")
-        total = 0
-        for name in group:
-            link = group.get(name, getlink=True)
-            if not isinstance(link, h5py.HardLink):
-                raise FrontendError(f"'{path}' is not {WHAT}", why=f"'{name}' is a link: {type(link).__name__}")
-            entry = group[name]
-            if isinstance(entry, h5py.Group):
-                total += look(entry, depth + 1)
-            else:
-                if entry.external or entry.is_virtual:
-                    raise FrontendError(f"'{path}' is not {WHAT}", why=f"'{name}' has its data in another file")
-                total += entry.nbytes if entry.chunks else entry.id.get_storage_size()
-                if entry.nbytes > 1100 * most + (1 << 20):
-                    raise FrontendError(f"'{path}' is not {WHAT}", why=f"'{name}' unpacks to {entry.nbytes:,} bytes")
-        return total
-
-    try:
-        with h5py.File(source, "r") as file:
-            if look(file) > 1100 * most + (1 << 20):
-                raise FrontendError(f"'{path}' is not {WHAT}", why="it unpacks to too much")
-            return file.attrs.get("model_config")
-    except FrontendError:
-        raise
-    except Exception as error:  # of h5py
-        if from_signal(error):
-            raise
-        raise FrontendError(f"'{path}' is damaged", why=f"h5py: {' '.join(str(error).split())[:300]}") from error
+        found = json.loads(done.stdout)
+    except ValueError:
+        stopped = f"HDF5's library ends with status {done.returncode}, or needs more than {seconds} s"
+        raise FrontendError(f"'{path}' is damaged", why=stopped) from None
+    if "why" in found:
+        raise FrontendError(f"'{path}' is damaged, or not {WHAT}", why=found["why"])
+    return found["config"]
