@@ -24,6 +24,7 @@ from weft_stablehlo.context import Complex, Context
 from weft_stablehlo.legalize import taken_apart
 from weft_stablehlo.reading import Model
 from weft_stablehlo.registry import CUSTOM, REGISTRY
+from weft_stablehlo.structure import recognised
 from weft_stablehlo.tensors import Tensor, tensor_type
 from weft_stablehlo.values import Values
 
@@ -45,7 +46,7 @@ def import_module(model: Model, dims: Mapping[str, int] | None = None, function:
         UnsupportedError: everything unsupported, at once.
     """
     importer = ModuleImporter(model, dims or {})
-    return importer.run(importer.entry(function))
+    return recognised(importer.run(importer.entry(function)))
 
 
 class ModuleImporter(GraphImporter):

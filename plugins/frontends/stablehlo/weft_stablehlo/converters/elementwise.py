@@ -243,6 +243,9 @@ def total_order(c: Context, x: Value) -> Value:
 
 @op("select")
 def select(c: Context) -> Any:
+    known = c.constant(0)
+    if known is not None and known.size and (known == known.reshape(-1)[0]).all():
+        return c.operands[1 if known.reshape(-1)[0] else 2]
     found = []
     test = c.value(0)
     for x, y in zip(c.parts(1), c.parts(2), strict=True):
