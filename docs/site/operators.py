@@ -140,7 +140,7 @@ def onnx_table() -> str:
 
 
 def darknet_layers() -> str:
-    from weft_darknet.layers import LAYERS
+    from weft_darknet.kinds import LAYERS
 
     return ", ".join(f"`[{name}]`" for name in sorted(LAYERS))
 

@@ -10,8 +10,8 @@ from tests.frontends.darknet.reference import ACTIVATIONS, Layer, Network, cfg
 
 import weft
 from weft.graph.evaluate import evaluate
+from weft_darknet.kinds import LAYERS
 from weft_darknet.layers import ACTIVATIONS as KNOWN_ACTIVATIONS
-from weft_darknet.layers import LAYERS
 
 CONV: Layer = ("convolutional", {"filters": 6, "size": 1, "activation": "linear"})
 
@@ -130,7 +130,8 @@ def test_layer_means_what_darknet_computes(name: str) -> None:
 def test_every_kind_has_a_case() -> None:
     kinds = {kind for _, *layers in CASES.values() for kind, _ in layers}
     aliases = {"conv", "conn", "max", "local_avg", "avg", "soft", "empty"}
-    assert kinds | aliases | {"net", "network"} == set(LAYERS)
+    recurrent = {"rnn", "crnn", "gru", "lstm", "conv_lstm"}  # in test_recurrent.py
+    assert kinds | aliases | recurrent | {"net", "network"} == set(LAYERS)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

@@ -40,7 +40,7 @@ def size_of(x: Value) -> Any:
 class Weights:
     """A header (int32 major, minor, revision; images seen, 64 bits from version 0.2 on), then float32 in the layers'
     order. Arrays are views of the file, which is mapped. `transposed`: matrices are stored input by input; versions
-    beyond 1000 say so."""
+    beyond 1000 say so. `revision`: see `weft_darknet.recurrent`."""
 
     def __init__(self, source: Any) -> None:
         self.name, self.place = "the .weights" if isinstance(source, BYTES) else f"'{source!s}'", ""
@@ -64,7 +64,7 @@ class Weights:
                 f"{self.name} is no Darknet weights: a header of 16 or 20 bytes is wanted, {len(self.data)} are there",
                 hint="is it whole?",
             )
-        major, minor = (int(number) for number in self.data[:8].view("<i4"))
+        major, minor, self.revision = (int(number) for number in self.data[:12].view("<i4"))
         self.transposed = major > 1000 or minor > 1000
         self.at = 20 if major * 10 + minor >= 2 and not self.transposed else 16
 
@@ -88,11 +88,14 @@ class Layers:
     x: Any = None
     done: list[Value] = field(default_factory=list)
     name: str = ""
+    state: str | None = None
+    after: list[tuple[str, Value]] = field(default_factory=list)
+    """Of networks that keep something between calls: the option `state`, and what is kept after the call, by name."""
 
-    def step(self, kind: str, options: dict[str, Any]) -> None:
+    def step(self, kind: str, build: Callable[..., Value], options: dict[str, Any]) -> None:
         """Adds the layer of a section."""
         self.name = f"{kind}_{len(self.done)}"
-        self.x = LAYERS[kind](self, **options)
+        self.x = build(self, **options)
         self.need(
             min(size_of(self.x)) > 0 and math.prod(size_of(self.x)) <= LARGEST,
             f"its size is {size_of(self.x)}; Darknet counts from 1 to {LARGEST}",
@@ -166,7 +169,20 @@ class Kinds(Layers):
         pad: Count = 0, padding: Count = 0, activation: str = "logistic", batch_normalize: Count = 0, cbn: Count = 0,
     ) -> Value:  # fmt: skip
         """`pad` is a switch: by half the kernel."""
-        channels, dilation, pad = size_of(self.x)[0], dilation if size > 1 else 1, size // 2 if pad else padding
+        strides, pad, norm = (
+            (stride_y or stride, stride_x or stride),
+            size // 2 if pad else padding,
+            batch_normalize or cbn,
+        )
+        channels = size_of(self.x)[0]
+        return self._filters(channels, filters, size, strides, dilation, groups, pad, activation, bool(norm))(self.x)
+
+    def _filters(
+        self, channels: int, filters: int, size: int, strides: tuple[int, int], dilation: int, groups: int, pad: int,
+        activation: str, normalised: bool,
+    ) -> Function:  # fmt: skip
+        """A convolution with the next weights of the file."""
+        dilation = dilation if size > 1 else 1
         self.need(
             channels % groups == filters % groups == 0,
             f"{channels} channels and {filters} filters cannot be cut into groups={groups}",
@@ -178,18 +194,26 @@ class Kinds(Layers):
         )
         bias, norm = (
             self.weights.take(filters),
-            [self.weights.take(filters) for _ in range(3 if batch_normalize or cbn else 0)],
+            [self.weights.take(filters) for _ in range(3 if normalised else 0)],
         )
-        op = ops.Conv((stride_y or stride, stride_x or stride), (pad * dilation,) * 4, (dilation,) * 2, groups)
-        return self.finish(
-            self.add(op, self.x, self.weights.take(filters, channels // groups, size, size)), bias, norm, activation
-        )
+        op = ops.Conv(strides, (pad * dilation,) * 4, (dilation,) * 2, groups)
+        weights = self.weights.take(filters, channels // groups, size, size)
+        return lambda x: self.finish(self.add(op, x, weights), bias, norm, activation)
 
     def connected(self, output: Size = 1, activation: str = "logistic", batch_normalize: Count = 0) -> Value:
-        inputs, take = math.prod(size_of(self.x)), self.weights.take
+        return self._matrix(math.prod(size_of(self.x)), output, activation, bool(batch_normalize))(self.x)
+
+    def _matrix(self, inputs: int, output: int, activation: str, normalised: bool) -> Function:
+        """A product with the next weights of the file."""
+        take = self.weights.take
         bias, weights = take(output), take(inputs, output) if self.weights.transposed else take(output, inputs).T
-        y = self.reshape(self.add(ops.MatMul(), self.reshape(self.x, inputs), weights), output, 1, 1)
-        return self.finish(y, bias, [take(output) for _ in range(3 if batch_normalize else 0)], activation)
+        norm = [take(output) for _ in range(3 if normalised else 0)]
+
+        def apply(x: Value) -> Value:
+            y = self.reshape(self.add(ops.MatMul(), self.reshape(x, inputs), weights), output, 1, 1)
+            return self.finish(y, bias, norm, activation)
+
+        return apply
 
     def local(
         self, filters: Size = 1, size: Size = 1, stride: Size = 1, pad: Count = 0, activation: str = "logistic"
@@ -332,15 +356,3 @@ class Kinds(Layers):
         return self.boxes(
             num, [(2, logistic), (coords - 2, lambda x: x), (1, logistic), (classes, softened if softmax else logistic)]
         )
-
-
-_ALIASES = {
-    "conv": "convolutional", "conn": "connected", "dropout": "activation", "empty": "activation", "cost": "activation",
-    "network": "net",
-    "max": "maxpool", "local_avgpool": "maxpool", "local_avg": "maxpool", "avg": "avgpool", "soft": "softmax",
-    "reorg3d": "reorg", "sam": "scale_channels",
-}  # fmt: skip
-METHODS: dict[str, Callable[..., Value]] = {
-    name: method for name, method in vars(Kinds).items() if not name.startswith("_")
-}
-LAYERS = METHODS | {alias: METHODS[name] for alias, name in _ALIASES.items()}

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from weft.errors import FrontendError, UnsupportedError
 from weft.graph.nodes import Graph, GraphBuilder
-from weft_darknet.layers import ACTIVATIONS, BYTES, LARGEST, LAYERS, Kinds, Weights
+from weft_darknet.kinds import LAYERS, RECURRENT
+from weft_darknet.layers import ACTIVATIONS, BYTES, LARGEST, Weights
 from weft_darknet.plugin import DarknetOptions
+from weft_darknet.recurrent import STATE, Recurrent
 
 Problems: TypeAlias = list[tuple[type[FrontendError], str]]
 # Keys that matter to training, or to how boxes are made of what a detection layer gives.
@@ -18,18 +20,20 @@ TRAINING = """absolute anchors angle assisted_excitation beta1 beta_nms bias_mat
     counters_per_class delta_normalizer dets_for_show dets_for_track dont_update dot dropblock dropblock_size_abs dropblock_size_rel embedding_layer
     focal_loss grad_centr ignore_thresh iou_loss iou_normalizer iou_thresh jitter label_smooth_eps learning_rate log map mask_scale max max_delta nms_kind
     noloss noobject_scale obj_normalizer object_scale objectness_smooth onlyforward probability random ratio rescore resize scale show_details sim_thresh sqrt
-    stopbackward stream thresh track_ciou_norm track_history_size train_only_bn truth truth_thresh type uc_normalizer wait_stream""".split()  # noqa: E501, SIM905
+    stopbackward stream thresh time_normalizer track_ciou_norm track_history_size train_only_bn truth truth_thresh type uc_normalizer wait_stream""".split()  # noqa: E501, SIM905
 # Keys of which only 0 is supported, which is off.
 SWITCHES = {
     "antialiasing",
     "background",
     "bin_output",
     "binary",
+    "bottleneck",
     "dontload",
     "dontloadscales",
     "flipped",
     "maxpool_depth",
     "rotate",
+    "shortcut",
     "spatial",
     "sway",
     "xnor",
@@ -124,12 +128,18 @@ def load_network(source: Any, given: DarknetOptions) -> Graph:
             layers.append((section, read_options(section, LAYERS[section.kind], problems)))
         else:
             problems.append((UnsupportedError, f"line {section.line}: [{section.kind}]"))
+        if section.kind in RECURRENT and given.state is None:
+            problems.append((UnsupportedError, f"line {section.line}: [{section.kind}] keeps a state between calls"))
     for kind, what, hint in (
         (FrontendError, "is not a Darknet network", "is it complete?"),
         (UnsupportedError, "uses what is not supported", "leave it out"),
     ):
         if lines := [line for error, line in problems if error is kind]:
-            raise kind(f"'{file}' {what}", where="\n".join(lines), hint=hint)
+            raise kind(
+                f"'{file}' {what}",
+                where="\n".join(lines),
+                hint=STATE if any("keeps a state" in line for line in lines) else hint,
+            )
     if given.width is not None or given.height is not None:
         layers[0][1].update(
             {"inputs": 0} | {key: size for key in ("width", "height") if (size := getattr(given, key)) is not None}
@@ -139,18 +149,20 @@ def load_network(source: Any, given: DarknetOptions) -> Graph:
         raise FrontendError(
             "a network of bytes has no weights beside it", hint="name them: weft.load(model, weights=…)"
         )
-    return build(source.stem if isinstance(source, Path) else "darknet", file, layers, Weights(weights))
+    return build(source.stem if isinstance(source, Path) else "darknet", file, layers, Weights(weights), given.state)
 
 
-def build(name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], weights: Weights) -> Graph:
+def build(
+    name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], weights: Weights, kept: str | None
+) -> Graph:
     """The outputs are those of the detection layers, or that of the last layer but [cost]."""
-    state = Kinds(GraphBuilder(name), weights)
+    state = Recurrent(GraphBuilder(name), weights, state=kept)
     for index, (section, options) in enumerate(layers, -1):
         weights.place = f"{file}, line {section.line}: " + (
             f"layer {index}, [{section.kind}]" if index >= 0 else "[net]"
         )
         with state.builder.named(f"{section.kind}_{index}"):
-            state.step(section.kind, options)
+            state.step(section.kind, LAYERS[section.kind], options)
     if weights.at != len(weights.data):
         raise FrontendError(
             f"{weights.name} does not end with the network",
@@ -160,4 +172,6 @@ def build(name: str, file: str, layers: list[tuple[Section, dict[str, Any]]], we
     detections = [k for k, kind in enumerate(kinds) if kind in ("yolo", "region")]
     for k in detections or [k for k, kind in enumerate(kinds) if kind != "cost"][-1:] or [0]:
         state.builder.output(state.done[k], f"{kinds[k]}_{k}")
+    for name, value in state.after:
+        state.builder.output(value, name)
     return state.builder.build()

@@ -12,11 +12,16 @@ from weft.hooks import Frontend, hookimpl
 @dataclass(frozen=True)
 class DarknetOptions:
     """-weights: a file, or bytes; by default the .weights beside the .cfg. -width, -height: of the input, instead of
-    those in [net]."""
+    those in [net]. -state: of networks with recurrent layers, see `weft_darknet.recurrent`, "fresh" or "inputs"."""
 
     weights: str | os.PathLike[str] | bytes | bytearray | memoryview | None = None
     width: int | None = None
     height: int | None = None
+    state: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in (None, "fresh", "inputs"):
+            raise ValueError(f"state is '{self.state}', expected 'fresh' or 'inputs'")
 
 
 def load(source: Any, options: DarknetOptions) -> Any:
