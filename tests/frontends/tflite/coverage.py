@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from weft_tflite.refusals import REASONS
-from weft_tflite.registry import MOVES, QUANTIZED, REGISTRY
+from weft_tflite.registry import COMPLEX, MOVES, QUANTIZED, REGISTRY
 from weft_tflite.schema import BUILTINS
 
 PAGE = Path(__file__).parents[3] / "docs" / "frontends.md"
@@ -21,7 +21,8 @@ MARKS = ("CUSTOM",)
 
 def converted() -> list[str]:
     """Operators on numbers that are read."""
-    return [name for name in BUILTINS if ("", name) in set(REGISTRY.supported())]
+    own = set(REGISTRY.supported())
+    return [name for name in BUILTINS if ("", name) in own or (COMPLEX, name) in own]
 
 
 def quantized() -> list[str]:

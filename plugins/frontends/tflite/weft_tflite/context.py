@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from weft.graph.nodes import Value
 from weft_frontend.activations import ACTIVATIONS
 from weft_frontend.context import Context as GraphContext
 from weft_tflite.model_file import OperatorInfo, Quantization, SubGraph, TensorInfo
-from weft_tflite.registry import CUSTOM, QUANTIZED
+from weft_tflite.registry import COMPLEX, CUSTOM, QUANTIZED
 from weft_tflite.tensors import dtype_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ FUSED = ("linear", "relu", "relu_n1_to_1", "relu6", "tanh")
 """ActivationFunctionType by number, but for the last (SIGN_BIT)."""
 SMALL = ("INT8", "UINT8", "INT16", "INT4", "INT2", "UINT4")
 """Element types of quantised tensors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Complex:
+    """An operand of complex numbers: its real and its imaginary parts, values of one shape."""
+
+    real: Value
+    imaginary: Value
 
 
 class Context(GraphContext):
@@ -46,6 +54,8 @@ class Context(GraphContext):
         infos += [self.output(k) for k in range(len(op.outputs))]
         self.quantized = any(i is not None and is_quantized(i) for i in infos)
         domain = CUSTOM if op.name == "CUSTOM" else QUANTIZED if self.quantized else ""
+        if any(isinstance(o, Complex) for o in operands):
+            domain = COMPLEX
         title = op.custom if op.name == "CUSTOM" else op.name
         super().__init__(importer, title, name, operands, domain=domain, version=op.version, outputs=len(op.outputs))
 
@@ -141,4 +151,4 @@ def is_quantized(info: TensorInfo) -> bool:
     return info.quantization is not None and info.type in SMALL and float(info.quantization.scale[0]) > 0
 
 
-__all__ = ["Context", "is_quantized"]
+__all__ = ["Complex", "Context", "is_quantized"]

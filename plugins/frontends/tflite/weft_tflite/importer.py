@@ -20,10 +20,10 @@ from weft_frontend.bodies import Body, Level, build_body, shaped
 from weft_frontend.context import Context as GraphContext
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent, Poisoned, poisoned
-from weft_tflite.context import Context
+from weft_tflite.context import Complex, Context
 from weft_tflite.model_file import Model, Signature, SubGraph, TensorInfo
 from weft_tflite.refusals import REASONS
-from weft_tflite.registry import CUSTOM, MOVES, QUANTIZED, REGISTRY
+from weft_tflite.registry import COMPLEX, CUSTOM, MOVES, QUANTIZED, REGISTRY
 from weft_tflite.state import States
 from weft_tflite.tensors import dtype_of, to_array
 
@@ -117,6 +117,10 @@ class Importer(GraphImporter):
             operand = self.operand(graph, index, values)
             if isinstance(operand, Absent):
                 raise FrontendError(f"output '{name}' is computed by no operator")
+            if isinstance(operand, Complex):
+                raise UnsupportedError(
+                    f"output '{name}' has complex numbers", hint="end the model with their real and imaginary parts"
+                )
             value = shaped(self.builder, self.as_value(operand, name), len(graph.tensors[index].declared))
             self.builder.output(value, name)
         for name, value in self.states.results():
@@ -204,6 +208,8 @@ class Importer(GraphImporter):
 
     def unknown(self, c: GraphContext) -> str:
         assert isinstance(c, Context)
+        if c.domain == COMPLEX:
+            return f"operator {c.op_type} of complex numbers"
         if c.domain == CUSTOM:
             return f"custom operator {c.op_type}"
         if c.domain == QUANTIZED:

@@ -10,7 +10,6 @@ from weft_tflite.schema import BUILTINS
 _STRINGS = "its operands are tables of strings and resources"
 _NO_RUNTIME = "LiteRT has no kernel for it"
 _STATE = "a recurrent layer of an older form"
-_COMPLEX = "complex numbers"
 _RUN = (
     "ADD", "MULTIPLY", "MAXIMUM", "MINIMUM", "SHIFT_LEFT", "COMPOSITE", "SCATTER", "GATHER", "PAD", "REDUCE_WINDOW",
     "RNG_BIT_GENERATOR", "CASE", "CBRT",
@@ -35,7 +34,6 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "PLACEHOLDER_FOR_GREATER_OP_CODES": "no operator, but a mark of the format",
         "LSTM": _STATE, "BIDIRECTIONAL_SEQUENCE_RNN": _STATE,
         "BIDIRECTIONAL_SEQUENCE_LSTM": _STATE,
-        "RFFT2D": _COMPLEX, "IMAG": _COMPLEX, "REAL": _COMPLEX, "COMPLEX_ABS": _COMPLEX,
         "RANDOM_STANDARD_NORMAL": "random numbers, of which LiteRT alone has the order",
         "RANDOM_UNIFORM": "random numbers, of which LiteRT alone has the order",
         "MULTINOMIAL": "random numbers, of which LiteRT alone has the order",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 QUANTIZED = "quantized"
 """The domain of converters for quantised operands."""
+COMPLEX = "complex"
+"""The domain of converters for operands of complex numbers."""
 CUSTOM = "custom"
 """The domain of custom operators, which plugins may convert."""
 MOVES: set[str] = set()
@@ -40,5 +42,10 @@ def moving_op(*names: str) -> Callable[[Callable[[Context], Any]], Callable[[Con
     return REGISTRY.op(*names)
 
 
-__all__ = ["CUSTOM", "MOVES", "QUANTIZED", "REGISTRY", "Result", "moving_op", "quantized_op", "tflite_formula",
-           "tflite_op"]  # fmt: skip
+def complex_op(*names: str) -> Callable[[Callable[[Context], Any]], Callable[[Context], Any]]:
+    """Registers a converter for operators of complex operands: `Complex` of weft_tflite.context."""
+    return REGISTRY.op(*names, domain=COMPLEX)
+
+
+__all__ = ["COMPLEX", "CUSTOM", "MOVES", "QUANTIZED", "REGISTRY", "Result", "complex_op", "moving_op", "quantized_op",
+           "tflite_formula", "tflite_op"]  # fmt: skip

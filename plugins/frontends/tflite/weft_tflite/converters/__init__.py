@@ -1,5 +1,6 @@
 """The converters, by family; importing this package registers them."""
 
+from weft_tflite.converters import complex_numbers as complex_numbers
 from weft_tflite.converters import control as control
 from weft_tflite.converters import elementwise as elementwise
 from weft_tflite.converters import indexing as indexing
