@@ -66,6 +66,22 @@ def scaled(keras: Any) -> Any:
     return Scaled()
 
 
+def compared(keras: Any) -> Any:
+    """A layer that compares with operators of Python."""
+
+    class Compared(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(shape=(shape[-1],), name="scale")
+
+        def call(self, x: Any) -> Any:
+            ops = keras.ops
+            floor, scale = ops.floor(x), ops.floor(self.scale)
+            equal = [floor == 0, floor != 1, ops.floor(self.scale) == floor, floor == scale, self.scale == x]
+            return [ops.where(e, x, 7.0) for e in equal]
+
+    return Compared()
+
+
 def quantized(keras: Any, mode: str) -> Any:
     def call(x: Any) -> Any:
         dense = keras.layers.Dense(6)
@@ -170,6 +186,7 @@ CASES: dict[str, Case] = {
     "Softmax over two axes": layer("Softmax", axis=(1, 3), shapes=IMAGE),
     "Lambda": Case(lambda k: k.layers.Lambda(lambda x: k.ops.tanh(x) * 2)),
     "variables on the left": Case(scaled),
+    "comparisons": Case(compared),
     "Dense of int8": Case(lambda k: quantized(k, "int8")),
     "Dense of int4": Case(lambda k: quantized(k, "int4")),
     "floats of another dtype": layer("Dense", 6, dtypes=["float64"]),

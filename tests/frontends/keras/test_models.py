@@ -235,6 +235,24 @@ def test_a_layer_that_computes_outside_of_keras_ops() -> None:
         weft.load(of_layer(lambda k: Outside(), [(4,)]))
 
 
+def test_a_layer_that_writes_its_variables() -> None:
+    keras = the_keras()
+
+    class Counting(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.count = self.add_weight(shape=(), name="count", trainable=False)
+
+        def call(self, x: Any) -> Any:
+            self.count.assign_add(1.0)
+            return x * 2.0
+
+    model = of_layer(lambda k: Counting(), [(4,)])
+    before = float(model.layers[-1].count)
+    with pytest.raises(UnsupportedError, match="it assigns to the variable 'counting/count'"):
+        weft.load(model)
+    assert float(model.layers[-1].count) == before
+
+
 def changed_config(path: Path, change: Callable[[Any], Any]) -> Path:
     """A copy of an archive with another configuration."""
     other = path.with_name("other.keras")

@@ -59,8 +59,7 @@ class Importer(GraphImporter):
         layers = self.model._flatten_layers()
         before = [(one, len(one._inbound_nodes), len(one._outbound_nodes)) for one in layers]
         try:
-            with symbolic_operators(self.keras):
-                return self.read()
+            return self.read()
         finally:
             for one, inbound, outbound in before:
                 del one._inbound_nodes[inbound:]
@@ -188,7 +187,8 @@ class Importer(GraphImporter):
 
     def called(self, function: Callable[..., Any], args: Any, kwargs: Any, name: str) -> Any:
         try:
-            return function(*args, **kwargs)
+            with symbolic_operators(self.keras):
+                return function(*args, **kwargs)
         except (WeftError, Unsupported):
             raise
         except Exception as error:  # of layers that anyone may have written

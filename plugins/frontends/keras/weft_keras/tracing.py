@@ -14,26 +14,42 @@ _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 @contextmanager
 def symbolic_operators(keras: Any) -> Iterator[None]:
-    """Leaves operators of a variable and a symbolic tensor to the tensor, which records them: `scale * x`. Variables
-    take the tensor for an array. Functions with a gradient of their own are called as they are. One model is traced at
-    a time."""
-    kind, ops = keras.Variable, keras.src.ops
+    """While a layer is called: what it does with symbolic tensors is recorded, or fails.
+
+    Operators of a variable and a symbolic tensor are left to the tensor: `scale * x`; variables take it for an array.
+    `x == 0` is an operation, not whether they are one object. Functions with a gradient of their own are called as they
+    are. Variables are not written. One layer is called at a time.
+    """
+    variable, symbolic, ops = keras.Variable, keras.KerasTensor, keras.src.ops
     names = [f"__{n}__" for n in (*_OPERATORS, *_COMPARISONS)]
     with _TRACING:
-        gradient = ops.custom_gradient
-        before = {name: kind.__dict__.get(name) for name in names}
+        changes: list[tuple[Any, str, Any]] = [(variable, n, _left(getattr(variable, n), symbolic)) for n in names]
+        changes += [(variable, "assign", _refused), (symbolic, "__eq__", _equal(keras.ops))]
+        changes += [(ops, "custom_gradient", _plain)]
+        before = [(owner, name, vars(owner).get(name)) for owner, name, _ in changes]
         try:
-            for name in names:
-                setattr(kind, name, _left(getattr(kind, name), keras.KerasTensor))
-            ops.custom_gradient = lambda function: lambda *args, **kwargs: function(*args, **kwargs)[0]
+            for owner, name, function in changes:
+                setattr(owner, name, function)
             yield
         finally:
-            ops.custom_gradient = gradient
-            for name, function in before.items():
+            for owner, name, function in before:
                 if function is None:
-                    delattr(kind, name)
+                    delattr(owner, name)
                 else:
-                    setattr(kind, name, function)
+                    setattr(owner, name, function)
+
+
+def _refused(variable: Any, *_: Any, **__: Any) -> None:
+    raise TypeError(f"it assigns to the variable '{variable.path}'")
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that gives its result and a gradient, without the gradient."""
+    return lambda *args, **kwargs: function(*args, **kwargs)[0]
+
+
+def _equal(ops: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, other: NotImplemented if other is None or isinstance(other, str) else ops.equal(self, other)
 
 
 def _left(function: Callable[[Any, Any], Any], symbolic: type) -> Callable[[Any, Any], Any]:
