@@ -312,6 +312,171 @@ op(
     ),
     x=IMAGE,
 )
+for _range in (True, False):
+    for _mode, _axis in (("HALF_TO_EVEN", -1), ("HALF_UP", -1 if _range else 3)):
+        op(
+            f"QuantizeAndDequantizeV2 {_range} {_mode}",
+            lambda x, g=_range, m=_mode, a=_axis: raw.QuantizeAndDequantizeV2(
+                input=x,
+                input_min=-1.0 if a < 0 else [-1.0, -2.0, 0.0, -0.5],
+                input_max=1.5 if a < 0 else [1.0, 0.5, 1.0, 3.0],
+                range_given=g,
+                round_mode=m,
+                axis=a,
+            ),
+            x=IMAGE,
+        )
+op(
+    "QuantizeAndDequantizeV3",
+    lambda x: raw.QuantizeAndDequantizeV3(input=x, input_min=0.0, input_max=1.5, num_bits=6, signed_input=False),
+    x=IMAGE,
+)
+op(
+    "QuantizeAndDequantizeV4",
+    lambda x: raw.QuantizeAndDequantizeV4(input=x, input_min=-1.0, input_max=1.5, narrow_range=True),
+    x=IMAGE,
+)
+op("ResizeArea", lambda x: raw.ResizeArea(images=x, size=(3, 5)), x=IMAGE)
+op(
+    "ExtractImagePatches",
+    lambda x: tf.image.extract_patches(x, (1, 3, 2, 1), (1, 2, 1, 1), (1, 1, 2, 1), "SAME"),
+    x=IMAGE,
+)
+op("AdjustContrastv2", lambda x: tf.image.adjust_contrast(x, 1.7), x=f(2, 5, 6, 3))
+op("AdjustSaturation", lambda x: tf.image.adjust_saturation(x, 0.4), x=np.abs(f(2, 5, 6, 3)))
+op(
+    "CropAndResize open",
+    lambda x, z: tf.image.crop_and_resize(x, [[0.1, 0.2, 0.9, 1.1]], [1], z),
+    {"x": (None, None, None, 4)},
+    x=IMAGE,
+    z=np.array([3, 1], np.int32),
+)
+
+# -- spectra
+op("RFFT", lambda x: tf.abs(tf.signal.rfft(x, [12])), x=f(2, 10))
+op("RFFT2D", lambda x: tf.math.imag(tf.signal.rfft2d(x)), x=f(2, 4, 10))
+op("Angle", lambda x, y: tf.math.angle(tf.complex(x, y)), x=f(2, 10), y=f(2, 10))
+op("IRFFT", lambda x: tf.signal.irfft(tf.signal.rfft(x), [9]), x=f(2, 10))
+op("IRFFT2D", lambda x: tf.signal.irfft2d(tf.signal.rfft2d(x)), x=f(2, 4, 10))
+op("FFT", lambda x, y: tf.math.real(tf.signal.fft(tf.complex(x, y))), x=f(2, 10), y=f(2, 10))
+op("IFFT2D", lambda x, y: tf.math.imag(tf.signal.ifft2d(tf.math.conj(tf.complex(x, y)))), x=f(2, 4, 10), y=f(2, 4, 10))
+op("stft", lambda x: tf.abs(tf.signal.stft(x, 16, 8)), x=f(2, 100))
+
+# -- numbers of results known only at run time
+op("Unique", lambda x: raw.Unique(x=x), x=np.array([3, 1, 3, 2, 1], np.int32))
+op("UniqueWithCounts", lambda x: raw.UniqueWithCounts(x=x), x=np.array([3, 1, 3, 2, 1], np.float32))
+BOXES = np.array(
+    [[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [0, 10.1, 1, 11.1], [0, 100, 1, 101]],
+    np.float32,
+)
+SCORES = np.array([0.9, 0.75, 0.6, 0.95, 0.5, 0.3], np.float32)
+op(
+    "NonMaxSuppressionV2",
+    lambda b, s: raw.NonMaxSuppressionV2(boxes=b, scores=s, max_output_size=3, iou_threshold=0.5),
+    b=BOXES,
+    s=SCORES,
+)
+op("NonMaxSuppressionV3", lambda b, s: tf.image.non_max_suppression(b, s, 4, 0.5, 0.4), b=BOXES, s=SCORES)
+op(
+    "NonMaxSuppressionV4",
+    lambda b, s: raw.NonMaxSuppressionV4(
+        boxes=b, scores=s, max_output_size=5, iou_threshold=0.5, score_threshold=0.4, pad_to_max_output_size=True
+    ),
+    b=BOXES,
+    s=SCORES,
+)
+op(
+    "NonMaxSuppressionV5",
+    lambda b, s: raw.NonMaxSuppressionV5(
+        boxes=b, scores=s, max_output_size=5, iou_threshold=0.5, score_threshold=0.4, soft_nms_sigma=0.0
+    ),
+    b=BOXES,
+    s=SCORES,
+)
+op("DynamicPartition", lambda x, k: tf.dynamic_partition(x, k, 2), x=f(5, 2), k=np.array([0, 1, 1, 0, 1], np.int32))
+op(
+    "DynamicStitch",
+    lambda x: tf.dynamic_stitch([[0, 2], [[3, 1], [2, 4]]], [x[:2], tf.reshape(x[2:], (2, 2, 3))]),
+    x=f(6, 3),
+)
+op("DenseBincount", lambda x: raw.DenseBincount(input=x, size=5, weights=np.zeros(0, np.float32)), x=i(0, 7, 9))
+op("DenseBincount weights", lambda x, w: raw.DenseBincount(input=x, size=5, weights=w), x=i(0, 7, 9), w=f(9))
+op("Bincount", lambda x: raw.Bincount(arr=x, size=5, weights=np.zeros(0, np.int32)), x=i(0, 7, 9))
+op("Roll at run time", lambda x, k: tf.roll(x, k, (0, 2)), {"x": (None, 3, 4)}, x=A, k=np.array([1, -3], np.int32))
+op("Range floats at run time", lambda x: tf.range(x[0], x[1], 0.25), x=np.array([0.5, 3.1], np.float32))
+op("Slice at run time", lambda x, n: tf.slice(x, (0, 1, 0), n), x=A, n=np.array([-1, 2, -1], np.int32))
+op("Sum at run time", lambda x, k: tf.reduce_sum(x, k), x=A, k=np.array([1, -1], np.int32))
+for _name in ("Sum", "Mean", "SqrtN"):
+    op(
+        f"SparseSegment{_name}WithNumSegments",
+        lambda x, n=_name: getattr(raw, f"SparseSegment{n}WithNumSegments")(
+            data=x, indices=[0, 2, 4, 1], segment_ids=[0, 0, 2, 2], num_segments=4
+        ),
+        x=f(5, 2),
+    )
+op("LinSpace op", lambda x: raw.LinSpace(start=x[0], stop=x[1], num=5), x=f(2))
+op(
+    "TensorList push",
+    lambda x: raw.TensorListStack(
+        input_handle=raw.TensorListPushBack(
+            input_handle=raw.EmptyTensorList(element_shape=(3, 4), max_num_elements=4, element_dtype=tf.float32),
+            tensor=x[0],
+        ),
+        element_shape=(3, 4),
+        element_dtype=tf.float32,
+        num_elements=-1,
+    ),
+    x=A,
+)
+LIST = {"element_dtype": tf.float32}
+op(
+    "TensorList pop",
+    lambda x: (
+        raw.TensorListPopBack(
+            input_handle=raw.TensorListFromTensor(tensor=x, element_shape=(3, 4)), element_shape=(3, 4), **LIST
+        ).tensor
+    ),
+    x=A,
+)
+op(
+    "TensorList gather",
+    lambda x: raw.TensorListGather(
+        input_handle=raw.TensorListFromTensor(tensor=x, element_shape=(3, 4)),
+        indices=[1, 0, 1],
+        element_shape=(3, 4),
+        **LIST,
+    ),
+    x=A,
+)
+op(
+    "TensorList concat",
+    lambda x: (
+        raw.TensorListConcatV2(
+            input_handle=raw.TensorListFromTensor(tensor=x, element_shape=(3, 4)),
+            element_shape=(3, 4),
+            leading_dims=tf.constant([], tf.int64),
+            **LIST,
+        ).tensor
+    ),
+    x=A,
+)
+op(
+    "TensorList scatter",
+    lambda x: raw.TensorListStack(
+        input_handle=raw.TensorListScatterIntoExistingList(
+            input_handle=raw.TensorListReserve(element_shape=(3, 4), num_elements=3, **LIST), tensor=x, indices=[2, 0]
+        ),
+        element_shape=(3, 4),
+        num_elements=-1,
+        **LIST,
+    ),
+    x=A,
+)
+op(
+    "TensorList length",
+    lambda x: raw.TensorListLength(input_handle=raw.TensorListFromTensor(tensor=x, element_shape=(3, 4))) + 0,
+    x=A,
+)
 op("BiasAdd", lambda x, b: tf.nn.bias_add(x, b), x=IMAGE, b=f(4))
 op("BiasAddV1", lambda x, b: raw.BiasAddV1(value=x, bias=b), x=IMAGE, b=f(4))
 op(
@@ -471,6 +636,26 @@ model(
 )
 
 
+class Tables(tf.Module):
+    """Rows of a variable, and one that a loop reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = tf.Variable(f(7, 3), name="rows")
+        self.scale = tf.Variable(f(3), name="scale")
+
+    @tf.function
+    def call(self, k: Any) -> Any:
+        found = tf.nn.embedding_lookup(self.rows, k)
+        y = tf.while_loop(
+            lambda n, v: n < tf.shape(k)[0], lambda n, v: (n + 1, v * self.scale + self.rows[n]), (0, found[0])
+        )[1]
+        return {"found": found, "y": y, "sizes": raw.VariableShape(input=self.rows.handle)}
+
+
+model("tables", Tables, {"k": (None,)}, k=i(0, 7, 4))
+
+
 class Counter(tf.Module):
     """A variable that each call changes."""
 
@@ -532,6 +717,7 @@ def frozen(
 ) -> tuple[bytes, list[str], list[Any]]:
     concrete = tf.function(function).get_concrete_function(*specs(inputs, shapes))
     found = tf.nest.flatten(concrete(*map(tf.constant, inputs.values())))
+
     fixed = convert_variables_to_constants_v2(concrete, lower_control_flow=False)
     graph = fixed.graph.as_graph_def()
     return (
@@ -539,6 +725,20 @@ def frozen(
         [t.name.removesuffix(":0") for t in fixed.outputs],
         [t.numpy() for t in found],
     )
+
+
+def first_version(folder: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+    """A SavedModel as TensorFlow 1 wrote it: variables that are references, restored by Assign."""
+    v1 = tf.compat.v1
+    with v1.Session(graph=tf.Graph()) as session:
+        x = v1.placeholder(tf.float32, (None, 3), "x")
+        w = v1.get_variable("w", initializer=f(3, 4), use_resource=False)
+        b = v1.get_variable("b", initializer=f(4), use_resource=True)
+        steps = v1.get_variable("steps", initializer=np.float32(3), use_resource=False)
+        y = v1.nn.relu(x @ w + b) * v1.assign_add(steps, 1.0)
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(folder), {"x": x}, {"y": y})
+        return {"y": session.run(y, {x: inputs["x"]})}
 
 
 def main() -> None:
@@ -566,6 +766,15 @@ def main() -> None:
             archive.writestr(f"{k}/inputs.npz", arrays(inputs))
             archive.writestr(f"{k}/outputs.npz", arrays(found))
             listed.append({"name": name, "kind": "model"})
+        inputs, folder = {"x": f(2, 3)}, Path(tempfile.mkdtemp()) / "model"
+        found = first_version(folder, inputs)
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, f"{len(listed)}/{file.relative_to(folder)}")
+        shutil.rmtree(folder)
+        archive.writestr(f"{len(listed)}/inputs.npz", arrays(inputs))
+        archive.writestr(f"{len(listed)}/outputs.npz", arrays(found))
+        listed.append({"name": "first version", "kind": "model"})
         archive.writestr("cases.json", json.dumps(listed))
     print(f"{len(listed)} cases, {path.stat().st_size:,} bytes")
 

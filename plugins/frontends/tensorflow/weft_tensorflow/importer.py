@@ -22,6 +22,7 @@ from weft_frontend.bodies import shaped
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent, Poison, Poisoned, Unsupported, poisoned
 from weft_ops import StringConstant
+from weft_tensorflow.complexes import Complex
 from weft_tensorflow.context import Context
 from weft_tensorflow.lists import TensorList
 from weft_tensorflow.model_file import Model, Signature, TensorRef
@@ -111,7 +112,11 @@ class Importer(GraphImporter):
             raise self.everything_unsupported()
         for name, operand in results.items():
             rank = None if (shape := signature.outputs[name].shape) is None else len(shape)
-            self.builder.output(shaped(self.builder, self.as_value(operand, name), rank), name)
+            try:
+                value = self.as_value(operand, name)
+            except Unsupported as error:
+                raise UnsupportedError(f"output '{name}': {error.reason} is not supported") from None
+            self.builder.output(shaped(self.builder, value, rank), name)
         for name, value in self.states.results():
             self.builder.output(value, name)
         graph = self.builder.build()
@@ -271,9 +276,8 @@ class Importer(GraphImporter):
     def needs(self, scope: Scope, name: str) -> Iterator[str]:
         """The nodes whose results a node uses, and those that come before it."""
         node = self.node_named(name, scope)
-        if node.op in IGNORED:
-            return iter([])
-        return iter([parsed(i)[0] for i in node.input])
+        ignored = node.op in IGNORED
+        return iter([parsed(i)[0] for i in node.input if not ignored or (node.op == "NoOp" and i.startswith("^"))])
 
     def evaluate(self, scope: Scope, name: str) -> Sequence[Any]:
         """What stands for the outputs of a node, whose operands have been read."""
@@ -390,6 +394,8 @@ class Importer(GraphImporter):
     def as_value(self, operand: Any, name: str = "shape") -> Value:
         if isinstance(operand, TensorList):
             raise Unsupported("a list of tensors as a tensor")
+        if isinstance(operand, Complex):
+            raise Unsupported("complex numbers")
         if isinstance(operand, (Handle, Absent)):
             raise Unsupported("a variable, a table or a missing result as a tensor")
         if isinstance(operand, Stored):

@@ -50,6 +50,7 @@ class Model:
     signature: Signature | None
     saver: Any
     bundle: Bundle | None
+    tags: tuple[str, ...] = ()
 
 
 def read_model(source: Any, options: TensorflowOptions) -> Model:
@@ -77,7 +78,8 @@ def read_model(source: Any, options: TensorflowOptions) -> Model:
     meta = _graph_of_tags(message, options.tags, what)
     _check(meta.graph_def, what)
     signature = _signature(meta, options.signature, what)
-    return Model(name, meta.graph_def, signature, meta.saver_def, None if folder is None else find(folder))
+    bundle = None if folder is None else find(folder)
+    return Model(name, meta.graph_def, signature, meta.saver_def, bundle, tuple(meta.meta_info_def.tags))
 
 
 def _is_saved(data: bytes) -> bool:

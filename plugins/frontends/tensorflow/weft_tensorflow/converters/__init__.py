@@ -7,9 +7,13 @@ from weft_tensorflow.converters import (
     lists,
     movement,
     network,
+    quantization,
+    random,
     reduction,
     resizing,
+    selection,
     shapes,
+    signal,
     state,
 )
 
@@ -20,8 +24,12 @@ __all__ = [
     "lists",
     "movement",
     "network",
+    "quantization",
+    "random",
     "reduction",
     "resizing",
+    "selection",
     "shapes",
+    "signal",
     "state",
 ]

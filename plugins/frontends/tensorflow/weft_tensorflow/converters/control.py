@@ -11,6 +11,7 @@ from weft.graph.nodes import TensorType, Type, Value
 from weft_frontend.bodies import Body, Level, build_body, shaped
 from weft_frontend.contents import Content
 from weft_frontend.control import chosen, fitting
+from weft_ops.composing import Composer
 from weft_tensorflow.context import Context
 from weft_tensorflow.lists import TensorList
 from weft_tensorflow.registry import tf_op
@@ -81,7 +82,25 @@ def case(c: Context) -> list[Any]:
     if known is not None:
         k = int(known.reshape(-1)[0])
         return c.importer.call(c, names[k if 0 <= k < len(names) else -1], c.operands[1:])
-    raise c.unsupported("a choice among several that is made at run time")
+    return several(c, c.reshape(c.value(0), ()), names, c.operands[1:])
+
+
+def several(c: Context, number: Value, names: Sequence[str], operands: Sequence[Any]) -> list[Any]:
+    """The results of the function that a number chooses, by a branch inside of each branch."""
+    if len(names) == 1:
+        return c.importer.call(c, names[0], operands)
+    then = captured(c, names[0], operands)
+
+    def make(level: Level, _: list[Any]) -> list[tuple[str, Value]]:
+        less = Composer(level.builder).sub(level.capture(c.importer, number), 1)
+        found = several(c, less, names[1:], [inside(c, level, o) for o in operands])
+        return [(f"result_{k}", v) for k, o in enumerate(found) for v in tensors(c, o)]
+
+    orelse = build_body(c.importer, "others", (), make)
+    test = Composer(c.importer.builder)(ops.Equal(), number, 0)
+    op = ops.If(then.graph, orelse.graph)
+    found = c.importer.builder.add_all(op, test, *then.captured, *orelse.captured)
+    return [shaped(c.importer.builder, v) for v in found]
 
 
 # -- loops ------------------------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.dtypes import DType
@@ -163,10 +161,8 @@ def xlogy(c: Context) -> Value:
     return c(ops.Where(), c(ops.Equal(), a, 0), c.number(0, a.dtype), c.mul(a, log))
 
 
-@tf_op("Atan2")
-def atan2(c: Context) -> Value:
+def angle(c: Context, y: Value, x: Value) -> Value:
     """The angle of the point (x, y), signed zeros and infinities as C has them but for those of both operands."""
-    y, x = c.value(0), c.value(1)
     pi, half = 3.141592653589793, 1.5707963267948966
     swap = c(ops.Greater(), c(ops.Absolute(), y), c(ops.Absolute(), x))
     top, below = c(ops.Where(), swap, x, y), c(ops.Where(), swap, y, x)
@@ -176,6 +172,11 @@ def atan2(c: Context) -> Value:
     steep = c.sub(c.mul(sign, half), angle)
     back = c(ops.Where(), c(ops.Less(), x, 0), c.add(angle, c.mul(sign, pi)), angle)
     return c(ops.Where(), swap, steep, back)
+
+
+@tf_op("Atan2")
+def atan2(c: Context) -> Value:
+    return angle(c, c.value(0), c.value(1))
 
 
 @tf_op("LeftShift", "RightShift")
@@ -217,52 +218,3 @@ def select(c: Context) -> Value:
 def like(c: Context) -> Value:
     x = c.value(0)
     return c.broadcast(c.number(int(c.op_type == "OnesLike"), x.dtype), x.shape)
-
-
-def nudged(low: np.float32, high: np.float32, bits: int, narrow: bool) -> tuple[np.float32, np.float32, np.float32]:
-    """Limits moved so that 0 is one of the steps between them, and the size of a step."""
-    least, most = np.float32(1 if narrow else 0), np.float32((1 << bits) - 1)
-    scale = np.float32((high - low) / (most - least))
-    zero = np.float32(least - np.float32(low / scale))
-    zero = least if zero < least else most if zero > most else np.float32(np.floor(zero + np.float32(0.5)))
-    return np.float32((least - zero) * scale), np.float32((most - zero) * scale), scale
-
-
-def fake_quantized(c: Context, x: Value, low: np.float32, high: np.float32, bits: int, narrow: bool) -> Value:
-    """Rounded to as many steps as integers of these bits have."""
-    if not 2 <= bits <= 16 or not low <= 0 <= high or not low < high:
-        raise c.error(f"{bits} bits between {low} and {high}")
-    least, most, scale = nudged(low, high, bits, narrow)
-    x = clipped(c, x, float(least), float(most))
-    steps = c.mul(c.sub(x, float(least)), float(np.float32(1) / scale))
-    return c.add(c.mul(c(ops.Floor(), c.add(steps, 0.5)), float(scale)), float(least))
-
-
-@tf_op("FakeQuantWithMinMaxArgs")
-def fake_quant_args(c: Context) -> Value:
-    low, high = np.float32(c.real("min", -6.0)), np.float32(c.real("max", 6.0))
-    return fake_quantized(c, c.value(0), low, high, c.integer("num_bits", 8), c.flag("narrow_range"))
-
-
-@tf_op("FakeQuantWithMinMaxVars")
-def fake_quant_vars(c: Context) -> Value:
-    limits = [c.constant(k) for k in (1, 2)]
-    if limits[0] is None or limits[1] is None:
-        raise c.unsupported("limits that are no constants")
-    low, high = (np.float32(v.reshape(())) for v in limits if v is not None)
-    return fake_quantized(c, c.value(0), low, high, c.integer("num_bits", 8), c.flag("narrow_range"))
-
-
-@tf_op("FakeQuantWithMinMaxVarsPerChannel")
-def fake_quant_per_channel(c: Context) -> Value:
-    x, lows, highs = c.value(0), c.constant(1), c.constant(2)
-    if lows is None or highs is None:
-        raise c.unsupported("limits that are no constants")
-    bits, narrow = c.integer("num_bits", 8), c.flag("narrow_range")
-    if not 2 <= bits <= 16 or np.any(lows > 0) or np.any(highs < 0) or np.any(lows >= highs):
-        raise c.error(f"{bits} bits between limits that do not ascend")
-    found = [nudged(np.float32(a), np.float32(b), bits, narrow) for a, b in zip(lows, highs)]
-    least, most, scale = (c.builder.constant(np.array([f[k] for f in found], np.float32)) for k in range(3))
-    x = c(ops.Minimum(), c(ops.Maximum(), x, least), most)
-    steps = c.mul(c.sub(x, least), c.builder.constant(np.array([np.float32(1) / f[2] for f in found], np.float32)))
-    return c.add(c.mul(c(ops.Floor(), c.add(steps, 0.5)), scale), least)

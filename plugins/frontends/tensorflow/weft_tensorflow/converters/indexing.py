@@ -12,7 +12,7 @@ from weft.expr.nodes import maximum
 from weft.graph.nodes import Value
 from weft.tensor.language import as_dim
 from weft_frontend.movement import bounded, gathered, segment_count, segments
-from weft_ops.shapes import dim_expr
+from weft_ops.shapes import dim_expr, simplified
 from weft_ops.words import Reduction
 from weft_tensorflow.context import Context
 from weft_tensorflow.registry import tf_op
@@ -95,7 +95,7 @@ def range_(c: Context) -> Value:
         found = np.arange(count).astype(dtype.numpy) * dtype.numpy.type(by) + dtype.numpy.type(first)
         return c.builder.constant(found.astype(dtype.numpy))
     if not dtype.is_integer:
-        raise c.unsupported("floats known only at run time")
+        return float_range(c, *(c.reshape(c.value(k), ()) for k in range(3)))
     (first,), (last,), (by,) = (c.signed(k, "bounds") or () for k in range(3))
     if not isinstance(by, int) or by == 0:
         raise c.unsupported("a step known only at run time")
@@ -104,6 +104,13 @@ def range_(c: Context) -> Value:
     numbers = c(ops.Iota(dt.int64, (count,)))
     numbers = numbers if by == 1 else c.mul(numbers, by)
     return c.cast(numbers if first == 0 else c.add(numbers, c.dim(first)), dtype)
+
+
+def float_range(c: Context, first: Value, last: Value, by: Value) -> Value:
+    """Numbers from the first on, to before the last, which only the run knows."""
+    steps = c(ops.Ceil(), c.div(c.cast(c.sub(last, first), dt.float64), c.cast(by, dt.float64)))
+    count = c.sizes(c.reshape(c.whole(steps), (1,)), "the count")[0]
+    return c.add(c.mul(c.cast(c(ops.Iota(dt.int64, (count,))), first.dtype), by), first)
 
 
 @tf_op("LinSpace")
@@ -181,21 +188,32 @@ def matrix_diag_part(c: Context) -> Value:
 def matrix_set_diag(c: Context) -> Value:
     x, diagonal = c.value(0), c.value(1)
     k = 0 if c.op_type == "MatrixSetDiag" else lone_diagonal(c, 2)
-    rows, columns = c.fixed(x.shape[-2:], "sizes")
-    (count,) = c.fixed(diagonal.shape[-1:], "sizes")
+    rows, columns = x.shape[-2:]
     before = max(k, 0)
     zeros = (0,) * (len(diagonal.shape) - 1)
-    diagonal = c.pad(diagonal, (*zeros, before, *zeros, columns - before - count))
+    after = simplified(as_dim(dim_expr(columns) - before - diagonal.shape[-1]))
+    diagonal = c.pad(diagonal, (*zeros, before, *zeros, after))
     mask = eye(c, rows, columns, k)
     return c(ops.Where(), mask, c.reshape(diagonal, (*diagonal.shape[:-1], 1, columns)), x)
 
 
 @tf_op("MatrixBandPart")
 def matrix_band_part(c: Context) -> Value:
-    x, below, above = c.value(0), c.number_at(1, "the band"), c.number_at(2, "the band")
-    if below >= 0:
-        x = c(ops.Trilu(True, -below), x)
-    return x if above < 0 else c(ops.Trilu(False, above), x)
+    """What lies at most so many places below and above the diagonal; all of it where the number is negative."""
+    x = c.value(0)
+    for k, upper in ((1, True), (2, False)):
+        known = c.known(k)
+        if known is not None and known.is_constant:
+            band = int(known.dims()[0])
+            x = x if band < 0 else c(ops.Trilu(upper, -band if upper else band), x)
+            continue
+        rows, columns = (c(ops.Iota(dt.int64, (d,))) for d in x.shape[-2:])
+        off = c.sub(c.reshape(rows, (x.shape[-2], 1)), columns)
+        off = off if upper else c(ops.Negative(), off)
+        band_value = c.reshape(c.cast(c.value(k), dt.int64), ())
+        kept = c(ops.LogicalOr(), c(ops.LessEqual(), off, band_value), c(ops.Less(), band_value, 0))
+        x = c(ops.Where(), kept, x, c.number(0, x.dtype))
+    return x
 
 
 # -- segments ---------------------------------------------------------------------------------------------------------
@@ -243,19 +261,20 @@ def segment_mean(c: Context) -> Value:
     return c.div(sums, c(ops.Maximum(), many, 1))
 
 
-@tf_op("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN")
+@tf_op(*(f"SparseSegment{n}{w}" for n in ("Sum", "Mean", "SqrtN") for w in ("", "WithNumSegments")))
 def sparse_segments(c: Context) -> Value:
     """Segments of rows that indices choose."""
     x, indices, numbers = c.value(0), c.value(1), c.value(2)
     rows = gathered(c, x, indices, 0, 0)
-    count = segment_count(c, numbers)
+    given = c.op_type.endswith("WithNumSegments")
+    count = c.dim_at(3, "the number of segments") if given else segment_count(c, numbers)
     sums = segments(c, rows, numbers, "add", 0, count)
-    if c.op_type == "SparseSegmentSum":
+    if "Sum" in c.op_type:
         return sums
     ones = c.broadcast(c.number(1, x.dtype), numbers.shape)
     many = segments(c, ones, numbers, "add", 0, count)
     many = c(ops.Maximum(), c.reshape(many, (*many.shape, *(1,) * (len(x.shape) - 1))), 1)
-    return c.div(sums, many if c.op_type == "SparseSegmentMean" else c(ops.Sqrt(), many))
+    return c.div(sums, many if "Mean" in c.op_type else c(ops.Sqrt(), many))
 
 
 @tf_op("Bucketize")
@@ -284,29 +303,3 @@ def sparse_to_dense(c: Context) -> Value:
 def invert_permutation(c: Context) -> Value:
     x = c.value(0)
     return c.cast(c(ops.Argsort(0), x), x.dtype)
-
-
-@tf_op("NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5")
-def non_max_suppression(c: Context) -> list[Value]:
-    """The boxes of one class; scores below the threshold are left out."""
-    if c.flag("pad_to_max_output_size"):
-        raise c.unsupported("results padded to the greatest number")
-    if c.op_type == "NonMaxSuppressionV5":
-        sigma = c.constant(5)
-        if sigma is None or sigma.any():
-            raise c.unsupported("soft suppression")
-    boxes, scores = c.value(0), c.value(1)
-    count, limit = boxes.shape[0], c.cast(c.value(2), dt.int64)
-    threshold = [] if c.op_type == "NonMaxSuppressionV2" else [c.reshape(c.value(4), (1,))]
-    found = ops_nms(c, c.reshape(boxes, (1, count, 4)), c.reshape(scores, (1, 1, count)), limit, threshold)
-    places = c.cast(c.pick(found, 1, 2), dt.int32)
-    results = [places]
-    if c.op_type == "NonMaxSuppressionV5":
-        results.append(c.gather(scores, places, 0))
-    if c.op_type in ("NonMaxSuppressionV4", "NonMaxSuppressionV5"):
-        results.append(c.dim(places.shape[0], dt.int32))
-    return results
-
-
-def ops_nms(c: Context, boxes: Value, scores: Value, limit: Value, threshold: list[Value]) -> Value:
-    raise c.unsupported("boxes that are chosen")

@@ -8,6 +8,7 @@ import numpy as np
 
 import weft_ops as ops
 from weft import dtypes as dt
+from weft.expr.nodes import lt
 from weft.graph.inferred import Assumption
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
@@ -15,7 +16,7 @@ from weft_frontend import contents as ct
 from weft_frontend import movement as kit
 from weft_frontend.contents import Content
 from weft_frontend.movement import Masks, pieces, target_shape
-from weft_ops.shapes import broadcast, dim_expr, simplified
+from weft_ops.shapes import broadcast, dim_expr, dim_select, simplified
 from weft_tensorflow.context import Context
 from weft_tensorflow.registry import tf_op
 
@@ -152,6 +153,10 @@ def split_v(c: Context) -> list[Value]:
     return pieces(c, x, axis, sizes)
 
 
+def _rest(size: Dim, start: Dim) -> Dim:
+    return simplified(as_dim(dim_expr(size) - dim_expr(start)))
+
+
 @tf_op("Slice")
 def slice_(c: Context) -> Value:
     x = c.value(0)
@@ -160,7 +165,7 @@ def slice_(c: Context) -> Value:
     if len(starts) != len(x.shape) or len(sizes) != len(x.shape):
         raise c.error(f"{len(starts)} begins and {len(sizes)} sizes for {len(x.shape)} axes")
     taken = [
-        simplified(as_dim(dim_expr(d) - dim_expr(s))) if isinstance(n, int) and n == -1 else n
+        n if isinstance(n, int) and n >= 0 else simplified(dim_select(lt(dim_expr(n), 0), _rest(d, s), n))
         for d, s, n in zip(x.shape, starts, sizes)
     ]
     return c(ops.Slice(tuple(starts), tuple(taken)), x)
@@ -261,21 +266,6 @@ def reverse_sequence(c: Context) -> Value:
     time, batch = c.axis(c.integer("seq_dim"), len(x.shape)), c.axis(c.integer("batch_dim", 0), len(x.shape))
     lengths = c.within(c.cast(lengths, dt.int64), 0, x.shape[time], "a length")
     return c(ops.ReverseSequence(time, batch), x, lengths)
-
-
-@tf_op("Roll")
-def roll(c: Context) -> Value:
-    x, shifts, axes = c.value(0), c.numbers(1, "the shifts"), c.numbers(2, "the axes")
-    assert shifts is not None and axes is not None
-    if len(shifts) != len(axes):
-        raise c.error(f"{len(shifts)} shifts for {len(axes)} axes")
-    for by, a in zip(shifts, axes):
-        axis = c.axis(a, len(x.shape))
-        (size,) = c.fixed((x.shape[axis],), "the size of an axis")
-        by = by % size if size else 0
-        if by:
-            x = c.concat([c.slice(x, axis, size - by, by), c.slice(x, axis, 0, size - by)], axis)
-    return x
 
 
 @tf_op("Fill")

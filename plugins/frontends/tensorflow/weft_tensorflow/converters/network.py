@@ -72,7 +72,9 @@ def filter_of(c: Context, w: Value, axes: str) -> Value:
 
 def groups_of(c: Context, channels: Dim, taken: Dim) -> int:
     """How many groups of channels a filter that takes so many of them makes."""
-    if not isinstance(channels, int) or not isinstance(taken, int) or taken < 1 or channels % taken:
+    if not isinstance(channels, int) or not isinstance(taken, int):
+        return 1  # which the convolution requires at run time
+    if taken < 1 or channels % taken:
         raise c.error(f"a filter of {taken} channels for {channels}")
     return channels // taken
 
@@ -256,17 +258,17 @@ def max_pool_with_argmax(c: Context) -> list[Value]:
     """Places are counted in an image of the operand, whose channels come last, with those before it if asked for."""
     x = c.value(0)
     kernel, strides = spatial(c, "ksize", 2), spatial(c, "strides", 2)
-    _, height, width, channels = c.fixed((1, *x.shape[1:]), "sizes")
+    height, width, channels = x.shape[1:]
     planes = channels_first(c, x)
     pads = c.fixed(pads_of(c, planes.shape[2:], kernel, strides, (1, 1)), "pads")
     best, places = c.all(ops.MaxPoolWithIndices(kernel, strides, pads), planes)
     batch = c.reshape(c(ops.Iota(dt.int64, (x.shape[0],))), (x.shape[0], 1, 1, 1))
     channel = c.reshape(c(ops.Iota(dt.int64, (channels,))), (channels, 1, 1))
-    plane = c.add(c.mul(batch, channels), channel)
-    inside = c.sub(places, c.mul(plane, height * width))
-    flat = c.add(c.mul(inside, channels), channel)
+    area, depth = c.dim(product((height, width))), c.dim(channels)
+    inside = c.sub(places, c.mul(c.add(c.mul(batch, depth), channel), area))
+    flat = c.add(c.mul(inside, depth), channel)
     if c.flag("include_batch_in_index"):
-        flat = c.add(flat, c.mul(batch, height * width * channels))
+        flat = c.add(flat, c.mul(batch, c.mul(area, depth)))
     return [channels_last(c, best), c.cast(channels_last(c, flat), c.dtype("Targmax", dt.int64))]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import weft_ops as ops
 from weft import dtypes as dt
@@ -23,7 +22,8 @@ def reduced_axes(c: Context, x: Value) -> tuple[int, ...]:
 def _reduction(make: Callable[..., Operator]) -> Callable[[Context], Value]:
     def convert(c: Context) -> Value:
         x = c.value(0)
-        return c(make(reduced_axes(c, x), c.flag("keep_dims")), x)
+        axes = reduced_axes(c, x) if c.known(1) is not None else c.runtime_axes(1, len(x.shape))
+        return c(make(axes, c.flag("keep_dims")), x)
 
     return convert
 
@@ -90,8 +90,3 @@ tf_op("Cumprod")(_running(ops.CumProd))
 @tf_op("MatrixDeterminant")
 def determinant(c: Context) -> Value:
     return c(ops.Det(), c.value(0))
-
-
-@tf_op("Unique", "UniqueV2", "UniqueWithCounts")
-def unique(c: Context) -> Any:
-    raise c.unsupported("a number of results known only at run time")

@@ -10,9 +10,10 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.graph.operator import Array
-from weft.tensor.language import as_dim
+from weft.tensor.language import Dim, as_dim
 from weft_frontend.layouts import channels_first, channels_last
-from weft_ops.shapes import dim_expr
+from weft_frontend.windows import same_pads
+from weft_ops.shapes import dim_expr, simplified
 from weft_tensorflow.context import Context
 from weft_tensorflow.converters.network import among_channels_first
 from weft_tensorflow.registry import tf_op
@@ -107,32 +108,120 @@ def block_of(c: Context) -> int:
 @tf_op("CropAndResize")
 def crop_and_resize(c: Context) -> Value:
     """Boxes of images, [y1, x1, y2, x2] in parts of their size, each sampled at a grid of points; outside a number."""
-    x, boxes, which = c.value(0), c.value(1), c.value(2)
-    height, width = c.fixed(c.shape_at(3, "the size"), "the size")
+    x, boxes, which = c.cast(c.value(0), dt.float32), c.value(1), c.value(2)
+    height, width = c.shape_at(3, "the size")
     method = c.choice("method", "bilinear", ("bilinear", "nearest"))
-    x = c.cast(x, dt.float32)
     which = c.within(c.cast(which, dt.int64), 0, as_dim(dim_expr(x.shape[0]) - 1), "an image")
-    images = channels_first(c, c.gather(x, which, 0))
-    grid = []
-    inside = []
-    for count, low, high, size in ((width, 1, 3, x.shape[2]), (height, 0, 2, x.shape[1])):
-        (extent,) = c.fixed((size,), "an image's size")
-        start, end = c.pick(boxes, 1, low), c.pick(boxes, 1, high)
-        rows = start.shape[0]
-        if count > 1:
-            step = c.div(c.mul(c.sub(end, start), float(extent - 1)), float(count - 1))
-            ramp = c.builder.constant(np.arange(count, dtype=np.float32))
-            at = c.add(c.reshape(c.mul(start, float(extent - 1)), (rows, 1)), c.mul(c.reshape(step, (rows, 1)), ramp))
-        else:
-            at = c.reshape(c.mul(c.mul(c.add(start, end), 0.5), float(extent - 1)), (rows, 1))
-        inside.append(c(ops.LogicalAnd(), c(ops.GreaterEqual(), at, 0.0), c(ops.LessEqual(), at, float(extent - 1))))
-        if method == "nearest":
-            at = c(ops.Floor(), c.add(at, 0.5))
-        grid.append(c.sub(c.div(c.mul(at, 2.0), float(max(extent - 1, 1))), 1.0))
     rows = boxes.shape[0]
-    across = c.broadcast(c.reshape(grid[0], (rows, 1, width, 1)), (rows, height, width, 1))
-    down = c.broadcast(c.reshape(grid[1], (rows, height, 1, 1)), (rows, height, width, 1))
-    sampled = c(ops.GridSample("linear", "border", True), images, c.concat([across, down], 3))
-    valid = c(ops.LogicalAnd(), c.reshape(inside[0], (rows, 1, 1, width)), c.reshape(inside[1], (rows, 1, height, 1)))
-    filled = c(ops.Where(), valid, sampled, c.number(c.real("extrapolation_value", 0.0), dt.float32))
-    return channels_last(c, filled)
+    shape = (rows, height, width, 1)
+    places, parts, inside = [], [], []
+    for count, low, size, at in (
+        (height, 0, x.shape[1], (rows, height, 1, 1)),
+        (width, 1, x.shape[2], (rows, 1, width, 1)),
+    ):
+        last = c.cast(c.dim(simplified(as_dim(dim_expr(size) - 1))), dt.float32)
+        point = sampled(c, c.mul(c.pick(boxes, 1, low), last), c.mul(c.pick(boxes, 1, low + 2), last), count)
+        inside.append(
+            c.reshape(c(ops.LogicalAnd(), c(ops.GreaterEqual(), point, 0.0), c(ops.LessEqual(), point, last)), at)
+        )
+        point = c(ops.Minimum(), c(ops.Maximum(), point, 0.0), last)
+        before = c(ops.Floor(), c.add(point, 0.5) if method == "nearest" else point)
+        places.append([c.broadcast(c.reshape(c.cast(v, dt.int64), at), shape) for v in (before, c(ops.Ceil(), point))])
+        parts.append(c.reshape(c.sub(point, before), at))
+    image = c.broadcast(c.reshape(which, (rows, 1, 1, 1)), shape)
+
+    def corner(row: int, column: int) -> Value:
+        return c(ops.GatherND(), x, c.concat([image, places[0][row], places[1][column]], 3))
+
+    if method == "nearest":
+        found = corner(0, 0)
+    else:
+        top, below = (c.add(corner(k, 0), c.mul(c.sub(corner(k, 1), corner(k, 0)), parts[1])) for k in (0, 1))
+        found = c.add(top, c.mul(c.sub(below, top), parts[0]))
+    valid = c(ops.LogicalAnd(), *inside)
+    return c(ops.Where(), valid, found, c.number(c.real("extrapolation_value", 0.0), dt.float32))
+
+
+def sampled(c: Context, start: Value, end: Value, count: Dim) -> Value:
+    """Points from the start to the end, or the one between them, [boxes, count]."""
+    column = (start.shape[0], 1)
+    if count == 1:
+        return c.reshape(c.mul(c.add(start, end), 0.5), column)
+    gaps = c.cast(c.dim(simplified(as_dim(dim_expr(count) - 1))), start.dtype)
+    step = c.reshape(c.div(c.sub(end, start), gaps), column)
+    ramp = c.cast(c(ops.Iota(dt.int64, (count,))), start.dtype)
+    several = c.add(c.reshape(start, column), c.mul(step, ramp))
+    if isinstance(count, int):
+        return several
+    middle = c.reshape(c.mul(c.add(start, end), 0.5), column)
+    return c(ops.Where(), c(ops.Greater(), gaps, 0.0), several, middle)
+
+
+@tf_op("ResizeArea")
+def resize_area(c: Context) -> Value:
+    """The mean of what each element covers, as a matrix for each axis."""
+    x, sizes = c.cast(c.value(0), dt.float32), c.fixed(c.shape_at(1, "the size"), "the size")
+    if c.flag("align_corners") or len(sizes) != 2 or min(sizes) < 1:
+        raise c.unsupported("align_corners")
+    planes = channels_first(c, x)
+    given = c.fixed(planes.shape[2:], "the operand's size")
+    c.affordable(sum(m * n for m, n in zip(sizes, given)), "the coefficients")
+    height, width = (c.builder.constant(covered(n, m)) for n, m in zip(given, sizes))
+    return channels_last(c, c(ops.MatMul(), c(ops.MatMul(), height, planes), c.transpose(width, (1, 0))))
+
+
+def covered(size: int, wanted: int) -> Array:
+    """The part of each element of an axis in each of the resized axis, [wanted, size]."""
+    edges = np.arange(wanted + 1) * (size / wanted)
+    low, high = edges[:-1, None], edges[1:, None]
+    places = np.arange(size)[None]
+    part = np.clip(np.minimum(high, places + 1) - np.maximum(low, places), 0, None)
+    found: Array = (part / part.sum(1, keepdims=True)).astype(np.float32)
+    return found
+
+
+@tf_op("ExtractImagePatches")
+def extract_image_patches(c: Context) -> Value:
+    """Windows of an image, whose elements lie one after another along the channels."""
+    x = c.value(0)
+    kernel, strides, rates = (c.integers(n)[1:3] for n in ("ksizes", "strides", "rates"))
+    if min(*kernel, *strides, *rates) < 1:
+        raise c.error(f"windows {list(kernel)}, strides {list(strides)}, rates {list(rates)}")
+    pads = (0,) * 4
+    if c.choice("padding", None, ("SAME", "VALID")) == "SAME":
+        pads = same_pads(x.shape[1:3], kernel, strides, rates)  # type: ignore[assignment]
+    x = c.pad(x, (0, *pads[:2], 0, 0, *pads[2:], 0))
+    sizes = []
+    for size, extent, stride, rate in zip(x.shape[1:3], kernel, strides, rates):
+        sizes.append(simplified(as_dim((dim_expr(size) - ((extent - 1) * rate + 1)) // stride + 1)))
+    parts = []
+    c.affordable(kernel[0] * kernel[1], "the elements of a window")
+    for i in range(kernel[0]):
+        rows = c.slice(x, 1, i * rates[0], sizes[0], strides[0])
+        parts += [c.slice(rows, 2, j * rates[1], sizes[1], strides[1]) for j in range(kernel[1])]
+    return c.concat(parts, 3)
+
+
+# -- colours ----------------------------------------------------------------------------------------------------------
+
+
+@tf_op("AdjustContrastv2")
+def adjust_contrast(c: Context) -> Value:
+    x, factor = c.value(0), c.value(1)
+    rank = len(x.shape)
+    mean = c.mean(x, (rank - 3, rank - 2))
+    return c.add(c.mul(c.sub(x, mean), factor), mean)
+
+
+@tf_op("AdjustSaturation")
+def adjust_saturation(c: Context) -> Value:
+    """What each channel lacks of the greatest grows with the saturation, which stays within 0 … 1."""
+    x, factor = c.value(0), c.value(1)
+    last = (len(x.shape) - 1,)
+    best, least = c(ops.ReduceMax(last, True), x), c(ops.ReduceMin(last, True), x)
+    span = c.sub(best, least)
+    empty = c(ops.Equal(), span, 0.0)
+    old = c.div(span, c(ops.Where(), empty, c.number(1, x.dtype), best))
+    new = c(ops.Minimum(), c(ops.Maximum(), c.mul(old, factor), 0.0), 1.0)
+    ratio = c.div(new, c(ops.Where(), empty, c.number(1, x.dtype), old))
+    return c.sub(best, c.mul(c.sub(best, x), ratio))
