@@ -9,16 +9,20 @@ import pytest
 from tests.graph.graphs import keeps_meaning, numbers
 
 import weft
+from weft.compilation import Compilation
 from weft.expr.nodes import Var
+from weft.graph.evaluate import evaluate
 from weft.graph.group import Group, kernel_text
 from weft.graph.identity import Identity
 from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, SequenceType, Value, tensor_type
+from weft.graph.operator import Operator
 from weft.graph.relayout import Relayout
 from weft.passes.fuse import fuse
 from weft.passes.grouping import MOST_FUNCTIONS, at_most
+from weft.resolve import resolve_target
 from weft_ops.activation import Relu, Sigmoid, Tanh
-from weft_ops.arithmetic import Add, Divide, Maximum, Multiply, Subtract
+from weft_ops.arithmetic import Add, Clip, Divide, Maximum, Multiply, Power, Subtract
 from weft_ops.contraction import Conv, MatMul
 from weft_ops.movement import BroadcastTo, Concat, Reshape, Transpose
 from weft_ops.normalization import Softmax
@@ -188,7 +192,7 @@ def test_equal_kernels_have_equal_text() -> None:
     b, x = start()
     for k, factor in enumerate((2, 2, 3)):
         with b.named(f"layer{k}"):
-            x = b.add(Multiply(), product(b, x, k), b.constant(np.float32(factor), f"factor{k}"))
+            x = b.add(Power(), product(b, x, k), b.constant(np.float32(factor), f"factor{k}"))
     b.output(x)
     one, two, three = (kernel_text(n.op.body) for n in fuse(b.build()).nodes if isinstance(n.op, Group))
     assert one == two != three and "layer" not in one
@@ -251,3 +255,41 @@ def test_many_functions_one_after_the_other() -> None:
     for _ in range(6 * MOST_FUNCTIONS):
         want = np.sin(want) + want
     np.testing.assert_allclose(weft.compile(graph, target="llvm")(x), want, rtol=1e-12)
+
+
+def layers(size: str | int, op: Operator, *numbers: float) -> Graph:
+    """A convolution for each number, clipped to 0 … 6, then `op` with the number."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor_type("float32", (1, 16, size, 5)))
+    least, most = b.constant(np.float32(0)), b.constant(np.float32(6))
+    for k, number in enumerate(numbers):
+        w = b.constant(np.full((16, 16, 3, 3), 0.01 * (k + 1), np.float32))
+        x = b.add(Clip(), b.add(Conv((1, 1), (1, 1, 1, 1)), x, w), least, most)
+        x = b.add(op, x, b.constant(np.array([number], np.float32)))
+    b.output(x)
+    return b.build()
+
+
+def bodies(graph: Graph) -> list[Graph]:
+    return [n.op.body for n in fuse(graph).nodes if isinstance(n.op, Group)]
+
+
+def test_groups_of_open_sizes_read_the_numbers_in_which_they_differ() -> None:
+    graph = layers("h", Add(), 0.5, 0.75, 1.25)
+    assert len({kernel_text(body) for body in bodies(graph)}) == 1
+    assert [len(body.inputs) for body in bodies(graph)] == [3, 3, 3]  # 0 and 6 stand in the code
+    data = np.random.default_rng(0).standard_normal((1, 16, 7, 5)).astype(np.float32)
+    compilation = Compilation(resolve_target("llvm"), cache=False)
+    (got,) = compilation.run(graph).run({"x": data}).values()
+    assert len([k for k in compilation.kernels if "conv" in k]) == 1
+    np.testing.assert_allclose(got, evaluate(layers("h", Add(), 0.5, 0.75, 1.25), [data])[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "op", "numbers", "kinds"),
+    [(7, Add(), (0.5, 0.75), 2), ("h", Power(), (1.5, 2.5), 2), ("h", Add(), (0.5, 0.5), 1)],
+    ids=["known sizes", "no factor or term", "equal numbers"],
+)
+def test_other_numbers_stand_in_the_code(size: str | int, op: Operator, numbers: tuple[float, ...], kinds: int) -> None:
+    found = bodies(layers(size, op, *numbers))
+    assert len({kernel_text(body) for body in found}) == kinds and all(len(body.inputs) == 2 for body in found)

@@ -8,6 +8,8 @@ group may consist of."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Container
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -295,7 +297,7 @@ class _Fusion(Grouping):
                 made.add(g)
                 members = self.members[g]
                 view = len(members) == 1 and self.is_view(members[0]) and self._may_view(node, roots, fixed, taken)
-                new.nodes.append(self._group(members, view, g in alike))
+                new.nodes.append(self._group(members, view, alike.get(g, ())))
         sort_nodes(new)
         return new
 
@@ -319,39 +321,60 @@ class _Fusion(Grouping):
         roots[id(node.output)] = root
         return True
 
-    def alike(self) -> set[int]:
-        """The groups that read their constants of one element: of arithmetic alone, and of `ALIKE` or more that differ
-        in nothing else."""
-        found: dict[tuple[Any, ...], dict[tuple[bytes, ...], list[int]]] = {}
+    def alike(self) -> dict[int, set[int]]:
+        """Group → the constants of one element (their ids) that it reads, so that others that differ in these alone are
+        the same kernel: of arithmetic alone all of them, if `ALIKE` or more differ; of other groups, if their sizes are
+        open, factors and terms in which two differ: what asks for open sizes is much code."""
+        found: dict[tuple[Any, ...], dict[tuple[bytes, ...], list[tuple[int, list[int]]]]] = {}
         for g, members in enumerate(self.members):
-            if any(self.nodes[k].op.kind not in ("elementwise", "injective") for k in members):
+            arithmetic = all(self.nodes[k].op.kind in ("elementwise", "injective") for k in members)
+            if not arithmetic and all(o.tensor.is_static for k in members for o in self.nodes[k].outputs):
                 continue
+            kept = set() if arithmetic else self._kept_constants(members)
             numbers: dict[int, int] = {}
-            constants: list[bytes] = []
+            constants: dict[int, bytes] = {}
             form: list[Any] = []
             for k in members:
                 node = self.nodes[k]
+                wired: list[Any] = []
                 for v in node.inputs:
-                    if v is not None and v.constant is not None and v.constant.size == 1 and id(v) not in numbers:
-                        constants.append(v.constant.tobytes())
-                wired = tuple(
-                    (
-                        None
-                        if v is None
-                        else (numbers.setdefault(id(v), len(numbers)), v.constant is None or v.constant.size > 1)
-                    )
-                    for v in node.inputs
-                )
-                form.append(
-                    (node.op, wired, tuple(v and v.type for v in node.inputs), tuple(o.type for o in node.outputs))
-                )
+                    one = v is not None and v.constant is not None and v.constant.size == 1
+                    if v is None:
+                        wired.append(None)
+                        continue
+                    if one and id(v) not in kept:
+                        constants.setdefault(id(v), _bytes(v))
+                    number = numbers.setdefault(id(v), len(numbers))
+                    wired.append((number, one, _bytes(v) if id(v) in kept else None))
+                types = tuple(v and v.type for v in node.inputs), tuple(o.type for o in node.outputs)
+                form.append((node.op, tuple(wired), *types))
                 numbers.update((id(o), len(numbers) + n) for n, o in enumerate(node.outputs))
             if constants:
-                found.setdefault(tuple(form), {}).setdefault(tuple(constants), []).append(g)
-        return {g for kinds in found.values() if len(kinds) >= ALIKE for groups in kinds.values() for g in groups}
+                kinds = found.setdefault((arithmetic, *form), {})
+                kinds.setdefault(tuple(constants.values()), []).append((g, list(constants)))
+        result: dict[int, set[int]] = {}
+        for (arithmetic, *_), kinds in found.items():
+            if len(kinds) >= (ALIKE if arithmetic else 2):
+                differ = [arithmetic or len(set(values)) > 1 for values in zip(*kinds)]
+                for g, ids in itertools.chain(*kinds.values()):
+                    result[g] = set(itertools.compress(ids, differ))
+        return result
 
-    def _group(self, members: list[int], view: bool, reads: bool) -> Node:
-        """`reads`: its constants are all inputs."""
+    def _kept_constants(self, members: list[int]) -> set[int]:
+        """The constants (their ids) of one element that stand in the code of a group: what is not added to floats, or
+        multiplied with them, may be cheaper, or possible only, if the number is known."""
+        kept: set[int] = set()
+        for k in members:
+            node = self.nodes[k]
+            plain = node.op.kind == "elementwise" and self.cheap(k) and len([v for v in node.inputs if v]) == 2
+            for v in node.inputs:
+                if v is not None and v.constant is not None and v.constant.size == 1:
+                    if not (plain and v.tensor.dtype.is_float and node.output.tensor.dtype.is_float):
+                        kept.add(id(v))
+        return kept
+
+    def _group(self, members: list[int], view: bool, reads: Container[int]) -> Node:
+        """`reads`: ids of constants of one element that are inputs."""
         inside = set(members)
         nodes = [self.nodes[k] for k in members]
         outs = self.live_outs(inside)
@@ -364,7 +387,7 @@ class _Fusion(Grouping):
             inputs: list[Value | None] = []
             for v in node.inputs:
                 if v is not None and id(v) not in inner:
-                    small = v.constant is not None and v.constant.size == 1 and not view and not reads
+                    small = v.constant is not None and v.constant.size == 1 and not view and id(v) not in reads
                     inner[id(v)] = Value(v.name, v.type, constant=v.constant if small else None)
                     if not small:
                         body.inputs.append(inner[id(v)])
@@ -376,3 +399,8 @@ class _Fusion(Grouping):
         body.outputs = [inner[id(o)] for o in outs]
         body.output_names = [o.name for o in outs]
         return Node(Group(body, view), outer, outs, names)
+
+
+def _bytes(value: Value) -> bytes:
+    assert value.constant is not None
+    return value.constant.tobytes()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import free_vars
+from weft.expr.nodes import Expr, free_vars
 from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, TensorType, Value
 from weft.graph.operator import Operator
@@ -194,8 +195,14 @@ def elements(value: Value) -> float:
     """How many elements a value has if each symbol is 64, as any number would do to compare."""
     total = 1.0
     for d in value.shape:
-        total *= d if isinstance(d, int) else max(1, evaluate(d, dict.fromkeys(free_vars(d), 64)))
+        total *= d if isinstance(d, int) else _typical(d)
     return total
+
+
+@lru_cache(maxsize=1 << 12)
+def _typical(d: Expr) -> int:
+    """A size if each symbol is 64."""
+    return max(1, int(evaluate(d, dict.fromkeys(free_vars(d), 64))))
 
 
 def panel_layout(panel: int) -> Layout:
