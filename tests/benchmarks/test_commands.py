@@ -89,7 +89,10 @@ def test_compile_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cold, warm = json.loads((folder / "out.json").read_text())["results"]
     assert cold["limit"] is None  # the limit is that of two models
     assert warm["limit"] == 0.5 + warm["reading"] and warm["seconds"] > 0
-    assert "limit s" in capsys.readouterr().out
+    assert cold["cpu"] > warm["cpu"] > 0 and "limit s" in capsys.readouterr().out
+    given = ["--files", str(folder / "mlp.onnx"), "--models", "resnet50", "--json", str(folder / "given.json")]
+    compile_time.main([*given, "--repeat", "1", "--threads", "1"])
+    assert [r["model"] for r in json.loads((folder / "given.json").read_text())["results"]] == ["mlp", "mlp"]
 
 
 def test_threads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
