@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import weft
+from weft.errors import UnsupportedError
 from weft_testing.frontend import FrontendCase, check_frontend
 
 pytestmark = pytest.mark.needs("jax")
@@ -161,3 +162,25 @@ def test_an_operator_gives_what_jax_gives(name: str) -> None:
 )
 def test_an_operator_is_right_when_compiled(name: str) -> None:
     check_frontend(case(*OPERATORS[name]), stages=("compiled",))
+
+
+WIDE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "random bits": (
+        lambda k: lax.rng_bit_generator(k, (3, 2), np.uint64, lax.RandomAlgorithm.RNG_THREE_FRY),
+        (np.array([1, 4, 0, 1], np.uint32),),
+    ),
+    "precision": (lambda x: lax.reduce_precision(x, 5, 10), (np.float64(1e5) ** np.linspace(-1, 1, 9),)),
+    "counts": (lambda x: (lax.population_count(x), lax.clz(x), x >> 3), (np.array([0, 1, 1 << 63, 77], np.uint64),)),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_an_operator_of_64_bits_gives_what_jax_gives(name: str) -> None:
+    with jax.enable_x64(True):
+        check_frontend(case(*WIDE[name]), None)
+
+
+def test_random_bits_that_an_engine_chooses_are_refused() -> None:
+    lowered = jax.jit(lambda k: lax.rng_bit_generator(k, (3,))).lower(np.arange(4, dtype=np.uint32))
+    with pytest.raises(UnsupportedError, match="rng_bit_generator: DEFAULT of a state"):
+        weft.load(lowered)

@@ -11,6 +11,7 @@ from weft_stablehlo.converters import (
     linear,
     movement,
     ordering,
+    random,
     reduction,
     signal,
     sizes,
@@ -19,5 +20,5 @@ from weft_stablehlo.converters import (
 
 __all__ = [
     "bits", "calls", "complex_numbers", "contraction", "control", "elementwise", "indexing", "linear", "movement",
-    "ordering", "reduction", "signal", "sizes", "windows",
+    "ordering", "random", "reduction", "signal", "sizes", "windows",
 ]  # fmt: skip

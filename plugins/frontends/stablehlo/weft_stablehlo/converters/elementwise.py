@@ -289,23 +289,23 @@ def converted(c: Context, x: Value) -> Value:
 
 @op("reduce_precision")
 def reduce_precision(c: Context) -> Value:
-    """Rounds to a float of fewer bits, in the bits of float32."""
+    """Rounds to a float of fewer bits, in the bits of float32 or float64."""
     x = c.value(0)
-    exponent, mantissa = c.attribute("exponent_bits"), c.attribute("mantissa_bits")
-    if x.dtype.bits > 32:
-        raise c.unsupported(f"of {x.dtype}")
-    bits = c(ops.Bitcast(dt.uint32), c.cast(x, dt.float32))
-    magnitude = c(ops.BitwiseAnd(), bits, 0x7FFFFFFF)
-    if mantissa < 23:
-        last = 23 - mantissa
+    kept, wide = c.attribute("mantissa_bits"), c.cast(x, dt.float64 if x.dtype.bits == 64 else dt.float32)
+    mantissa, exponent, integer = (52, 11, dt.uint64) if x.dtype.bits == 64 else (23, 8, dt.uint32)
+    bits = c(ops.Bitcast(integer), wide)
+    top, fraction = 1 << (mantissa + exponent), (1 << mantissa) - 1
+    magnitude = c(ops.BitwiseAnd(), bits, top - 1)
+    last = mantissa - kept
+    if last > 0:
         odd = c(ops.BitwiseAnd(), c(ops.RightShift(), magnitude, last), 1)
         magnitude = c.add(magnitude, c.add(odd, (1 << (last - 1)) - 1))
-        magnitude = c(ops.BitwiseAnd(), magnitude, 0xFFFFFFFF ^ ((1 << last) - 1))
-    if exponent < 8:
-        bias = (1 << (exponent - 1)) - 1
-        least, most = (127 - bias + 1) << 23, (127 + bias) << 23 | (0x7FFFFF ^ ((1 << (23 - mantissa)) - 1))
-        magnitude = c(ops.Where(), c(ops.Greater(), magnitude, most), 0x7F800000, magnitude)
+        magnitude = c(ops.BitwiseAnd(), magnitude, (2 * top - 1) ^ ((1 << last) - 1))
+    if c.attribute("exponent_bits") < exponent:
+        bias, own = (1 << (c.attribute("exponent_bits") - 1)) - 1, (1 << (exponent - 1)) - 1
+        least, most = (own - bias + 1) << mantissa, (own + bias) << mantissa | (fraction ^ ((1 << max(last, 0)) - 1))
+        infinity = ((1 << exponent) - 1) << mantissa
+        magnitude = c(ops.Where(), c(ops.Greater(), magnitude, most), infinity, magnitude)
         magnitude = c(ops.Where(), c(ops.Less(), magnitude, least), 0, magnitude)
-    sign = c(ops.BitwiseAnd(), bits, 0x80000000)
-    found = c(ops.Bitcast(dt.float32), c(ops.BitwiseOr(), sign, magnitude))
-    return c.cast(c(ops.Where(), c(ops.IsNan(), c.cast(x, dt.float32)), math.nan, found), x.dtype)
+    found = c(ops.Bitcast(wide.dtype), c(ops.BitwiseOr(), c(ops.BitwiseAnd(), bits, top), magnitude))
+    return c.cast(c(ops.Where(), c(ops.IsNan(), wide), math.nan, found), x.dtype)
