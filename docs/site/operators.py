@@ -76,6 +76,8 @@ COREML = """
 ## Core ML
 
 Operators of ML programs that `weft-coreml` reads: {operators}.
+
+Layers of neural networks: {layers}.
 """
 MXNET = """
 ## MXNet
@@ -157,10 +159,10 @@ def caffe2_operators() -> str:
     return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
 
 
-def coreml_operators() -> str:
+def coreml_operators(domain: str) -> str:
     from weft_coreml.registry import REGISTRY
 
-    return ", ".join(f"`{name}`" for domain, name in REGISTRY.supported() if not domain)
+    return ", ".join(f"`{name}`" for where, name in REGISTRY.supported() if where == domain)
 
 
 def mxnet_operators() -> str:
@@ -187,7 +189,7 @@ def page(rows: Iterable[str]) -> str:
         columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
     )
     formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
-    formats += COREML.format(operators=coreml_operators())
+    formats += COREML.format(operators=coreml_operators(""), layers=coreml_operators("network"))
     formats += MXNET.format(operators=mxnet_operators()) + CAFFE2.format(operators=caffe2_operators())
     formats += KERAS.format(layers=keras_names("layers"), operations=keras_names("ops"))
     formats += TENSORFLOW.format(operators=tensorflow_operators())

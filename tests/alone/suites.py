@@ -214,7 +214,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
     ),
     "weft-coreml": Suite(
         "weft_coreml",
-        _in("tests/frontends/coreml", "operators", "reading"),
+        _in("tests/frontends/coreml", "operators", "layers", "reading"),
         _in("tests/frontends/coreml", "reading"),
         tools=("weft-testing", "weft-llvm"),
         why="models are compiled",

@@ -196,3 +196,45 @@ def inputs_of(operands: Mapping[str, Any]) -> dict[str, Any]:
     for key, given in operands.items():
         found |= {f"{key}_{k}": a for k, a in enumerate(given)} if isinstance(given, list) else {key: given}
     return found
+
+
+def network(
+    kind: str, parameters: Mapping[str, Any], inputs: Mapping[str, Any], outputs: int = 1, weights: Any = ()
+) -> bytes:
+    """A neural network of one layer. Parameters are numbers, lists, or mappings of such; `weights` names arrays."""
+    model = schema()["Model"](specificationVersion=5)
+    network = model.neuralNetwork
+    network.arrayInputShapeMapping = 1
+    layer = network.layers.add(name="layer")
+    for name, array in inputs.items():
+        feature = model.description.input.add(name=name).type.multiArrayType
+        feature.dataType = 65568
+        feature.shape.extend(array.shape)
+        layer.input.append(name)
+    for k in range(outputs):
+        model.description.output.add(name=f"out_{k}").type.multiArrayType.dataType = 65568
+        layer.output.append(f"out_{k}")
+    message = getattr(layer, kind)
+    message.SetInParent()
+    fill(message, parameters)
+    for path, array in dict(weights).items():
+        part = message
+        for step in path.split("."):
+            part = part[int(step)] if step.isdigit() else getattr(part, step)
+        part.floatValue.append(np.asarray(array, np.float32).tobytes())
+    return bytes(model.SerializeToString())
+
+
+def fill(message: Any, parameters: Mapping[str, Any]) -> None:
+    """Sets fields of a message."""
+    for name, given in parameters.items():
+        if isinstance(given, Mapping):
+            getattr(message, name).SetInParent()
+            fill(getattr(message, name), given)
+        elif isinstance(given, list) and given and isinstance(given[0], Mapping):
+            for one in given:
+                fill(getattr(message, name).add(), one)
+        elif isinstance(given, list):
+            getattr(message, name).extend(given)
+        else:
+            setattr(message, name, given)

@@ -34,9 +34,13 @@ def import_model(file: ModelFile, options: CoreMLOptions) -> Graph:
         from weft_coreml.program import import_program
 
         return import_program(file, options)
+    if kind.startswith("neuralNetwork"):
+        from weft_coreml.network import import_network
+
+        return import_network(file, options, kind)
     raise UnsupportedError(
         f"'{file.title}' is a model of the kind {kind}, which the Core ML frontend does not read",
-        hint="ML programs, neural networks and classical models are read",
+        hint="ML programs and neural networks are read",
     )
 
 
