@@ -186,13 +186,13 @@ def check_hdf5(source: Path, path: Path) -> Any:
     """
     if importlib.util.find_spec("h5py") is None:
         raise FrontendError("HDF5 files need h5py", hint='pip install "weft-keras[keras]"')
-    seconds = 1 + source.stat().st_size // (50 << 20)
+    seconds = 1 + source.stat().st_size / (4 << 20)  # of the processor: entries cost as much as bytes
     command = [sys.executable, "-P", str(Path(__file__).with_name("hdf5.py")), str(source.absolute()), str(seconds)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     try:
         found = json.loads(done.stdout)
     except ValueError:
-        stopped = f"HDF5's library ends with status {done.returncode}, or needs more than {seconds} s"
+        stopped = f"HDF5's library ends with status {done.returncode}, or needs more than {seconds:.1f} s"
         raise FrontendError(f"'{path}' is damaged", why=stopped) from None
     if "why" in found:
         raise FrontendError(f"'{path}' is damaged, or not {WHAT}", why=found["why"])
