@@ -1,7 +1,7 @@
 """Latency of `torch.compile(model, backend="weft")` beside Inductor: `python -m benchmarks.torch_compile [NAME…]`.
 
-Each architecture of `benchmarks.torch_architectures` runs in this process with both backends in turn; medians of
-interleaved rounds are compared. With `--check` only Weft's answers are, with those of eager mode.
+Each architecture of `benchmarks.torch_architectures` runs in this process with both backends in turn; the medians of
+interleaved turns are compared. With `--check` only Weft's answers are, with those of eager mode.
 """
 
 from __future__ import annotations
@@ -37,15 +37,24 @@ def difference(got: Any, wanted: Any) -> str:
     return ""
 
 
+ROUNDS, PAUSE = 5, 0.1
+"""Turns of each function; seconds before each, in which the threads of the one before go to sleep."""
+
+
 def medians(functions: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    """Of interleaved calls, in seconds."""
+    """Of calls in seconds, in interleaved turns of several calls, whose first is not counted."""
     times: list[list[float]] = [[] for _ in functions]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
+    for _ in range(ROUNDS):
         for function, found in zip(functions, times):
-            begun = time.perf_counter()
+            time.sleep(PAUSE)
             function()
-            found.append(time.perf_counter() - begun)
+            end = time.perf_counter() + seconds / ROUNDS
+            while True:
+                begun = time.perf_counter()
+                function()
+                found.append(time.perf_counter() - begun)
+                if time.perf_counter() > end:
+                    break
     return [statistics.median(found) for found in times]
 
 
@@ -79,7 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="architectures; none for all")
     parser.add_argument("--check", action="store_true", help="compare answers with eager mode, and no times")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of measurement of each")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of measurement of each backend")
     parser.add_argument("--limit", type=float, default=1e9, help="begin no other after these seconds")
     parser.add_argument("--target", default="llvm -threads=2")
     options = parser.parse_args()
