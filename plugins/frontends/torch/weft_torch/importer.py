@@ -292,6 +292,24 @@ class ProgramImporter(GraphImporter):
             return self.call(node, "higher_order", node.target.name(), None)
         return self.call(node, "python", getattr(node.target, "__name__", str(node.target)), None)
 
+    def inline(self, module: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
+        """What stands for the results of a sub-graph, put where the graph is being built."""
+        outer, self._constants = self._constants, {}
+        checks = len(self.conditions)
+        nodes = list(module.graph.nodes)
+        places = [n for n in nodes if n.op == "placeholder"]
+        self.env.update(zip(places, operands, strict=True))
+        for node in nodes:
+            if node.op not in ("placeholder", "output"):
+                self.env[node] = self.visit(node, module)
+        self._constants = outer
+        if len(self.conditions) > checks:
+            raise Unsupported("a branch or a loop that checks sizes or matrices")
+        found = [self.operand(x) for x in torch.utils._pytree.tree_leaves(nodes[-1].args[0])]
+        if any(map(poisoned, found)):
+            raise Poisoned
+        return found
+
     def expect_zeros(self, info: Any, what: str) -> None:
         """What the run checks of the state that a decomposition of a matrix ends with."""
         if isinstance(info, Value) and not poisoned(info):

@@ -6,6 +6,7 @@ from weft_torch.converters import (
     bessel,
     complexes,
     contraction,
+    control,
     counting,
     creation,
     elementwise,
@@ -19,6 +20,7 @@ from weft_torch.converters import (
     network,
     ordering,
     polynomials,
+    quantized,
     recurrent,
     reduction,
     resizing,
@@ -26,7 +28,7 @@ from weft_torch.converters import (
 )
 
 __all__ = [
-    "activation", "attention", "bessel", "complexes", "contraction", "counting", "creation", "elementwise",
+    "activation", "attention", "bessel", "complexes", "contraction", "control", "counting", "creation", "elementwise",
     "factors", "gamma", "indexing", "jacobi", "linalg", "logic", "movement", "network", "ordering",
-    "polynomials", "recurrent", "reduction", "resizing", "special",
+    "polynomials", "quantized", "recurrent", "reduction", "resizing", "special",
 ]  # fmt: skip
