@@ -83,6 +83,7 @@ NEEDS: dict[str, Need] = {
             "weft_gpu",
             "weft_caffe",
             "weft_mxnet",
+            "weft_paddle",
             "weft_coreml",
             "weft_caffe2",
             "weft_tensorflow",

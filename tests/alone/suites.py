@@ -205,6 +205,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "weft-llvm", "keras==3.15.1", "h5py==3.16.0", "torch==2.13.0"),
         why="layers are compared with Keras on its torch backend, and compiled",
     ),
+    "weft-paddle": Suite(
+        "weft_paddle",
+        _in("tests/frontends/paddle", "reading"),
+        _in("tests/frontends/paddle", "reading"),
+        tools=("weft-testing", "weft-llvm", "weft-onnx"),
+        why="paddle2onnx's models are read by weft-onnx",
+    ),
     "weft-caffe2": Suite(
         "weft_caffe2",
         _in("tests/frontends/caffe2", "reading"),

@@ -1,0 +1,1 @@
+"""Weft's frontend for PaddlePaddle."""
