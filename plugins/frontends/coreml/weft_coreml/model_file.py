@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from weft.errors import FrontendError
 from weft.graph.operator import Array
 from weft_coreml.schema import schema
@@ -111,12 +109,26 @@ def _parsed(data: bytes, folder: Path | None, title: str) -> ModelFile:
     message = parse_binary(schema()["Model"], data, f"'{title}' is not a Core ML model")
     if not data or not message.HasField("description"):
         raise FrontendError(f"'{title}' is not a Core ML model", why="it has no description of its inputs and outputs")
+    if not _is_text(message):
+        raise FrontendError(f"'{title}' is not a Core ML model", why="one of its names is no text (UTF-8)")
     version = message.specificationVersion
     if version > NEWEST:
         raise FrontendError(
             f"'{title}' is too new", why=f"it has version {version} of the format, {NEWEST} is the newest that is read"
         )
     return ModelFile(message, folder, title)
+
+
+def _is_text(message: Any) -> bool:
+    """Whether all strings of a message are strings: what is no UTF-8 comes as bytes."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            if not all(map(_is_text, [value] if hasattr(value, "ListFields") else value)):
+                return False
+        elif field.type == field.TYPE_STRING:
+            if not all(isinstance(v, str) for v in ([value] if isinstance(value, (str, bytes)) else value)):
+                return False
+    return True
 
 
 def root_of(package: Path) -> Path:
@@ -138,11 +150,6 @@ def root_of(package: Path) -> Path:
     if not path.is_file():
         raise FrontendError(what, why=f"it has no file 'Data/{name[:200]}', which its Manifest.json names")
     return path
-
-
-def small_array(values: Any, dtype: Any) -> Array:
-    """The numbers of a repeated field."""
-    return np.array(list(values), dtype)
 
 
 __all__ = ["NEWEST", "ModelFile", "read_model", "root_of"]
