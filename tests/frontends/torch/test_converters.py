@@ -226,6 +226,11 @@ def test_memory_seen_otherwise() -> None:
     agrees(lambda x: (x + 1).permute(2, 0, 1).as_strided((3, 3), (4, 2)), x)
 
 
+def test_angles_of_complex_numbers() -> None:
+    x, y = torch.randn(2, 5, 4)
+    agrees(lambda x, y: torch.angle(torch.complex(x, y)), x, y)
+
+
 def test_products_of_complex_matrices() -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     agrees(lambda x, y: torch.view_as_real(torch.complex(x, x + 1) @ torch.complex(y, y - 1)), x, y)

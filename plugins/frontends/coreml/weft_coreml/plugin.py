@@ -44,8 +44,21 @@ def load(source: Any, options: CoreMLOptions) -> Graph:
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file's first bytes are a model's: its version, 1 to 99, and behind it its description."""
-    return len(head) > 2 and head[0] == 0x08 and 0 < head[1] < 100 and head[2] == 0x12
+    """Whether a file's first bytes are a model's: its version, 1 to 99, and behind it its description, which begins
+    with an input, whose first field is its name, or with a function. ONNX has a text there, TensorFlow another message.
+    """
+    if len(head) < 4 or head[0] != 0x08 or not 0 < head[1] < 100 or head[2] != 0x12:
+        return False
+    description = _behind_length(head[3:])
+    if description[:2] in (b"\xa2\x01", b"\xaa\x01"):
+        return True
+    return description[:1] == b"\n" and _behind_length(description[1:])[:1] == b"\n"
+
+
+def _behind_length(data: bytes) -> bytes:
+    """What follows a length, a number of seven bits a byte."""
+    size = next((k for k, byte in enumerate(data[:6]) if byte < 0x80), 5)
+    return data[size + 1 :]
 
 
 def folder(path: Path) -> bool:

@@ -20,8 +20,13 @@ forks.need("onnx")
 
 def sniff(head: bytes) -> bool:
     """Whether a file's first bytes look like a ModelProto: it opens with ir_version (field 1), a small varint, then a
-    length-delimited field."""
-    return len(head) > 3 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in (0x12, 0x1A, 0x22, 0x3A, 0x42)
+    length-delimited field. The producer's name (field 2) is a text: other formats have a message there."""
+    if len(head) < 4 or head[0] != 0x08 or not 0 < head[1] < 0x40:
+        return False
+    if head[2] != 0x12:
+        return head[2] in (0x1A, 0x22, 0x3A, 0x42)
+    name = head[4:5] if head[3] < 0x80 else head[5:6]
+    return head[3] == 0 or (name >= b" " and not b"\x80" <= name < b"\xc0")
 
 
 def accepts(model: object) -> bool:

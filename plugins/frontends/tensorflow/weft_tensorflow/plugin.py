@@ -47,7 +47,8 @@ class TensorflowOptions:
 def sniff(head: bytes) -> bool:
     """Whether a file's first bytes are those of a SavedModel or of a graph: of messages that begin with messages."""
     if head[:2] == b"\x08\x01" and head[2:3] == b"\x12":  # the version, then a graph with its description
-        return _behind_length(head, 3)[:1] == b"\n"
+        graph = _behind_length(head, 3)  # Core ML's descriptions begin with an input, whose first field is its name
+        return graph[:1] == b"\n" and _behind_length(graph, 1)[:1] != b"\n"
     inner = _behind_length(head, 1) if head[:1] == b"\n" else b""
     if inner[:1] != b"\n":
         return False

@@ -10,6 +10,7 @@ import weft_ops as ops
 from weft.graph.nodes import Value
 from weft_torch.complexes import Complex, apart, of_real, together
 from weft_torch.context import Context
+from weft_torch.converters.elementwise import atan2
 from weft_torch.registry import complex_op, registry
 
 LINEAR = (
@@ -163,7 +164,7 @@ def size(c: Context) -> Value:
 @complex_op("aten.angle")
 def angle(c: Context) -> Value:
     (x,) = c.operands
-    return c(ops.Atan2(), x.im, x.re)
+    return atan2(c, x.im, x.re)
 
 
 @complex_op("aten.exp")
