@@ -1,4 +1,4 @@
-"""A part of PyTorch's own list of operators; `--full`: all of it."""
+"""A part of PyTorch's own lists of operators and modules; `--full`: all of them."""
 
 # ruff: noqa: E402 - without PyTorch the module is skipped
 
@@ -8,7 +8,8 @@ import pytest
 from tests.needs import require
 
 require("torch", "expecttest")
-from tests.frontends.torch.coverage import compared, entries, named, run
+from tests.frontends.torch.coverage import entries, named, run
+from tests.frontends.torch.judging import compared
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore")]
 
@@ -20,6 +21,14 @@ def test_no_operator_gives_a_wrong_answer(request: pytest.FixtureRequest) -> Non
     assert not bad, "\n".join(f"{r.name}: {r.verdict}: {r.reason}" for r in bad)
     read = sum(r.verdict == "agrees" for r in results)
     assert read >= 0.65 * sum(r.verdict in ("agrees", "refused") for r in results)
+
+
+def test_every_module_that_pytorch_exports_agrees(request: pytest.FixtureRequest) -> None:
+    chosen = entries("modules")[:: 1 if request.config.getoption("--full") else 13]
+    results = list(run(chosen, suite="modules"))
+    bad = [r for r in results if r.verdict not in ("agrees", "not exported")]
+    assert not bad, "\n".join(f"{r.name}: {r.verdict}: {r.reason}" for r in bad)
+    assert sum(r.verdict == "agrees" for r in results) >= 0.9 * len(results)
 
 
 def test_operators_are_right_when_compiled() -> None:

@@ -152,6 +152,24 @@ def test_conditions_of_several_sizes_are_checked() -> None:
         evaluate(graph, [np.ones(4, np.float32), np.ones(2, np.float32)])
 
 
+class Named(nn.Module):
+    """Arguments that differ in nothing but case, and nested ones."""
+
+    def forward(self, M: torch.Tensor, m: torch.Tensor, xs: Any, *, K: torch.Tensor) -> torch.Tensor:
+        return torch.cat([M, m, xs["y"]]) * K if M.shape[0] + 2 * m.shape[0] + xs["y"].shape[0] > 20 else m
+
+
+def test_conditions_name_arguments_as_the_model_does() -> None:
+    auto = {0: torch.export.Dim.AUTO}
+    shapes = {"M": auto, "m": auto, "xs": {"y": auto}, "K": None}
+    inputs, named = (torch.ones(6), torch.ones(7), {"y": torch.ones(8)}), {"K": torch.ones(1)}
+    graph = weft.load(Named(), inputs=inputs, named_inputs=named, dynamic_shapes=shapes)
+    feeds = [np.ones(n, np.float32) for n in (2, 9, 3, 1)]
+    assert evaluate(graph, feeds)[0].shape == (14,)
+    with pytest.raises(Exception, match=r"sizes are not as the program was exported for: .*L\['m'\].* > 20"):
+        evaluate(graph, [feeds[1], feeds[0], *feeds[2:]])
+
+
 def test_weights_that_share_memory_are_one() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -6,8 +6,10 @@ They are parsed, never evaluated.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from weft import dtypes as dt
 from weft.expr import nodes as e
@@ -23,6 +25,23 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.GtE: lambda a, b: e.le(b, a),
 }  # fmt: skip
 CALLS: dict[str, Callable[[Any, Any], Any]] = {"min": e.minimum, "max": e.maximum, "Min": e.minimum, "Max": e.maximum}
+
+
+def arguments(program: torch.export.ExportedProgram) -> Mapping[str, str]:
+    """The arguments of a program as conditions name them, nested ones joined by "_" → the names of its inputs, which
+    PyTorch writes in lower case and numbers where two are the same."""
+    inputs = program.graph_signature.user_inputs
+    signature = program.module_call_graph[0].signature
+    names = getattr(signature, "forward_arg_names", None)
+    if signature is None or names is None:
+        return {str(name): str(name) for name in inputs}
+    given = torch.utils._pytree.tree_unflatten(list(inputs), signature.in_spec)
+    found: dict[str, str] = {}
+    for path, name in torch.utils._pytree.tree_flatten_with_path(given)[0]:
+        kind, first, *rest = (getattr(key, "idx", getattr(key, "key", getattr(key, "name", None))) for key in path)
+        outer = names[first] if kind == 0 else first
+        found["_".join(map(str, (outer, *rest)))] = str(name)
+    return found
 
 
 def condition(text: str, size: Size) -> Expr:
@@ -79,4 +98,4 @@ def _name(node: ast.expr) -> str:
     raise ValueError(ast.dump(node)[:100])
 
 
-__all__ = ["condition"]
+__all__ = ["arguments", "condition"]

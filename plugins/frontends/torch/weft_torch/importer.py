@@ -27,7 +27,7 @@ from weft_ops.shapes import same, show
 from weft_torch.complexes import Complex, apart, together
 from weft_torch.context import Context
 from weft_torch.decomposition import table
-from weft_torch.guards import condition
+from weft_torch.guards import arguments, condition
 from weft_torch.registry import complexes, qualified, registry
 from weft_torch.sizes import formula, size
 from weft_torch.tensors import PARTS, array_of, dtype_of
@@ -212,7 +212,8 @@ class ProgramImporter(GraphImporter):
 
     def require_guards(self, program: torch.export.ExportedProgram) -> None:
         """Conditions on sizes that the model's own code asked about."""
-        inputs = {n.name: self.env[n] for n in program.graph.nodes if n.op == "placeholder"}
+        placed = {n.name: self.env[n] for n in program.graph.nodes if n.op == "placeholder"}
+        inputs = {said: placed[name] for said, name in arguments(program).items() if name in placed}
         for text in dict.fromkeys(getattr(program, "_guards_code", None) or ()):
             try:
                 holds = condition(text, lambda name, axis: inputs[name].shape[axis])
