@@ -112,6 +112,7 @@ NEEDS: dict[str, Need] = {
         )
     },
     **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "transformers")},
+    "paddle": _package("paddle", 'pip install "weft-paddle[paddle]"', optional=True),
 }
 _found = cache(lambda key: NEEDS[key].found())
 

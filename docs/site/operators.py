@@ -2,6 +2,7 @@
 
     python docs/site/operators.py            prints the page
     python docs/site/operators.py --update   writes it
+    python docs/site/operators.py --lists    writes it with the first table as it is, which takes seconds
 
 Of every operator and dtype one sample (`Operator.samples`) is given to each target: to one that runs on the CPU for
 compilation, to one with a device of its own for placement. What it refuses, it refuses with a reason; the page says for
@@ -10,9 +11,11 @@ which dtypes.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from weft.errors import UnsupportedError
 from weft.mixed import MixedCompilation
@@ -84,6 +87,29 @@ MXNET = """
 
 Operators of a symbol that `weft-mxnet` reads: {operators}.
 """
+STABLEHLO = """
+## StableHLO
+
+Operations of the dialect `stablehlo` that `weft-stablehlo` reads: {operations}.
+
+Of `chlo`: {chlo}. StableHLO's own passes take others apart.
+
+Targets of custom calls: {calls}.
+"""
+TFLITE = """
+## TensorFlow Lite
+
+Operators of the schema that `weft-tflite` reads: {operators}.
+
+With quantised operands: {quantized}, and those that only move elements.
+"""
+TORCH = """
+## PyTorch
+
+Operators of `torch.ops.aten` that `weft-torch` converts: {aten}.
+
+Others: {more}. PyTorch takes apart what has no converter here.
+"""
 TENSORFLOW = """
 ## TensorFlow
 
@@ -147,40 +173,47 @@ def darknet_layers() -> str:
     return ", ".join(f"`[{name}]`" for name in sorted(LAYERS))
 
 
-def caffe_layers() -> str:
-    from weft_caffe.registry import REGISTRY
-
-    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
-
-
-def caffe2_operators() -> str:
-    from weft_caffe2.registry import REGISTRY
-
-    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
+def listed(registry: Any, *domains: str) -> str:
+    """The operators of a frontend's registry, of these domains or of all."""
+    return ", ".join(f"`{name}`" for domain, name in registry.supported() if not domains or domain in domains)
 
 
-def coreml_operators(domain: str) -> str:
-    from weft_coreml.registry import REGISTRY
+def formats() -> str:
+    """The lists of the frontends other than ONNX's."""
+    from weft_caffe.registry import REGISTRY as caffe
+    from weft_caffe2.registry import REGISTRY as caffe2
+    from weft_coreml.registry import NETWORK
+    from weft_coreml.registry import REGISTRY as coreml
+    from weft_keras.registry import REGISTRY as keras
+    from weft_mxnet.registry import REGISTRY as mxnet
+    from weft_stablehlo.registry import CUSTOM
+    from weft_stablehlo.registry import REGISTRY as stablehlo
+    from weft_tensorflow.registry import REGISTRY as tensorflow
+    from weft_tflite.registry import QUANTIZED
+    from weft_tflite.registry import REGISTRY as tflite
+    from weft_torch.registry import registry as torch
 
-    return ", ".join(f"`{name}`" for where, name in REGISTRY.supported() if where == domain)
+    return "".join(
+        (
+            TORCH.format(aten=listed(torch, "aten"), more=_qualified(torch, "aten")),
+            TFLITE.format(operators=listed(tflite, ""), quantized=listed(tflite, QUANTIZED)),
+            KERAS.format(layers=listed(keras, "layers"), operations=listed(keras, "ops")),
+            TENSORFLOW.format(operators=listed(tensorflow)),
+            STABLEHLO.format(
+                operations=listed(stablehlo, ""), chlo=listed(stablehlo, "chlo"), calls=listed(stablehlo, CUSTOM)
+            ),
+            COREML.format(operators=listed(coreml, ""), layers=listed(coreml, NETWORK)),
+            MXNET.format(operators=listed(mxnet)),
+            CAFFE.format(layers=listed(caffe)),
+            CAFFE2.format(operators=listed(caffe2)),
+            DARKNET.format(layers=darknet_layers()),
+        )
+    )
 
 
-def mxnet_operators() -> str:
-    from weft_mxnet.registry import REGISTRY
-
-    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
-
-
-def keras_names(domain: str) -> str:
-    from weft_keras.registry import REGISTRY
-
-    return ", ".join(f"`{name}`" for given, name in REGISTRY.supported() if given == domain)
-
-
-def tensorflow_operators() -> str:
-    from weft_tensorflow.registry import REGISTRY
-
-    return ", ".join(f"`{name}`" for _, name in REGISTRY.supported())
+def _qualified(registry: Any, *without: str) -> str:
+    """The operators of a registry that are not of these domains, with their domain."""
+    return ", ".join(f"`{domain}.{name}`" for domain, name in registry.supported() if domain not in without)
 
 
 def page(rows: Iterable[str]) -> str:
@@ -188,15 +221,13 @@ def page(rows: Iterable[str]) -> str:
     head = HEAD.format(
         columns=columns, names=" | ".join(f"`{n}`" for n in TARGETS), rules="|".join("---" for _ in TARGETS)
     )
-    formats = DARKNET.format(layers=darknet_layers()) + CAFFE.format(layers=caffe_layers())
-    formats += COREML.format(operators=coreml_operators(""), layers=coreml_operators("network"))
-    formats += MXNET.format(operators=mxnet_operators()) + CAFFE2.format(operators=caffe2_operators())
-    formats += KERAS.format(layers=keras_names("layers"), operations=keras_names("ops"))
-    formats += TENSORFLOW.format(operators=tensorflow_operators())
-    return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats.rstrip() + "\n"
+    return head + "\n".join(rows) + "\n" + ONNX + onnx_table() + formats().rstrip() + "\n"
 
 
 def main() -> None:
+    if "--lists" in sys.argv:
+        PAGE.write_text(page(re.findall(r"^\| [A-Z]\w+ \| .*\|$", PAGE.read_text(), re.M)))
+        return
     opened = kits()
     text = page(row(name, samples, opened) for name, samples in cases(next(iter(opened.values()))).items())
     if "--update" in sys.argv:

@@ -3,14 +3,15 @@
     check_changed_bytes(Path("m.tflite"), count=500)
     python -m weft_testing.changed m.tflite --seconds 600
 
-Every copy has a number, from which it is made again: `--seed 1 --again 17`.
+A model may be several files: a folder, or a file and those beside it that its frontend reads with it (weights). Each
+copy has one of them changed. Every copy has a number, from which it is made again: `--seed 1 --again 17`.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import io
-import os
 import random
 import re
 import resource
@@ -29,10 +30,13 @@ from pathlib import Path
 
 import weft
 from weft.errors import PluginError, WeftError, from_signal
+from weft.loading import model_files
 
 SECONDS, MEGABYTES = 10, 4096
-"""What reading a changed model may take."""
+"""What reading a changed model may take: seconds of processor time, and six times as long in all."""
 
+_LARGE = 1 << 16
+"""Bytes of a file most of which are weights."""
 _NUMBERS = tuple(
     number.to_bytes(size, order)
     for size in (2, 4, 8)
@@ -53,7 +57,7 @@ def change(data: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.randint(1, 4)):
         if not result:
             break
-        at = rng.randrange(len(result))
+        at = _place(len(result), rng)
         kind = rng.randrange(8)
         if kind == 0:
             result[at] ^= 1 << rng.randrange(8)
@@ -78,6 +82,14 @@ def change(data: bytes, rng: random.Random) -> bytes:
                 start, end = found[0].span()
                 result[at + start : at + end] = rng.choice(_WORDS)
     return bytes(result)
+
+
+def _place(size: int, rng: random.Random) -> int:
+    """Where to change a file: what describes a large one is usually near its beginning or its end."""
+    if size < _LARGE or rng.random() < 0.5:
+        return rng.randrange(size)
+    near = min(int(size ** rng.random()), size) - 1
+    return near if rng.random() < 0.5 else size - 1 - near
 
 
 def _changed_member(data: bytes, rng: random.Random) -> bytes | None:
@@ -106,21 +118,39 @@ class Finding:
     what: str
 
 
-def changed_model(model: Path, seed: int, index: int, folder: Path) -> Path:
-    """Number `index` of the changed models of a seed, written into a folder; of a model that is a folder one file is
-    changed."""
+def changed_model(model: Path, seed: int, index: int, folder: Path, beside: Sequence[Path] = ()) -> Path:
+    """Number `index` of the changed models of a seed, written into a folder: the path of the copy.
+
+    Args:
+        beside: further files of a model that is a file, from its folder or below.
+    """
     rng = random.Random(seed * 1_000_003 + index)
-    if not model.is_dir():
+    if not model.is_dir() and not beside:
         path = folder / model.name
         path.write_bytes(change(model.read_bytes(), rng))
         return path
     copy = folder / model.name
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(model, copy)
-    files = sorted(p for p in copy.rglob("*") if p.is_file())
-    chosen = rng.choice(files)
+    if model.is_dir():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(model, copy)
+        chosen = rng.choice(sorted(p for p in copy.rglob("*") if p.is_file()))
+    else:
+        for file in (model, *beside):
+            target = folder / file.relative_to(model.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        chosen = folder / rng.choice((model, *beside)).relative_to(model.parent)
     chosen.write_bytes(change(chosen.read_bytes(), rng))
     return copy
+
+
+def files_beside(model: Path, frontend: str | None = None) -> list[Path]:
+    """The further files of a model that is a file, which lie beside or below it and are found without options."""
+    if model.is_dir():
+        return []
+    folder = model.absolute().parent
+    found = model_files(model, frontend)[1:]
+    return [model.parent / file.relative_to(folder) for file in found if file.is_relative_to(folder) and file.is_file()]
 
 
 def read_changed(path: Path, frontend: str | None = None) -> str | None:
@@ -147,8 +177,8 @@ def check_changed_bytes(
         How many were read.
 
     Raises:
-        AssertionError: one ended in an exception that is no error of Weft, a crash, or took more than 10 seconds or 4
-            GiB.
+        AssertionError: one ended in an exception that is no error of Weft, a crash, or took more than 10 seconds
+            (of processor time) or 4 GiB.
         ValueError: neither a count nor seconds are given.
     """
     found: list[Finding] = []
@@ -185,8 +215,11 @@ def _changed(
         command += [] if frontend is None else [f"--frontend={frontend}"]
         command += [] if count is None else ["--count", str(count)]
         command += [] if end is None else ["--seconds", str(max(end - time.monotonic(), 1))]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None and child.stderr is not None
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe that nobody reads fills up
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as child,
+        ):
+            assert child.stdout is not None
             begun = None
             for line in child.stdout:
                 word, _, rest = line.rstrip("\n").partition(" ")
@@ -199,34 +232,30 @@ def _changed(
                     number, _, what = rest.partition(" ")
                     index, begun = int(number) + 1, None
                     yield index, Finding(int(number), what.replace("\\n", "\n"))
-            errors = child.stderr.read()
             code = child.wait()
+            errors.seek(0)
+            said = errors.read()[-2000:]
         if begun is not None:
             index = begun + 1
-            yield index, Finding(begun, f"the process ended with {code}: {errors[-2000:]}")
+            why = f"it took more than {SECONDS} s" if code == -signal.SIGXCPU else f"the process ended with {code}"
+            yield index, Finding(begun, f"{why}: {said}")
         elif code:
-            raise AssertionError(f"the reading process failed with {code}: {errors[-2000:]}")
+            raise AssertionError(f"the reading process failed with {code}: {said}")
         elif count is None and end is None:
             return
 
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Ends the process when one model takes too long; memory is limited for all."""
-
-    def late(*_: object) -> None:
-        sys.stdout.flush()
-        traceback.print_stack(limit=12)
-        sys.stderr.write(f"more than {SECONDS} s\n")
-        sys.stderr.flush()
-        os._exit(70)
-
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    """Ends the process, native code as well, when one model takes too long."""
+    faulthandler.register(signal.SIGXCPU, chain=True)  # says where it is, and ends
+    faulthandler.dump_traceback_later(6 * SECONDS, exit=True)
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + SECONDS + 1, most))
     try:
         yield
     finally:
-        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _child(model: Path, options: argparse.Namespace) -> None:
@@ -234,10 +263,10 @@ def _child(model: Path, options: argparse.Namespace) -> None:
     limit = MEGABYTES << 20
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     end = None if options.seconds is None else time.monotonic() + options.seconds
-    index = options.child
+    index, beside = options.child, files_beside(model, options.frontend)
     with tempfile.TemporaryDirectory() as folder:
         while (options.count is None or index < options.count) and (end is None or time.monotonic() < end):
-            path = changed_model(model, options.seed, index, Path(folder))
+            path = changed_model(model, options.seed, index, Path(folder), beside)
             print("begin", index, flush=True)
             with _limits():
                 wrong = read_changed(path, options.frontend)
@@ -266,7 +295,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.again is not None:
         with tempfile.TemporaryDirectory() as folder:
-            path = changed_model(options.model, options.seed, options.again, Path(folder))
+            beside = files_beside(options.model, options.frontend)
+            path = changed_model(options.model, options.seed, options.again, Path(folder), beside)
             print(read_changed(path, options.frontend) or "refused properly, or read")
         return 0
     if options.seconds is None and options.count is None:

@@ -30,6 +30,7 @@ def asked() -> tuple[dict[str, Any], dict[str, list[Any]]]:
     return kits, script().cases(next(iter(kits.values())))
 
 
+@pytest.mark.needs("jaxlib", "torch")  # their frontends register converters only where they are installed
 def test_everything_but_what_targets_take() -> None:
     """The rows' operators, the text around them and the frontends' tables."""
     assert script().page(ROWS.values()) == PAGE

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 import zipfile
 from collections.abc import Mapping
 from io import BytesIO
@@ -10,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from weft.errors import FrontendError
 from weft.expr.nodes import Var
@@ -20,7 +24,7 @@ from weft.hooks import Frontend, hookimpl
 from weft.plugins import host
 from weft_ops import Add
 from weft_testing import changed
-from weft_testing.changed import change, changed_model, check_changed_bytes, main, read_changed
+from weft_testing.changed import change, changed_model, check_changed_bytes, files_beside, main, read_changed
 from weft_testing.frontend import FrontendCase, check_frontend, compare
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -126,6 +130,45 @@ def test_folders_have_one_file_changed(tmp_path: Path) -> None:
     for index in range(10):
         copy = changed_model(source, 1, index, folder)
         assert sum(p.read_bytes() != bytes(range(200)) for p in copy.iterdir()) <= 1
+
+
+def test_files_beside_a_model_are_copied_and_changed(tmp_path: Path) -> None:
+    source, folder = tmp_path / "m", tmp_path / "changed"
+    (source / "weights").mkdir(parents=True)
+    folder.mkdir()
+    path = model(source / "m.onnx")
+    proto = onnx.load(path)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(X[0], "w"))
+    onnx.save(proto, path, save_as_external_data=True, location="weights/w.bin", size_threshold=0)
+    beside = files_beside(path)
+    assert beside == [source / "weights/w.bin"]
+    (source / "other").write_text("no part of it")
+    seen = []
+    for index in range(30):
+        copy = changed_model(path, 1, index, folder, beside)
+        assert not (folder / "other").exists()
+        seen.append([(folder / f).read_bytes() != (source / f).read_bytes() for f in ("m.onnx", "weights/w.bin")])
+        assert copy == folder / "m.onnx"
+    assert [True, False] in seen and [False, True] in seen and [True, True] not in seen
+    assert check_changed_bytes(path, count=20) == 20
+
+
+def test_large_files_are_changed_at_their_ends_as_well() -> None:
+    data = bytes(1 << 20)
+    places = []
+    for seed in range(60):
+        changed = change(data, random.Random(seed))
+        places += [k for k, (a, b) in enumerate(zip(data, changed)) if a != b][:1]
+    assert sum(place < 4096 for place in places) >= 5 and max(places) > 1 << 19
+
+
+def test_native_code_that_takes_long_is_ended() -> None:
+    code = (
+        "import itertools\nfrom weft_testing import changed\nchanged.SECONDS = 1\n"
+        "with changed._limits():\n    sum(itertools.repeat(1))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (-signal.SIGXCPU, 1) and "line 5" in done.stderr
 
 
 class Careless:

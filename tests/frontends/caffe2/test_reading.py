@@ -146,8 +146,8 @@ def one(kind: str, count: int = 1, **arguments: Any) -> bytes:
 REFUSED = {
     "nothing": (b"", "the bytes are not a Caffe2 network\n  why: it has no operators"),
     "other bytes": (b"\xff\xff", "why: it does not parse as Net"),
-    "name": (one("Relu").replace(b"y", b"\xff"), "why: the name b'\\xff' is no UTF-8"),
-    "output name": (net({"type": "Relu"}, external_output=["y"])[:-1] + b"\xff", "why: a name is no UTF-8"),
+    "name": (one("Relu").replace(b"y", b"\xff"), "why: the text b'\\xff' in Operator.output is not UTF-8"),
+    "output name": (net({"type": "Relu"}, external_output=["y"])[:-1] + b"\xff", "in Net.external_output is not UTF-8"),
     "no type": (net({}), "why: an operator has no type"),
     "unknown": (one("Spin"), "operator Spin: 'y'"),
     "argument": (one("Relu", spin=1), "operator Relu: argument spin: 'y'"),

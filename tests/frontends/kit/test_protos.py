@@ -45,5 +45,13 @@ def test_what_does_not_parse() -> None:
     with pytest.raises(FrontendError) as caught:
         parse_text(KINDS["Layer"], "inner { " * 5000 + "}" * 5000, "it is no layer")
     assert len(str(caught.value)) < 500
+    # Text that is not UTF-8, here and in an inner message; bytes may be anything.
+    assert parse_binary(KINDS["Layer"], b"\x32\x01\xff", "it is no layer").data == b"\xff"
+    for data in (b"\x0a\x01\xff", b"\x2a\x03\x0a\x01\xff"):
+        with pytest.raises(FrontendError) as caught:
+            parse_binary(KINDS["Layer"], data, "it is no layer")
+        assert str(caught.value) == (
+            "it is no layer\n  why: the text b'\\xff' in Layer.name is not UTF-8\n  hint: is the file damaged?"
+        )
     with pytest.raises(ValueError, match="message A: 'x one string' is no field"):
         messages("weft_tests_of_wrong_protos", "A: x one string")

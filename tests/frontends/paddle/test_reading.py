@@ -4,6 +4,7 @@ paddle2onnx is not needed: a module of its name takes its place, and gives what 
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import weft
+from weft.cli.main import main
 from weft.errors import FrontendError
 from weft.loading import model_files
+from weft.plugins import engine_kinds
 from weft_paddle.plugin import sniff
 from weft_testing.frontend import FrontendCase, check_frontend
 
@@ -77,3 +80,82 @@ def test_what_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "why: there is no package 'paddle2onnx'\n  hint: pip install \"weft-paddle[paddle2onnx]\"" in str(
         caught.value
     )
+
+
+INFERENCE = """
+from pathlib import Path
+import numpy as np
+class Config:
+    def __init__(self, program, params):
+        assert Path(program).is_file() and Path(params).is_file()
+        self.said = set()
+    def disable_gpu(self): self.said.add("no gpu")
+    def disable_glog_info(self): pass
+    def set_cpu_math_library_num_threads(self, threads): self.said.add(threads)
+class Handle:
+    def __init__(self): self.array = None
+    def copy_from_cpu(self, array): self.array = array
+    def copy_to_cpu(self): return self.array
+class Predictor:
+    def __init__(self): self.x, self.y = Handle(), Handle()
+    def get_input_names(self): return ["x"]
+    def get_input_handle(self, name): return {"x": self.x}[name]
+    def get_output_names(self): return ["fetch_name_0"]
+    def get_output_handle(self, name): return {"fetch_name_0": self.y}[name]
+    def run(self):
+        from weft import load
+        from weft.graph.evaluate import evaluate
+        x = self.x.array
+        assert x.flags.c_contiguous
+        (self.y.array,) = evaluate(load(Path(__file__).parents[1] / "model.onnx"), {"x": x})
+def create_predictor(config):
+    assert config.said >= {"no gpu"} and config.said & {1, 2}
+    return Predictor()
+"""
+
+
+@pytest.fixture
+def inference(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model, and a stand-in for PaddlePaddle's inference."""
+    modules = model.parent / "modules"
+    (modules / "paddle.py").unlink()
+    (modules / "paddle").mkdir()
+    (modules / "paddle/__init__.py").write_text("")
+    (modules / "paddle/inference.py").write_text(INFERENCE)
+    (modules / "paddlepaddle-3.3.1.dist-info").mkdir()
+    (modules / "paddlepaddle-3.3.1.dist-info/METADATA").write_text("Name: paddlepaddle\nVersion: 3.3.1\n")
+    for name in ("paddle", "paddle.inference"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return model
+
+
+def test_the_engine(inference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (engine,) = [e for e in engine_kinds() if e.name == "paddle"]
+    assert engine.available() == "3.3.1" and engine.frontends == ("paddle",) and engine.values is None
+    arrays: Any = np.load(inference.with_name("arrays.npz"))
+    run = engine.open(str(inference), 2)
+    (found,) = run({"x": np.asfortranarray(arrays["x"])})
+    np.testing.assert_allclose(found, arrays["y"], rtol=1e-5, atol=1e-6)
+    inference.with_suffix(".pdiparams").unlink()
+    with pytest.raises(FrontendError, match=r"no parameters beside it\n  hint: paddle.jit.save writes a .pdiparams"):
+        engine.open(str(inference), 1)
+
+
+@pytest.mark.needs("weft_llvm")
+def test_verify_against_paddle(inference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(inference), "--against", "paddle", "--input-shape", "x=2,3,8,8"])
+    said = capsys.readouterr()
+    assert ended.value.code in (None, 0), said.out + said.err
+    assert "against 'paddle'" in said.out and "all outputs are within" in said.out
+
+
+@pytest.mark.needs("paddle")
+def test_paddle_itself(tmp_path: Path) -> None:
+    with zipfile.ZipFile(FIXTURES) as archive:
+        for name in ("model.json", "model.pdiparams", "arrays.npz"):
+            archive.extract(name, tmp_path)
+    (engine,) = [e for e in engine_kinds() if e.name == "paddle"]
+    arrays: Any = np.load(tmp_path / "arrays.npz")
+    (found,) = engine.open(str(tmp_path / "model.json"), 1)({"x": arrays["x"]})
+    np.testing.assert_allclose(found, arrays["y"], rtol=1e-5, atol=1e-6)

@@ -80,12 +80,6 @@ def read_net(source: Path | bytes) -> Any:
     net = parse_binary(schema()["Net"], data, what)
     if not net.op or not all(op.type for op in net.op):
         raise FrontendError(what, why="an operator has no type" if net.op else "it has no operators")
-    for op in net.op:  # protobuf gives text that is no UTF-8 as bytes
-        for name in (op.name, op.type, *op.input, *op.output, *(a.name for a in op.arg)):
-            if not isinstance(name, str):
-                raise FrontendError(what, why=f"the name {name!r:.80} is no UTF-8")
-    if not all(isinstance(name, str) for name in (net.name, *net.external_input, *net.external_output)):
-        raise FrontendError(what, why="a name is no UTF-8")
     return net
 
 

@@ -109,26 +109,12 @@ def _parsed(data: bytes, folder: Path | None, title: str) -> ModelFile:
     message = parse_binary(schema()["Model"], data, f"'{title}' is not a Core ML model")
     if not data or not message.HasField("description"):
         raise FrontendError(f"'{title}' is not a Core ML model", why="it has no description of its inputs and outputs")
-    if not _is_text(message):
-        raise FrontendError(f"'{title}' is not a Core ML model", why="one of its names is no text (UTF-8)")
     version = message.specificationVersion
     if version > NEWEST:
         raise FrontendError(
             f"'{title}' is too new", why=f"it has version {version} of the format, {NEWEST} is the newest that is read"
         )
     return ModelFile(message, folder, title)
-
-
-def _is_text(message: Any) -> bool:
-    """Whether all strings of a message are strings: what is no UTF-8 comes as bytes."""
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            if not all(map(_is_text, [value] if hasattr(value, "ListFields") else value)):
-                return False
-        elif field.type == field.TYPE_STRING:
-            if not all(isinstance(v, str) for v in ([value] if isinstance(value, (str, bytes)) else value)):
-                return False
-    return True
 
 
 def root_of(package: Path) -> Path:

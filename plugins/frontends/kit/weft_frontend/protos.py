@@ -45,24 +45,7 @@ def messages(package: str, description: str) -> Mapping[str, type[Message]]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
-    scalars = {
-        name: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name.upper()}")
-        for name in [
-            "bool",
-            "bytes",
-            "double",
-            "fixed32",
-            "fixed64",
-            "float",
-            "int32",
-            "int64",
-            "sint32",
-            "sint64",
-            "string",
-            "uint32",
-            "uint64",
-        ]
-    }
+    scalars = {name: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name.upper()}") for name in _SCALARS}
     entries = [" ".join(entry.split()) for entry in re.split(r"\n\s*\n", description) if entry.strip()]
     enums = {entry.split(" = ", 1)[0] for entry in entries if " = " in entry.split(":", 1)[0]}
     for entry in entries:
@@ -104,20 +87,36 @@ def parse_binary(kind: type[Message], data: bytes, what: str) -> Any:
         what: the data should be, e.g. "'net.caffemodel' is not a Caffe model".
 
     Raises:
-        FrontendError: it does not parse.
+        FrontendError: it does not parse, or has a name that is not UTF-8.
     """
-    from google.protobuf.message import DecodeError
-
     message = kind()
     try:
         message.ParseFromString(data)
-    except DecodeError as error:
-        raise FrontendError(what, why=f"it does not parse as {kind.DESCRIPTOR.name}: {error}") from error
-    except Exception as error:  # of protobuf's implementations, which differ
+    except Exception as error:  # DecodeError, and others of protobuf's implementations, which differ
         if from_signal(error):
             raise
-        raise FrontendError(what, why=f"it does not parse as {kind.DESCRIPTOR.name}: {error}") from error
+        raise FrontendError(
+            what, why=f"it does not parse as {kind.DESCRIPTOR.name}: {error}", hint="is the file whole?"
+        ) from error
+    wrong = not_text(message)
+    if wrong:
+        raise FrontendError(what, why=wrong, hint="is the file damaged?")
     return message
+
+
+def not_text(message: Any) -> str | None:
+    """The first string in a message that is not UTF-8, which protobuf gives as bytes; None if there is none."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, str | bytes) else value:
+                if not isinstance(text, str):
+                    return f"the text {text[:80]!r} in {message.DESCRIPTOR.name}.{field.name} is not UTF-8"
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                wrong = not_text(inner)
+                if wrong:
+                    return wrong
+    return None
 
 
 def parse_text(kind: type[Message], text: str, what: str) -> Any:
@@ -142,4 +141,4 @@ def _short(text: str) -> str:
     return text if len(text) <= 300 else f"{text[:200]} … {text[-90:]}"
 
 
-__all__ = ["MOST_BYTES", "messages", "parse_binary", "parse_text"]
+__all__ = ["MOST_BYTES", "messages", "not_text", "parse_binary", "parse_text"]

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from weft.errors import FrontendError, from_signal
+from weft_frontend.protos import not_text
 from weft_onnx.wire import GRAPH, INITIALIZER, MAPPED, RAW_DATA, encoded, fields
 
 Array = np.ndarray[Any, Any]
@@ -87,25 +88,10 @@ def _checked(model: Model, what: str) -> Model:
         raise FrontendError(
             f"{what} is not an ONNX model", why=f"it has no {' and no '.join(lacks)}", hint="is the file complete?"
         )
-    garbled = _garbled(proto)
+    garbled = not_text(proto)
     if garbled:
         raise FrontendError(f"{what} is not an ONNX model", why=garbled, hint="is the file damaged?")
     return model
-
-
-def _garbled(message: Any) -> str | None:
-    """The first name in a message that is not UTF-8: the decoder gives bytes for it. None if there is none."""
-    for descriptor, value in message.ListFields():
-        if descriptor.type == descriptor.TYPE_STRING:
-            for text in (value,) if isinstance(value, str | bytes) else value:
-                if not isinstance(text, str):
-                    return f"the text {text!r} in {message.DESCRIPTOR.name}.{descriptor.name} is not UTF-8"
-        elif descriptor.type == descriptor.TYPE_MESSAGE:
-            for inner in (value,) if hasattr(value, "ListFields") else value:
-                found = _garbled(inner)
-                if found:
-                    return found
-    return None
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.hooks import Frontend, hookimpl
+from weft.hooks import EngineKind, Frontend, hookimpl
 
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
@@ -49,3 +49,10 @@ def files(path: Path, options: PaddleOptions) -> list[Path]:
 @hookimpl
 def frontends() -> list[Frontend]:
     return [Frontend("paddle", (".json", ".pdmodel"), sniff, lambda model: False, load, files, PaddleOptions)]
+
+
+@hookimpl
+def engines() -> list[EngineKind]:
+    from weft_paddle.engines import ENGINES
+
+    return ENGINES
