@@ -1,57 +1,129 @@
-"""Ensembles of decision trees beside ONNX Runtime in one run: random forests and boosted trees of scikit-learn,
-exported by skl2onnx.
+"""Ensembles of decision trees beside ONNX Runtime in one run: forests and boosted trees of scikit-learn, XGBoost and
+LightGBM.
 
     python -m benchmarks.trees [--models forest,classes,…] [--rows 1,1000,…] [--threads N] [--seconds S] [--json FILE]
 
-`forest` and `classes` are random forests of 500 trees of depth 8 over 30 features, a regression and two classes; `deep`
-has 100 trees of four classes, as deep as they grow; `boosted` 200 boosted trees of depth 3. Both run the same file on
-the same rows in turns; times are of the fastest run, and results are compared.
+ONNX Runtime runs what skl2onnx and onnxmltools export; Weft runs the same file, and the library's own object. All three
+take the same rows in turns; times are of the fastest run, and results are compared with the library's.
 
-Limit: the forests of depth 8 run at least three times as fast as ONNX Runtime at 1,000 rows.
+Limit: both of Weft's run at least three times as fast as ONNX Runtime at 1,000 rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import machine, write_report
+from benchmarks.arguments import chosen, machine, write_report
 from benchmarks.int8 import fastest
 
-MODELS, FEATURES = ("forest", "classes", "deep", "boosted"), 30
-LIMIT, LIMITED, AT = 3.0, ("forest", "classes"), 1000
-HINT = "install the extra `bench`: pip install scikit-learn skl2onnx onnxruntime"
+FEATURES, TRAINED = 30, 2000
+LIMIT, AT = 3.0, 1000
+HINT = "install the extras `bench` and `frameworks`: pip install '.[bench,frameworks]'"
+PEER, FILE, OBJECT = "onnxruntime", "weft, file", "weft, object"
 
 
-def trained(name: str) -> bytes:
-    """The model as ONNX."""
-    try:
-        from skl2onnx import to_onnx
+def _sklearn(name: str, **settings: Any) -> Callable[[], Any]:
+    def make() -> Any:
         from sklearn import ensemble
+
+        return getattr(ensemble, name)(random_state=0, **settings)
+
+    return make
+
+
+def _boosted(library: str, name: str, **settings: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        import importlib
+
+        quiet = {"verbose": -1} if library == "lightgbm" else {"verbosity": 0}
+        return getattr(importlib.import_module(library), name)(random_state=0, **quiet, **settings)
+
+    return make
+
+
+RANDOM, BOOSTED = "RandomForestClassifier", "LGBMRegressor"
+MODELS: Mapping[str, tuple[str, Callable[[], Any], int]] = {
+    "forest": (
+        "random forest, 500 trees of depth 8",
+        _sklearn("RandomForestRegressor", n_estimators=500, max_depth=8, max_features=6),
+        0,
+    ),
+    "classes": ("the same, two classes", _sklearn(RANDOM, n_estimators=500, max_depth=8), 2),
+    "deep": ("100 trees as deep as they grow, four classes", _sklearn(RANDOM, n_estimators=100), 4),
+    "extra": (
+        "extra trees, 200 of depth 12, two classes",
+        _sklearn("ExtraTreesClassifier", n_estimators=200, max_depth=12),
+        2,
+    ),
+    "boosted": ("gradient boosting, 200 trees of depth 3", _sklearn("GradientBoostingRegressor", n_estimators=200), 0),
+    "xgboost": ("XGBoost, 500 trees of depth 6", _boosted("xgboost", "XGBRegressor", n_estimators=500, max_depth=6), 0),
+    "xgboost_classes": (
+        "XGBoost, 100 rounds of depth 6, four classes",
+        _boosted("xgboost", "XGBClassifier", n_estimators=100, max_depth=6),
+        4,
+    ),
+    "lightgbm": (
+        "LightGBM, 300 trees of 31 leaves, two classes",
+        _boosted("lightgbm", "LGBMClassifier", n_estimators=300),
+        2,
+    ),
+    "lightgbm_63": (
+        "LightGBM, 500 trees of 63 leaves",
+        _boosted("lightgbm", BOOSTED, n_estimators=500, num_leaves=63),
+        0,
+    ),
+    "lightgbm_255": (
+        "LightGBM, 200 trees of 255 leaves",
+        _boosted("lightgbm", BOOSTED, n_estimators=200, num_leaves=255, min_child_samples=5),
+        0,
+    ),
+}
+"""Name → what it is, the estimator, and the number of classes (0: a regression)."""
+
+
+def trained(name: str) -> Any:
+    """The estimator, fitted."""
+    _, make, classes = MODELS[name]
+    random = np.random.default_rng(0)
+    x = random.standard_normal((TRAINED, FEATURES)).astype(np.float32)
+    y = x[:, 0] * x[:, 1] + x[:, 2] + 0.3 * random.standard_normal(len(x))
+    bounds = np.quantile(y, np.arange(1, classes) / classes) if classes else None
+    try:
+        return make().fit(x, y.astype(np.float32) if bounds is None else np.digitize(y, bounds))
     except ImportError as error:
         raise SystemExit(f"{error}\n  hint: {HINT}") from error
-    random = np.random.default_rng(0)
-    x = random.standard_normal((2000, FEATURES)).astype(np.float32)
-    y = x[:, 0] * x[:, 1] + x[:, 2] + 0.3 * random.standard_normal(len(x))
-    made: dict[str, Callable[[], Any]] = {
-        "forest": lambda: ensemble.RandomForestRegressor(500, max_depth=8, max_features=6, random_state=0).fit(x, y),
-        "classes": lambda: ensemble.RandomForestClassifier(500, max_depth=8, random_state=0).fit(x, y > 0),
-        "deep": lambda: ensemble.RandomForestClassifier(100, random_state=0).fit(x, np.digitize(y, [-1, 0, 1])),
-        "boosted": lambda: ensemble.GradientBoostingRegressor(n_estimators=200, max_depth=3, random_state=0).fit(x, y),
-    }
-    model = made[name]()
-    options = {"zipmap": False} if hasattr(model, "predict_proba") else None
-    exported: bytes = to_onnx(model, x[:1], options=options).SerializeToString()
-    return exported
 
 
-def calls(model: bytes, rows: int, threads: int) -> tuple[dict[str, Callable[[], Any]], float]:
-    """One call each, and how far the results are from each other at most."""
+def exported(model: Any) -> bytes:
+    """The estimator as ONNX."""
+    library = type(model).__module__.split(".")[0]
+    try:
+        if library == "sklearn":
+            from skl2onnx import to_onnx
+
+            options = {"zipmap": False} if hasattr(model, "predict_proba") else None
+            found = to_onnx(model, np.zeros((1, FEATURES), np.float32), options=options)
+        else:
+            import onnxmltools
+            from onnxmltools.convert.common.data_types import FloatTensorType
+
+            types = [("x", FloatTensorType([None, FEATURES]))]
+            more = {"zipmap": False} if library == "lightgbm" else {}
+            found = getattr(onnxmltools, f"convert_{library}")(model, initial_types=types, target_opset=15, **more)
+    except ImportError as error:
+        raise SystemExit(f"{error}\n  hint: {HINT}") from error
+    made: bytes = found.SerializeToString()
+    return made
+
+
+def calls(model: Any, rows: int, threads: int) -> tuple[dict[str, Callable[[], Any]], float]:
+    """One call each, and how far Weft's numbers are from the library's at most."""
     import onnx
     import onnxruntime as ort
 
@@ -59,19 +131,34 @@ def calls(model: bytes, rows: int, threads: int) -> tuple[dict[str, Callable[[],
 
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    file = exported(model)
+    session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(1).standard_normal((rows, FEATURES)).astype(np.float32)
     feed = {session.get_inputs()[0].name: x}
-    exe = weft.compile(onnx.load_from_string(model), f"llvm -threads={threads}")
-    wanted, got = session.run(None, feed), exe.run(feed).values()
-    apart = max(float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max()) for a, b in zip(wanted, got))
-    return {"onnxruntime": lambda: session.run(None, feed), "weft": lambda: exe.run(feed)}, apart
+    target = f"llvm -threads={threads}"
+    of_file = weft.compile(onnx.load_from_string(file), target)
+    frontend = type(model).__module__.split(".")[0]
+    of_object = weft.compile(model, target, frontend=f"{frontend} -dtype=float32")
+    (its_name,) = (i.name for i in of_object.inputs)
+    wanted = model.predict_proba(x) if hasattr(model, "predict_proba") else model.predict(x)
+    apart = max(_apart(e.run({n: x}).values(), wanted) for e, n in ((of_file, next(iter(feed))), (of_object, its_name)))
+    return {
+        PEER: lambda: session.run(None, feed),
+        FILE: lambda: of_file.run(feed),
+        OBJECT: lambda: of_object.run({its_name: x}),
+    }, apart
+
+
+def _apart(results: Any, wanted: Any) -> float:
+    """Of the last result, which is the prediction or the probabilities."""
+    *_, last = results
+    return float(np.abs(np.asarray(last, np.float64).reshape(wanted.shape) - wanted).max())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     from weft.cli.terminal import print_table
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.trees", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.trees", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--models", default=",".join(MODELS), help="by commas [%(default)s]")
     parser.add_argument("--rows", default="1,100,1000,10000", help="by commas [%(default)s]")
     parser.add_argument("--threads", type=int, default=1, help="of both [%(default)s]")
@@ -79,35 +166,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file for every number")
     options = parser.parse_args(arguments)
     results: list[dict[str, Any]] = []
-    for name in options.models.split(","):
+    for name in chosen(options.models, list(MODELS), "model"):
         print(f"{name} …", file=sys.stderr, flush=True)
         model = trained(name)
         for rows in map(int, options.rows.split(",")):
             timed, apart = calls(model, rows, options.threads)
             seconds = fastest(timed, options.seconds)
-            results.append(
-                {
-                    "model": name,
-                    "rows": rows,
-                    "seconds": seconds,
-                    "times": seconds["onnxruntime"] / seconds["weft"],
-                    "apart": apart,
-                }
-            )
+            times = {which: seconds[PEER] / seconds[which] for which in (FILE, OBJECT)}
+            results.append({"model": name, "rows": rows, "seconds": seconds, "times": times, "apart": apart})
     table = [
         [
-            r["model"],
+            MODELS[r["model"]][0],
             str(r["rows"]),
-            f"{r['seconds']['weft'] * 1e3:.3f}",
-            f"{r['seconds']['onnxruntime'] * 1e3:.3f}",
-            f"{r['times']:.2f}",
+            *(f"{r['seconds'][which] * 1e3:.3f}" for which in (PEER, FILE, OBJECT)),
+            *(f"{r['times'][which]:.2f}" for which in (FILE, OBJECT)),
             f"{r['apart']:.1e}",
         ]
         for r in results
     ]
-    heads = ["", "rows", "Weft ms", "ONNX Runtime ms", "times as fast", "apart"]
-    print_table(f"trees, {machine()['cpu']}, {options.threads} thread(s)", heads, table, right=(1, 2, 3, 4, 5))
-    short = [r["model"] for r in results if r["model"] in LIMITED and r["rows"] == AT and r["times"] < LIMIT]
+    heads = ["", "rows", "ONNX Runtime ms", "Weft ms", "its object ms", "times as fast", "its object", "apart"]
+    print_table(f"trees, {machine()['cpu']}, {options.threads} thread(s)", heads, table, right=(1, 2, 3, 4, 5, 6, 7))
+    short = [r["model"] for r in results if r["rows"] == AT and min(r["times"].values()) < LIMIT]
     write_report(options, limit=LIMIT, results=results)
     print(f"at {AT} rows {LIMIT} times: " + (f"not {', '.join(short)}" if short else "within"))
     return int(bool(short))

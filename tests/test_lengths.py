@@ -21,6 +21,7 @@ FUNCTIONS = {
     "ops/weft_ops/resizing.py::Resize.along": "one algorithm, whose formulas share its sizes and indices",
     "ops/weft_ops/sampling.py::RoiAlign.sampled": "one algorithm, whose formulas share its sizes and indices",
     "ops/weft_ops/recurrent.py::Recurrence.direct": "three cells, whose steps share the formulas of a gate",
+    "ops/weft_ops/masked_trees.py::MaskedTrees.ask": "one loop nest, a function for each loop",
     "ops/weft_ops/trees.py::TreeEnsemble.walk": "one loop nest, a function for each loop",
     "ops/weft_ops/winograd.py::WinogradConv.winograd": "one algorithm, whose formulas share its sizes and indices",
     "plugins/cpu_llvm/weft_llvm/arithmetic.py::_fmod_text": "the text of one LLVM function, read from top to bottom",

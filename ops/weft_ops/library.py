@@ -23,6 +23,7 @@ from weft_ops.image import *  # noqa: F403
 from weft_ops.indexing import *  # noqa: F403
 from weft_ops.linear_algebra import *  # noqa: F403
 from weft_ops.loss import *  # noqa: F403
+from weft_ops.masked_trees import *  # noqa: F403
 from weft_ops.movement import *  # noqa: F403
 from weft_ops.normalization import *  # noqa: F403
 from weft_ops.quantization import *  # noqa: F403

@@ -33,6 +33,8 @@ BEYOND = 1 << 31
 """Numbers from here on are in no set."""
 PACKED, LEAF_BITS = dt.uint64, (1 << 22) - 1
 """Of nodes that are one word each; of the split of a leaf, those that are its row of weights."""
+ALONE = 2
+"""Rows beyond whole groups, up to which each walks alone."""
 UNROLLED = 16
 """Levels up to which they are written out."""
 
@@ -182,21 +184,11 @@ class TreeEnsemble(Operator):
             share = e.minimum(e.maximum(halves, MANY_ROWS[-1]), rows)
         numbers = buffer("numbers", (rows, columns * 2 if self.missing == "feature" else columns), wide, "local")
         total = buffer("total", (rows, targets), weights.dtype, "local")
-        at = buffer("at", (side,), dt.int64, "register")
-        moved, below = (buffer(name, (1,), dt.int64, "register") for name in ("moved", "below"))
-        next_node = Var("next", dt.int64)
-        base, place = Var("base", dt.int64), Var("place", dt.int64)
-        start = const({"sum": 0.0, "min": float("inf"), "max": float("-inf")}[self.combine], weights.dtype)
+        base = Var("base", dt.int64)
+        start = no_weight(self.combine, weights.dtype)
 
         def fill(first: Expr, r: Expr, f: Expr) -> Stmt:
-            """A number as it is compared: NaN is beyond all splits where it goes to the right, and below them where it
-            goes to the left."""
-            value = cast_to(x[e.minimum(first + r, n - 1), f], wide)
-            if self.missing not in ("right", "feature") or not x.dtype.is_float:
-                high = low = value
-            else:
-                nan = call("isnan", value)
-                high, low = (select(nan, const(sign * float("inf"), wide), value) for sign in (1, -1))
+            high, low = compared(x, e.minimum(first + r, n - 1), f, wide, self.missing)
             stores = [Store(numbers, (r, f), high)]
             if self.missing == "feature":
                 stores.append(Store(numbers, (r, f + columns), low))
@@ -211,76 +203,86 @@ class TreeEnsemble(Operator):
                 above = select(call("isnan", value), e.not_(nan_left[node]), above)
             return cast_to(above, dt.int64)
 
-        def child(i: Expr, row: Expr) -> Expr:
+        def child(at: Expr, row: Expr) -> Expr:
             if packed:
-                node = feature[at[i]]
+                node = feature[at]
                 above = numbers[row, cast_to(node & 0xFFFF, dt.int64)] > Bitcast(cast_to(node >> 32, dt.uint32), wide)
                 return base + cast_to((node >> 16) & 0xFFFF, dt.int64) + cast_to(above, dt.int64)
             if links is None:
-                return at[i] * 2 + 1 + away(base + at[i], row)
-            return cast_to(links[0][at[i]], dt.int64) + away(at[i], row)
+                return at * 2 + 1 + away(base + at, row)
+            return cast_to(links[0][at], dt.int64) + away(at, row)
 
-        def add(t: Expr, i: Expr, row: Expr) -> Stmt:
+        def leaf_of(t: Expr, at: Expr) -> Expr:
             if packed:
-                leaf = cast_to((feature[at[i]] >> 32) & LEAF_BITS, dt.int64)
-            elif links is None:
-                leaf = at[i] + (t * leaves - (leaves - 1))
-            else:
-                leaf = cast_to(links[1][at[i]], dt.int64)
+                return cast_to((feature[at] >> 32) & LEAF_BITS, dt.int64)
+            if links is None:
+                return at + (t * leaves - (leaves - 1))
+            return cast_to(links[1][at], dt.int64)
 
-            def merged(k: Expr) -> Expr:
-                old, weight = total[row, k], weights[place, k]
-                return {"sum": old + weight, "min": e.minimum(old, weight), "max": e.maximum(old, weight)}[self.combine]
+        def walk(t: Expr, first: Expr, width: int, s: str) -> Stmt:
+            """`width` rows from `first` on down a tree, side by side. `s` ends the names in this nest."""
+            at = buffer(f"at{s}", (width,), dt.int64, "register")
+            moved, below = (buffer(f"{name}{s}", (1,), dt.int64, "register") for name in ("moved", "below"))
+            next_node, place = Var(f"next{s}", dt.int64), Var(f"place{s}", dt.int64)
 
-            return Let(place, leaf, loop("k1", targets, lambda k: Store(total, (row, k), merged(k))))
+            def level(name: str = "i1") -> Stmt:
+                return loop(name + s, width, lambda i: Store(at, (i,), child(at[i], first + i)), "unrolled")
 
-        def level(g: Expr, name: str = "i1") -> Stmt:
-            return loop(name, side, lambda i: Store(at, (i,), child(i, g * side + i)), "unrolled")
+            def last_level() -> Stmt:
+                """Which notes whether a row is on its way."""
 
-        def last_level(g: Expr) -> Stmt:
-            """Which notes whether a row is on its way."""
+                def step(i: Expr) -> Stmt:
+                    noted = Store(moved, (ZERO,), moved[ZERO] | (next_node ^ at[i]))
+                    return Let(next_node, child(at[i], first + i), seq(noted, Store(at, (i,), next_node)))
 
-            def step(i: Expr) -> Stmt:
-                noted = Store(moved, (ZERO,), moved[ZERO] | (next_node ^ at[i]))
-                return Let(next_node, child(i, g * side + i), seq(noted, Store(at, (i,), next_node)))
+                return loop(f"i3{s}", width, step, "unrolled")
 
-            return loop("i3", side, step, "unrolled")
+            def pieces(levels: Expr) -> Stmt:
+                """`PIECE` levels at a time, until all rows are in leaves."""
+                piece = seq(
+                    Store(moved, (ZERO,), ZERO),
+                    loop(f"d{s}", PIECE - 1, lambda d: level(), "unrolled"),
+                    last_level(),
+                    Store(below, (ZERO,), select(e.eq(moved[ZERO], 0), ZERO, below[ZERO] - PIECE)),
+                )
+                deep = Store(below, (ZERO,), cast_to(levels, dt.int64))
+                return Allocate(moved, Allocate(below, seq(deep, While(below[ZERO] > 0, piece))))
 
-        def pieces(t: Expr, g: Expr) -> Stmt:
-            """`PIECE` levels at a time, until all rows are in leaves."""
-            piece = seq(
-                Store(moved, (ZERO,), ZERO),
-                loop("d", PIECE - 1, lambda d: level(g), "unrolled"),
-                last_level(g),
-                Store(below, (ZERO,), select(e.eq(moved[ZERO], 0), ZERO, below[ZERO] - PIECE)),
-            )
-            assert links is not None
-            deep = Store(below, (ZERO,), cast_to(links[3][t], dt.int64))
-            return Allocate(moved, Allocate(below, seq(deep, While(below[ZERO] > 0, piece))))
+            def add(i: Expr) -> Stmt:
+                def merged(k: Expr) -> Stmt:
+                    row = first + i
+                    return Store(total, (row, k), combined(self.combine, total[row, k], weights[place, k]))
 
-        def walk(t: Expr, g: Expr) -> Stmt:
+                return Let(place, leaf_of(t, at[i]), loop(f"k1{s}", targets, merged))
+
             if links is None:
                 kind: LoopKind = "unrolled" if self.depth <= UNROLLED else "serial"
-                down = loop("d", self.depth, lambda d: level(g), kind)
+                down = loop(f"d{s}", self.depth, lambda d: level(), kind)
             else:
-                down = pieces(t, g)
-            begin = loop("i0", side, lambda i: Store(at, (i,), ZERO if links is None else base), "unrolled")
-            return Allocate(at, seq(begin, down, loop("i2", side, lambda i: add(t, i, g * side + i), "unrolled")))
+                down = pieces(links[3][t])
+            begin = loop(f"i0{s}", width, lambda i: Store(at, (i,), ZERO if links is None else base), "unrolled")
+            return Allocate(at, seq(begin, down, loop(f"i2{s}", width, add, "unrolled")))
 
-        def tree(t: Expr, first: Expr) -> Stmt:
+        def tree(t: Expr, here: Expr) -> Stmt:
             root = t * (leaves - 1) if links is None else cast_to(links[2][t], dt.int64)
-            return Let(base, root, loop("g", e.ceildiv(e.minimum(n - first, share), side), lambda g: walk(t, g)))
+            rest = here % side
+            alone = select(rest <= ALONE, rest, ZERO)
+            groups = e.ceildiv(here - alone, side)
+            return Let(base, root, seq(
+                loop("g", groups, lambda g: walk(t, g * side, side, "")),
+                loop("h", alone, lambda h: walk(t, groups * side + h, 1, "_alone")),
+            ))  # fmt: skip
 
         def block(b: Expr) -> Stmt:
             first = b * share
-            here = e.ceildiv(e.minimum(n - first, share), side) * side
+            rows_here = e.minimum(n - first, share)
+            here = e.ceildiv(rows_here, side) * side
             trees = weights.shape[0] // leaves if links is None else links[2].shape[0]
             return Allocate(numbers, Allocate(total, seq(
                 loop("r0", here, lambda r: loop("f", columns, lambda f: fill(first, r, f))),
                 loop("r1", here, lambda r: loop("k0", targets, lambda k: Store(total, (r, k), start))),
-                loop("t", trees, lambda t: tree(t, first)),
-                loop("r2", e.minimum(n - first, share), lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k),
-                    total[r, k]))),
+                loop("t", trees, lambda t: tree(t, rows_here)),
+                loop("r2", rows_here, lambda r: loop("k2", targets, lambda k: Store(y, (first + r, k), total[r, k]))),
             )))  # fmt: skip
 
         return loop("b", e.ceildiv(n, share), block, "parallel")
@@ -350,6 +352,27 @@ def rows_of_task(inputs: Sequence[Buffer], columns: Expr, targets: Expr, wide: d
         return ROWS
     row = columns.value * wide.bytes + targets.value * sums.bytes
     return next((rows for rows in MANY_ROWS if rows * row <= NEAR), ROWS)
+
+
+def compared(x: Buffer, row: Expr, f: Expr, wide: dt.DType, missing: Missing) -> tuple[Expr, Expr]:
+    """x[row, f] as it is compared, where NaN goes to the right and where it goes to the left: NaN is beyond all splits
+    where it goes to the right, and below them where it goes to the left. (With the one form of `missing` that has no
+    such number both are what is compared.)"""
+    value = cast_to(x[row, f], wide)
+    if missing not in ("right", "feature") or not x.dtype.is_float:
+        return value, value
+    high, low = (select(call("isnan", value), const(sign * float("inf"), wide), value) for sign in (1, -1))
+    return high, low
+
+
+def no_weight(combine: Combine, dtype: dt.DType) -> Const:
+    """What is combined with weights without changing them."""
+    return const({"sum": 0.0, "min": float("inf"), "max": float("-inf")}[combine], dtype)
+
+
+def combined(combine: Combine, old: Expr, weight: Expr) -> Expr:
+    """Of two weights the sum, the least or the greatest."""
+    return {"sum": old + weight, "min": e.minimum(old, weight), "max": e.maximum(old, weight)}[combine]
 
 
 def member(value: Expr, place: Expr, sets: Buffer) -> Expr:

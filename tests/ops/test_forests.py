@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft import dtypes as dt
+from weft.choices import Choices
 from weft.errors import GraphError
-from weft.graph.nodes import TensorType
-from weft_ops.forests import BadForest, Forest, narrowed, number_before, packed_sets, tables
+from weft.graph.nodes import GraphBuilder, TensorType
+from weft.passes.capabilities import Capabilities
+from weft_ops.composing import Composer
+from weft_ops.forests import BadForest, Forest, Tables, ensemble, narrowed, number_before, packed_sets, tables
+from weft_ops.masked_trees import MaskedTrees
+from weft_ops.passes.mask_trees import linked, mask_trees, masks
 from weft_ops.trees import TreeEnsemble, members, packed_nodes, unpacked
 
 F32 = st.floats(width=32, allow_nan=False)
@@ -118,3 +124,110 @@ def test_packed_nodes_are_the_nodes() -> None:
         where = slice(None) if wanted is left else ~inner if wanted is leaf else inner
         np.testing.assert_array_equal(found[where], wanted[where])
     assert np.isnan(got[1][~inner]).all()
+
+
+@st.composite
+def grown(draw: st.DrawFn) -> tuple[Forest, int]:
+    """Trees that grew leaf by leaf, at most 64 of each, and their number of features."""
+    columns, most = draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 9, 32, 33, 64]))
+    random = np.random.default_rng(draw(st.integers(0, 1 << 16)))
+    splits = np.array(draw(st.sampled_from([(-1.0, 0.0, 0.5), (0.0, np.inf, -np.inf)])))
+    left: list[int] = []
+    right: list[int] = []
+    roots = []
+    for _ in range(draw(st.integers(1, 4))):
+        roots.append(len(left))
+        left.append(-1)
+        right.append(-1)
+        leaves = [roots[-1]]
+        while len(leaves) < most:
+            grows = leaves.pop(int(random.integers(len(leaves))) if draw(st.booleans()) else -1)
+            left[grows], right[grows] = len(left), len(left) + 1
+            leaves += [len(left), len(left) + 1]
+            left += [-1, -1]
+            right += [-1, -1]
+    inner = np.array(left) >= 0
+    to_left = {"right": 0, "left": 1}.get(way := draw(st.sampled_from(["right", "left", "both"])))
+    nan_left = random.random(len(left)) < 0.5 if to_left is None else np.full(len(left), bool(to_left))
+    if way != "left":
+        splits = np.where(np.isfinite(splits), splits, 0.25)
+    return Forest(
+        random.integers(0, columns, len(left)),
+        random.choice(splits, len(left)).astype(draw(st.sampled_from([np.float32, np.float64]))),
+        nan_left,
+        np.array(left),
+        np.array(right),
+        np.where(inner, 0, np.cumsum(~inner) - 1),
+        random.standard_normal((int((~inner).sum()), 2)).astype(np.float32),
+        np.array(roots),
+    ), columns
+
+
+def of_tables(made: Tables) -> tuple[TreeEnsemble, Any]:
+    return TreeEnsemble(made.depth, "sum", made.missing), made.arrays
+
+
+@given(grown(), st.integers(0, 1 << 16))
+def test_masks_leave_the_leaf_that_a_walk_finds(made: tuple[Forest, int], seed: int) -> None:
+    forest, columns = made
+    op, arrays = of_tables(tables(forest, columns))
+    rows = np.random.default_rng(seed).choice([-2, -1, 0, 0.25, 0.5, 3, np.nan, np.inf, -np.inf], (40, columns))
+    x = rows.astype(np.float32)
+    assert op.missing != "node"
+    trees = linked(op, *arrays)
+    assert trees is not None
+    found = masks(trees)
+    assert found is not None and found.mask.dtype == (np.uint32 if trees_of(found) <= 32 else np.uint64)
+    masked = MaskedTrees(4, op.combine, op.missing)
+    np.testing.assert_array_equal(masked.reference(x, *found.arrays()), op.reference(x, *arrays))
+    # What nothing exceeds is no node.
+    assert (found.split < np.inf).all()
+
+
+def trees_of(found: Any) -> int:
+    """The most leaves of a tree."""
+    return int(np.diff([*found.leaf, len(found.weights)]).max())
+
+
+def test_trees_of_many_leaves_have_no_masks() -> None:
+    count = 2 * 65 - 1
+    left = np.array([*(2 * k + 1 for k in range(64)), *[-1] * 65])
+    chain = forest(left, np.where(left < 0, -1, left + 1), split=np.zeros(count, np.float32))
+    op, arrays = of_tables(tables(chain, 1))
+    trees = linked(op, *arrays)
+    assert trees is not None and masks(trees) is None
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({3: of(dt.int32, 5)}, "mask: expected uint32 or uint64, got int32"),
+        ({3: of(dt.uint32, 4)}, "feature, split and mask: expected vectors of one length, got"),
+        ({4: of(dt.int64, 3)}, "first: expected 4 numbers, one more than leaf, got 3"),
+    ],
+)
+def test_errors_of_masks(change: dict[int, Any], said: str) -> None:
+    types = [of(dt.float32, 9, 2), of(dt.uint16, 5), of(dt.float32, 5), of(dt.uint32, 5)]
+    types += [of(dt.int64, 4), of(dt.int64, 3), of(dt.float32, 8, 1)]
+    with pytest.raises(GraphError, match="missing and lanes: expected 'right', 'left' or 'feature'"):
+        MaskedTrees(4, "sum", "node").infer(*types)
+    for k, other in change.items():
+        types[k] = other
+    with pytest.raises(GraphError) as error:
+        MaskedTrees(4).infer(*types)
+    assert said in str(error.value)
+
+
+def test_small_trees_are_masked_where_a_target_has_vectors() -> None:
+    left = np.array([1, 3, -1, -1, -1])
+    small = forest(left, np.where(left < 0, -1, left + 1), split=np.arange(5, dtype=np.float32))
+    small = replace(small, leaf=np.array([0, 0, 0, 1, 2]), weights=np.ones((3, 1), np.float32))
+    b = GraphBuilder()
+    b.output(ensemble(Composer(b), b.input("x", of(dt.float32, 9, 2)), small))
+    graph, eight = b.build(), Capabilities(channel_block=8)
+    made = Choices()
+    assert [n.op for n in mask_trees(graph, eight, made).nodes] == [MaskedTrees(8)]
+    (name,) = made.made
+    assert name.startswith("algorithm.%")
+    kept = mask_trees(graph, eight, Choices({name: "walk"}))
+    assert [type(n.op) for n in kept.nodes] == [TreeEnsemble]

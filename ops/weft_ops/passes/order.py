@@ -10,6 +10,7 @@ from weft_ops.passes.fold_batch_norm import fold_batch_norm
 from weft_ops.passes.fold_scale import fold_scale
 from weft_ops.passes.fuse_attention import fuse_attention
 from weft_ops.passes.fuse_quantization import fuse_quantization
+from weft_ops.passes.mask_trees import mask_trees
 from weft_ops.passes.merge_groups import merge_groups
 from weft_ops.passes.narrow_products import narrow_products
 from weft_ops.passes.narrow_weights import narrow_weights
@@ -103,6 +104,13 @@ PASSES: tuple[GraphPass, ...] = (
         before="choose_layouts",
         when=_has_winograd,
         invariant="convolutions for which the target has a faster algorithm use it",
+    ),
+    GraphPass(
+        "mask_trees",
+        mask_trees,
+        before="choose_layouts",
+        when=_has_channel_blocks,
+        invariant="ensembles of small trees are masks of leaves where that takes fewer instructions",
     ),
     GraphPass(
         "narrow_weights",
