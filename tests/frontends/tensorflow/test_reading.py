@@ -22,18 +22,19 @@ from weft_testing.changed import check_changed_bytes
 from weft_testing.frontend import FrontendCase, check_frontend
 
 FIXTURES = Path(__file__).with_name("fixtures.zip")
+FIRST_VERSION = Path(__file__).with_name("first_version.zip")
 
 
 @cache
-def cases() -> dict[str, Any]:
-    with zipfile.ZipFile(FIXTURES) as archive:
+def cases(file: Path = FIXTURES) -> dict[str, Any]:
+    with zipfile.ZipFile(file) as archive:
         return {case["name"]: {**case, "k": k} for k, case in enumerate(json.loads(archive.read("cases.json")))}
 
 
-def fixture(name: str, folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+def fixture(name: str, folder: Path, file: Path = FIXTURES) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     """The path of a model, inputs, and outputs of TensorFlow."""
-    case = cases()[name]
-    with zipfile.ZipFile(FIXTURES) as archive:
+    case = cases(file)[name]
+    with zipfile.ZipFile(file) as archive:
         prefix = f"{case['k']}/"
         for member in archive.namelist():
             if member.startswith(prefix):
@@ -65,6 +66,18 @@ def test_operators_agree_with_tensorflow(name: str, tmp_path: Path) -> None:
 def test_saved_models_agree_with_tensorflow(name: str, tmp_path: Path) -> None:
     path, inputs, outputs = fixture(name, tmp_path)
     check_frontend(FrontendCase(path, inputs, lambda _: outputs, rtol=1e-4, atol=1e-5))
+
+
+COMPILED = ("bidirectional dynamic rnn", "cond in while", "map of boxes", "writes in cond")
+
+
+@pytest.mark.needs("weft_llvm")
+@pytest.mark.parametrize("name", cases(FIRST_VERSION))
+def test_branches_and_loops_of_the_first_version_agree(name: str, tmp_path: Path) -> None:
+    path, inputs, outputs = fixture(name, tmp_path, FIRST_VERSION)
+    target = "llvm" if name in COMPILED else None
+    options = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
+    check_frontend(FrontendCase(path, inputs, lambda _: outputs, options=options, rtol=1e-4, atol=1e-5), target)
 
 
 # -- what is kept, and what is asked for ------------------------------------------------------------------------------
@@ -127,6 +140,11 @@ def test_random_numbers() -> None:
 
 
 X = ("x", "Placeholder", {"dtype": FLOAT}, ())
+P = ("p", "Placeholder", {"dtype": ("type", 10)}, ())
+LOOP = (
+    X, P, ("a", "Enter", {}, ("x",)), ("b", "Enter", {}, ("p",)), ("m", "Merge", {}, ("a", "n")), ("l", "LoopCond", {}, ("b",)),
+    ("s", "Switch", {}, ("m", "l")), ("n", "NextIteration", {}, ("s:1",)), ("e", "Exit", {}, ("s",)),
+)  # fmt: skip
 REFUSED = {
     "unknown": ((X, ("y", "Spin", {}, ("x",)), ("z", "Twist", {}, ("y",))), "operator Spin: 'y'"),
     "cyclic": ((X, ("y", "Add", {}, ("x", "z")), ("z", "Relu", {}, ("y",)), ("w", "Relu", {}, ("z",))), "a node needs its own result"),
@@ -137,7 +155,14 @@ REFUSED = {
     "operand": ((X, ("y", "Add", {}, ("x",))), "node 'y': Add"),
     "port": ((X, ("y", "Relu", {}, ("x:4",))), "'x:4' is no output of a node"),
     "function": ((X, ("y", "PartitionedCall", {}, ("x",))), "attribute 'f' is missing"),
-    "loop": ((("a", "Enter", {}, ("x",)), X, ("m", "Merge", {}, ("a", "n")), ("n", "NextIteration", {}, ("m",)), ("e", "Exit", {}, ("m",))), "loops of the first version of TensorFlow"),
+    "loop": ((("a", "Enter", {}, ("x",)), X, ("m", "Merge", {}, ("a", "n")), ("n", "NextIteration", {}, ("m",)), ("e", "Exit", {}, ("m",))), "a loop is left without a condition"),
+    "in a loop": ((*LOOP, ("y", "Relu", {}, ("m",))), "a value of a loop is used outside of it, without Exit"),
+    "entered": ((*LOOP, ("y", "Relu", {}, ("a",))), "Enter: a value of a loop is used outside of it, without Exit: 'a'"),
+    "no value": ((*LOOP, ("t", "Switch", {}, ("x", "l")), ("y", "Exit", {}, ("t",))), "a Switch on the condition of a loop carries no value of it"),
+    "open branch": ((X, P, ("s", "Switch", {}, ("x", "p")), ("y", "Relu", {}, ("s:1",))), "a result of a branch that no Merge ends: 's'"),
+    "ends": ((X, P, ("s", "Switch", {}, ("x", "p")), ("y", "Merge", {}, ("s", "s:1", "s"))), "3 branches end in one Merge"),
+    "deep": ((X, *(n for k in range(300) for n in ((f"p{k}", "Placeholder", {"dtype": ("type", 10)}, ()), (f"s{k}", "Switch", {}, (f"s{k - 1}:1" if k else "x", f"p{k}")))), ("y", "Merge", {}, ("s299", "s299:1"))), "a node is in more than 256 branches"),
+    "one side": ((X, P, ("s", "Switch", {}, ("x", "p")), ("y", "Merge", {}, ("s:1", "s:1"))), "no one condition tells the branches apart"),
     "constant": ((("c", "Const", {}, ()), ("y", "Relu", {}, ("c",))), "Const: attribute 'value' is missing"),
     "strings": ((("x", "Placeholder", {"dtype": ("type", 7)}, ()), ("y", "Identity", {}, ("x",))), "tensors of string are not supported"),
     "no outputs": ((("y", "NoOp", {}, ()),), "the graph has no outputs"),
@@ -149,7 +174,9 @@ def test_graphs_that_are_refused(name: str) -> None:
     nodes, message = REFUSED[name]
     with pytest.raises((FrontendError, UnsupportedError)) as caught:
         weft.load(
-            graph_of(*nodes), frontend="tensorflow", shapes={"x": "2x3"} if any(n[0] == "x" for n in nodes) else {}
+            graph_of(*nodes),
+            frontend="tensorflow",
+            shapes={n[0]: "2x3" if n[0] == "x" else "" for n in nodes if n[1] == "Placeholder"},
         )
     assert message in str(caught.value) and "defect" not in str(caught.value)
 
@@ -230,15 +257,16 @@ def test_every_operator_is_tested() -> None:
     from weft_tensorflow.schema import schema
 
     tested = set()
-    with zipfile.ZipFile(FIXTURES) as archive:
-        for member in archive.namelist():
-            kinds = {"graph.pb": "GraphDef", "saved_model.pb": "SavedModel"}
-            if kind := kinds.get(member.split("/")[-1]):
-                message = schema()[kind].FromString(archive.read(member))
-                graphs = [message] if kind == "GraphDef" else [m.graph_def for m in message.meta_graphs]
-                for graph in graphs:
-                    tested |= {n.op for n in graph.node}
-                    tested |= {n.op for f in graph.library.function for n in f.node_def}
+    for file in (FIXTURES, FIRST_VERSION):
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.namelist():
+                kinds = {"graph.pb": "GraphDef", "saved_model.pb": "SavedModel"}
+                if kind := kinds.get(member.split("/")[-1]):
+                    message = schema()[kind].FromString(archive.read(member))
+                    graphs = [message] if kind == "GraphDef" else [m.graph_def for m in message.meta_graphs]
+                    for graph in graphs:
+                        tested |= {n.op for n in graph.node}
+                        tested |= {n.op for f in graph.library.function for n in f.node_def}
     assert sorted({name for _, name in REGISTRY.supported()} - tested - UNTESTED) == []
 
 
@@ -248,7 +276,9 @@ UNTESTED = {
     "HostConst", "If", "MatrixDiagPartV2", "MatrixDiagV2", "MatrixSetDiagV2", "ParallelDynamicStitch", "PlaceholderV2",
     "RefIdentity", "TensorListConcat", "TopK", "Variable", "AssignSub", "AssignSubVariableOp", "FFT2D", "FFT3D",
     "IFFT", "IFFT3D", "IRFFT3D", "RFFT3D", "IsVariableInitialized", "VarIsInitializedOp",
+    "RefEnter", "RefExit", "RefMerge", "RefNextIteration", "RefSwitch",
     # What they say is left out.
+    "TensorArrayCloseV3",
     "Assert", "CheckNumericsV2", "Print", "PrintV2",
     # Of random numbers the range is tested.
     "Multinomial", "RandomShuffle", "RandomStandardNormal", "RandomUniform", "RandomUniformInt",

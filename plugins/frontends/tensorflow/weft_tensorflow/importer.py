@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from weft_frontend.operands import Absent, Poison, Poisoned, Unsupported, poison
 from weft_ops import StringConstant
 from weft_tensorflow.complexes import Complex
 from weft_tensorflow.context import Context
-from weft_tensorflow.lists import TensorList
+from weft_tensorflow.frames import JOINS, Frames, node_of
+from weft_tensorflow.lists import Array, TensorList
 from weft_tensorflow.model_file import Model, Signature, TensorRef
 from weft_tensorflow.outputs import OUTPUTS, REFERENCES
 from weft_tensorflow.plugin import TensorflowOptions
@@ -71,10 +74,24 @@ class Scope:
         self.prefix, self.function, self.attributes = prefix, function, attributes or {}
         self.nodes: dict[str, Any] = {}
         self.values: dict[str, Sequence[Any]] = {}
+        self.loops: dict[str, Any] = {}
+        """What the loops give that were read."""
         for node in nodes:
             if node.name in self.nodes:
                 raise FrontendError(f"two nodes are named '{prefix}{node.name}'")
             self.nodes[node.name] = node
+
+    @cached_property
+    def frames(self) -> Frames:
+        """Branches and loops that are nodes."""
+        return Frames(self.nodes)
+
+    def within(self, values: Mapping[str, Sequence[Any]]) -> Scope:
+        """The same nodes, of which no more than these were read: in a branch or an iteration."""
+        inner = copy(self)
+        inner.frames = self.frames
+        inner.values, inner.loops = dict(values), {}
+        return inner
 
 
 class Importer(GraphImporter):
@@ -258,24 +275,16 @@ class Importer(GraphImporter):
                     active.discard(name)
                     scope.values[name] = self.evaluate(scope, name)
                 elif following in active:
-                    raise self.cyclic(scope, following)
+                    raise FrontendError("a node needs its own result", where=f"node '{scope.prefix}{following}'")
                 else:
                     active.add(following)
                     stack.append((following, self.needs(scope, following)))
 
-    def cyclic(self, scope: Scope, name: str) -> FrontendError:
-        place = f"node '{scope.prefix}{name}'"
-        if any(node.op == "NextIteration" for node in scope.nodes.values()):
-            return UnsupportedError(
-                "the model uses loops of the first version of TensorFlow, which are not supported",
-                where=f"{place}: Enter, Merge, Switch, NextIteration, Exit",
-                hint="save it with tf.compat.v1.enable_control_flow_v2(), or from TensorFlow 2",
-            )
-        return FrontendError("a node needs its own result", where=place)
-
     def needs(self, scope: Scope, name: str) -> Iterator[str]:
         """The nodes whose results a node uses, and those that come before it."""
         node = self.node_named(name, scope)
+        if node.op in JOINS:
+            return iter(scope.frames.needs(name))
         ignored = node.op in IGNORED
         return iter([parsed(i)[0] for i in node.input if not ignored or (node.op == "NoOp" and i.startswith("^"))])
 
@@ -283,7 +292,7 @@ class Importer(GraphImporter):
         """What stands for the outputs of a node, whose operands have been read."""
         node = scope.nodes[name]
         place = scope.prefix + name
-        data = [] if node.op in IGNORED else [i for i in node.input if not i.startswith("^")]
+        data = [] if node.op in IGNORED | JOINS else [i for i in node.input if not i.startswith("^")]
         context = Context(self, scope, node, place, [self.find(scope, i, f"node '{place}'") for i in data])
         if node.op not in REFERENCES:
             context.operands = [self.referenced(context, o) for o in context.operands]
@@ -361,8 +370,6 @@ class Importer(GraphImporter):
             raise c.error(f"the model has no function '{name[:200]}'")
         if len(found.signature.input_arg) != count:
             raise c.error(f"function '{name}' takes {len(found.signature.input_arg)} input(s), gets {count}")
-        if self.depth >= MOST_DEPTH:
-            raise UnsupportedError(f"functions call each other more than {MOST_DEPTH} deep", where=c.place)
         return found
 
     def call(self, c: Context, name: str, operands: Sequence[Any]) -> list[Any]:
@@ -380,15 +387,25 @@ class Importer(GraphImporter):
             if output.name not in returned:
                 raise c.error(f"function '{name}' does not return its output '{output.name}'")
             wanted.append(returned[output.name])
-        self.depth += 1
-        try:
-            self.demand(scope, [*(e.value for e in function.control_ret), *(ref.split(":")[0] for ref in wanted)])
-        finally:
-            self.depth -= 1
-        found = [self.find(scope, ref, f"function '{name}'") for ref in wanted]
+        found = self.nested(c, scope, wanted, [e.value for e in function.control_ret])
         if any(map(poisoned, found)):
             raise Poisoned
         return found
+
+    def nested(self, c: Context, scope: Scope, refs: Sequence[str], before: Sequence[str] = ()) -> list[Any]:
+        """What stands for tensors of a function's body, or of a branch or loop, and before them nodes.
+
+        Raises:
+            UnsupportedError: there are too many inside of each other.
+        """
+        if self.depth >= MOST_DEPTH:
+            raise UnsupportedError(f"functions, branches or loops are more than {MOST_DEPTH} deep", where=c.place)
+        self.depth += 1
+        try:
+            self.demand(scope, [*before, *map(node_of, refs)])
+        finally:
+            self.depth -= 1
+        return [self.find(scope, ref, c.place) for ref in refs]
 
     # -- operands
     def as_value(self, operand: Any, name: str = "shape") -> Value:
@@ -396,7 +413,7 @@ class Importer(GraphImporter):
             raise Unsupported("a list of tensors as a tensor")
         if isinstance(operand, Complex):
             raise Unsupported("complex numbers")
-        if isinstance(operand, (Handle, Absent)):
+        if isinstance(operand, (Array, Handle, Absent)):
             raise Unsupported("a variable, a table or a missing result as a tensor")
         if isinstance(operand, Stored):
             return self.builder.constant(operand.bundle.read(operand.name, name), operand.name)

@@ -26,4 +26,11 @@ class TensorList:
     stack: Value | None = None
 
 
-__all__ = ["TensorList"]
+@dataclass(frozen=True)
+class Array:
+    """Stands for the handle of an array of tensors, whose flow is a `TensorList`; `grows`: its length is not fixed."""
+
+    grows: bool
+
+
+__all__ = ["Array", "TensorList"]

@@ -1,8 +1,10 @@
 """How operators of TensorFlow are converted; importing registers them."""
 
 from weft_tensorflow.converters import (
+    arrays,
     control,
     elementwise,
+    frames,
     indexing,
     lists,
     movement,
@@ -18,8 +20,10 @@ from weft_tensorflow.converters import (
 )
 
 __all__ = [
+    "arrays",
     "control",
     "elementwise",
+    "frames",
     "indexing",
     "lists",
     "movement",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import weft_ops as ops
 from weft import dtypes as dt
@@ -12,6 +12,7 @@ from weft_frontend.bodies import Body, Level, build_body, shaped
 from weft_frontend.contents import Content
 from weft_frontend.control import chosen, fitting
 from weft_ops.composing import Composer
+from weft_tensorflow.complexes import Complex
 from weft_tensorflow.context import Context
 from weft_tensorflow.lists import TensorList
 from weft_tensorflow.registry import tf_op
@@ -49,6 +50,8 @@ def inside(c: Context, level: Level, operand: Any) -> Any:
     """What stands in a body for an operand of the graph around."""
     if isinstance(operand, TensorList) and operand.stack is not None:
         return TensorList(operand.dtype, operand.count, level.capture(c.importer, operand.stack))
+    if isinstance(operand, Complex):
+        return Complex(level.capture(c.importer, operand.parts))
     return level.capture(c.importer, operand)
 
 
@@ -108,36 +111,43 @@ def several(c: Context, number: Value, names: Sequence[str], operands: Sequence[
 
 @tf_op("While", "StatelessWhile")
 def while_(c: Context) -> list[Any]:
-    names = c.function("cond").name, c.function("body").name
-    found = _never(c, *names)
-    return found if found is not None else _Loop(c, *names).run()
+    test, body = c.function("cond").name, c.function("body").name
+    return repeated(
+        c, body, lambda given: c.importer.call(c, test, given), lambda given: c.importer.call(c, body, given)
+    )
 
 
-def _never(c: Context, test: str, body: str) -> list[Any] | None:
-    """The results of a loop of no iterations, where that is known."""
-    (going,) = c.importer.call(c, test, c.operands)
+Part: TypeAlias = "Callable[[list[Any]], list[Any]]"
+"""The condition or body of a loop, over operands of the graph that is being built."""
+
+
+def repeated(c: Context, name: str, test: Part, body: Part) -> list[Any]:
+    """The results of a loop that begins with the operands of `c`; themselves, where it is known that it has no
+    iterations."""
+    (going,) = test(list(c.operands))
     known = c.importer.known(going)
     if known is not None and known.is_constant and not bool(known.dims()[0]):
         return list(c.operands)
-    return None
+    return _Loop(c, name, test, body).run(going)
 
 
 class _Loop:
     """A loop while it is read. Values and lists are carried; what the body gives back as it got it, such as a variable,
     is no value of the loop."""
 
-    def __init__(self, c: Context, test: str, body: str) -> None:
-        self.c, self.importer, self.names = c, c.importer, (test, body)
+    def __init__(self, c: Context, name: str, test: Part, body: Part) -> None:
+        self.c, self.importer, self.name = c, c.importer, name
+        self.condition, self.step = test, body
         self.first = list(c.operands)
 
-    def run(self) -> list[Any]:
+    def run(self, going: Any) -> list[Any]:
+        """The results; `going`: the condition on the first operands."""
         c, importer = self.c, self.importer
         self.fixed = self.unchanged()
         self.first = self.filled()
         carried = [k for k in range(len(self.first)) if k not in self.fixed]
         self.carried = carried
         initial = [self.packed(self.first[k]) for k in carried]
-        (going,) = importer.call(c, self.names[0], self.first)
         body = fitting(c, initial, 1, self.body)
         op = ops.Loop(body.graph, len(initial), True, None, (), (), (), ())
         start = c.reshape(importer.as_value(going), ())
@@ -159,21 +169,21 @@ class _Loop:
         return TensorList(like.dtype, value.shape[0], value)
 
     def body(self, types: Sequence[Type]) -> Body:
-        c, importer = self.c, self.importer
+        importer = self.importer
 
         def make(level: Level, operands: list[Any]) -> list[tuple[str, Value]]:
             given = self.around(level)
             for k, value in zip(self.carried, operands[1:]):
                 given[k] = self.unpacked(self.first[k], shaped(level.builder, value))
-            found = importer.call(c, self.names[1], given)
+            found = self.step(given)
             for k in self.fixed:
                 found[k] = given[k]
-            (more,) = importer.call(c, self.names[0], found)
+            (more,) = self.condition(found)
             values = [("more", scalar(importer, more))]
             return values + [(f"value_{k}", self.packed(found[k])) for k in self.carried]
 
         named = [("trip", TensorType(dt.int64, ())), *((f"value_{k}", t) for k, t in zip(self.carried, types))]
-        return build_body(importer, self.names[1], named, make)
+        return build_body(importer, self.name, named, make)
 
     def around(self, level: Level) -> list[Any]:
         """What stands in the body for the operands."""
@@ -194,10 +204,10 @@ class _Loop:
                     given.append(level.builder.input("first", value.tensor))
                 else:
                     given.append(inside(c, level, o))
-            results.extend(importer.call(c, self.names[1], list(given)))
+            results.extend(self.step(list(given)))
             return []
 
-        build_body(importer, self.names[1], (), make)
+        build_body(importer, self.name, (), make)
         self.tried_given = given
         return results
 

@@ -71,7 +71,12 @@ def length(c: Context) -> Any:
 
 def place(c: Context, k: int, count: Dim) -> Value:
     """Operand k as an index into a list."""
-    return c.within(c.cast(c.value(k), dt.int64), 0, as_dim(dim_expr(count) - 1), "index")
+    return places(c, c.value(k), count)
+
+
+def places(c: Context, indices: Value, count: Dim) -> Value:
+    """Indices into a list."""
+    return c.within(c.cast(indices, dt.int64), 0, as_dim(dim_expr(count) - 1), "index")
 
 
 @tf_op("TensorListGetItem")
@@ -127,22 +132,24 @@ def gather(c: Context) -> Value:
     found, indices = the_list(c), c.value(1)
     if found.stack is None:
         raise c.unsupported("a list that nothing was put into")
-    return c.gather(found.stack, c.within(indices, 0, as_dim(dim_expr(found.count) - 1), "index"), 0)
+    return c.gather(found.stack, places(c, indices, found.count), 0)
 
 
 @tf_op("TensorListScatterIntoExistingList")
 def scatter_into(c: Context) -> TensorList:
     found, items, indices = the_list(c), c.value(1), c.value(2)
     stack = found.stack if found.stack is not None else zeros(c, items.dtype, found.count, items.shape[1:])
-    places = c.within(c.cast(indices, dt.int64), 0, as_dim(dim_expr(found.count) - 1), "index")
-    places = c.reshape(places, (*places.shape, 1))
-    return TensorList(found.dtype, found.count, c(ops.ScatterND(), stack, places, items))
+    where = c.reshape(places(c, indices, found.count), (*indices.shape, 1))
+    return TensorList(found.dtype, found.count, c(ops.ScatterND(), stack, where, items))
 
 
 @tf_op("TensorListConcatV2", "TensorListConcat")
 def concat(c: Context) -> list[Any]:
     """Elements one after another along their first axis; all are of one length here."""
-    found = the_list(c)
+    return joined(c, the_list(c))
+
+
+def joined(c: Context, found: TensorList) -> list[Any]:
     if found.stack is None or len(found.stack.shape) < 2:
         raise c.unsupported("a list that nothing was put into")
     from weft_ops.shapes import product
