@@ -62,16 +62,21 @@ class Answers:
         if isinstance(data, list):
             return [self.predict(model, d, state) for d in data]
         self.asked.add(self.now)
+        from weft.errors import WeftError
         from weft.graph.evaluate import evaluate
 
         graph = loaded(model)
         given = {i.name: as_array(data.get(i.name), i, model, state) for i in graph.inputs}
-        if self.compiled:
-            import weft
+        try:
+            if self.compiled:
+                import weft
 
-            found = weft.compile(graph, target="llvm", cache=False).run(given)
-        else:
-            found = dict(zip(graph.output_names, evaluate(graph, given)))
+                found = weft.compile(graph, target="llvm", cache=False).run(given)
+            else:
+                found = dict(zip(graph.output_names, evaluate(graph, given)))
+        except WeftError as error:  # as Core ML says it, which a few cases expect
+            kind = "ML Program" if model._spec.WhichOneof("Type") == "mlProgram" else "a neural network model"
+            raise RuntimeError(f"Unable to compute the prediction using {kind}: {error}") from error
         if state is not None:
             state.update({name.removesuffix(".after"): v for name, v in found.items() if name.endswith(".after")})
         return as_answer(found, model)

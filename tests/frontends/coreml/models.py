@@ -43,6 +43,13 @@ def tensor_type(kind: str, shape: Dims) -> Any:
     return message
 
 
+def listed(kind: str, shape: Dims) -> Any:
+    """The type of a list of tensors."""
+    message = schema()["MIL_ValueType"]()
+    message.listType.type.CopyFrom(tensor_type(kind, shape))
+    return message
+
+
 def value(given: Any, kind: str | None = None) -> Any:
     """A constant: an array, a number, a string, or a list of strings. `kind`: its element type, of less than 8 bits."""
     message = schema()["MIL_Value"]()
@@ -86,6 +93,13 @@ def packed(array: Any, kind: str | None) -> bytes:
     return np.packbits(rows.reshape(-1), bitorder="little").tobytes()
 
 
+def type_of(made: Any) -> Any:
+    """The type of an array, of (kind, shape), or a type itself."""
+    if hasattr(made, "SerializeToString"):
+        return made
+    return tensor_type(*made) if isinstance(made, tuple) else tensor_type(KINDS[made.dtype][0], made.shape)
+
+
 class Block:
     """A block of a program, or its function's."""
 
@@ -112,8 +126,7 @@ class Block:
                 else:
                     binding.value.CopyFrom(one[1] if hasattr(one[1], "SerializeToString") else value(one[1]))
         for name, made in outputs.items():
-            type = tensor_type(*made) if isinstance(made, tuple) else tensor_type(KINDS[made.dtype][0], made.shape)
-            message.outputs.add(name=name).type.CopyFrom(type)
+            message.outputs.add(name=name).type.CopyFrom(type_of(made))
         return message
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.frontends.coreml.models import inputs_of, one
 
 import weft
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
 from weft_coreml.registry import NETWORK, REGISTRY
 
@@ -214,6 +214,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], list[Any]]] = [
      [F([[[[2, 1], [4, 3]]]])]),
     ("crop_resize", {"x": F(np.arange(16)).reshape(1, 1, 4, 4), "boxes": F([[1, 1, 2, 2]]), "box_indices": i32([0])},
      {"target_height": 2, "target_width": 2, "sampling_mode": "ALIGN_CORNERS"}, [F([[[[5, 6], [9, 10]]]])]),
+    ("crop_resize", {"x": F(np.arange(16)).reshape(1, 1, 4, 4), "boxes": F([[0, 2, 2, 4], [-1, 1, 1, 1]]), "box_indices": i32([0, 0])},
+     {"target_height": 2, "target_width": 2, "sampling_mode": "ALIGN_CORNERS", "pad_value": 7.0}, [F([[[[2, 7], [10, 7]]], [[[7, 7], [5, 5]]]])]),
+    ("crop_resize", {"x": F(np.arange(32)).reshape(2, 1, 4, 4), "roi": F([[1, 1, 2, 2]]).reshape(1, 1, 4, 1, 1)},
+     {"target_height": 2, "target_width": 1, "sampling_mode": "STRICT_ALIGN_CORNERS"}, [F([[[[[5], [9]]], [[[21], [25]]]]])]),
+    ("crop_resize", {"x": F(np.arange(32)).reshape(2, 1, 4, 4), "roi": F([[1, 0, 0, 1, 1], [0, 0, 0, 1, 1]]).reshape(2, 1, 5, 1, 1)},
+     {"target_height": 1, "target_width": 2, "sampling_mode": "ALIGN_CORNERS", "normalized_coordinates": True}, [F([22, 25, 6, 9]).reshape(2, 1, 1, 1, 2)]),
     # attention, recurrence
     ("scaled_dot_product_attention", {"query": X, "key": Y4, "value": X}, {}, [softmax(X @ Y4.swapaxes(-1, -2) / np.sqrt(5)) @ X]),
     # quantised
@@ -241,14 +247,37 @@ def test_an_operator_agrees_with_numpy(kind: str, operands: Any, constants: Any,
             assert np.array_equal(got, want)
 
 
-REFUSED = {"conv_quantized", "non_maximum_suppression"}
-ELSEWHERE = {"cond", "while_loop", "read_state", "write_state", "classify", "lstm", "gru", "rnn", "reshape_like",
-             "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale"}  # fmt: skip
+REFUSED = {"conv_quantized"}
+ELSEWHERE = {
+    "cond", "while_loop", "read_state", "write_state", "classify", "lstm", "gru", "rnn", "reshape_like",
+    "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale", "non_maximum_suppression", "random_uniform",
+    "random_normal", "random_bernoulli", "random_categorical", "make_list", "list_length", "list_read", "list_write",
+    "list_gather", "list_scatter",
+}  # fmt: skip
 
 
 def test_every_operator_has_a_test() -> None:
     names = {name for domain, name in REGISTRY.supported() if domain != NETWORK}
     assert names - {case[0] for case in CASES} == REFUSED | ELSEWHERE
+
+
+VALIDATED = [
+    ("gather", {"x": ROWS, "indices": IDX}, {"axis": 1}, [ROWS[:, IDX]]), ("gather_along_axis", {"x": ROWS, "indices": i32([[1, 0]])}, {"axis": 1}, [ROWS[:1, [1, 0]]]),
+    ("gather_nd", {"x": X, "indices": i32([[0, 2], [1, 0]])}, {}, [X[[0, 1], [2, 0]]]),
+    ("scatter", {"data": X, "indices": IDX, "updates": X[:, :2]}, {"axis": 1}, [X]),
+    ("scatter_along_axis", {"data": ROWS, "indices": i32([[1, 0]]), "updates": ROWS[:1, :2]}, {"axis": 0}, [ROWS]),
+    ("scatter_nd", {"data": X, "indices": i32([[0, 2], [1, 0]]), "updates": X[:, 0]}, {}, [X]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, operands, constants, wanted", VALIDATED, ids=[case[0] for case in VALIDATED])
+@pytest.mark.parametrize("bad", [-1, 99])
+def test_indices_are_checked_on_request(kind: str, operands: Any, constants: Any, wanted: Any, bad: int) -> None:
+    graph = weft.load(one(kind, operands, {**constants, "validate_indices": True}, wanted), frontend="coreml")
+    indices = operands["indices"].copy()
+    indices.reshape(-1)[0] = bad
+    with pytest.raises(WeftError, match=f"index {bad} is out of range"):
+        evaluate(graph, {**operands, "indices": indices})
 
 
 def test_operators_that_are_unknown_are_listed_together() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.coreml.models import Block, Program, stored, value, weights
+from tests.frontends.coreml.models import Block, Program, stored, type_of, value, weights
 
 import weft
 from weft.errors import FrontendError, UnsupportedError
@@ -111,10 +111,8 @@ def test_sizes_are_computed_as_formulas() -> None:
 
 def block(message: Any, inputs: dict[str, Any], outputs: list[str]) -> Block:
     found = Block(message)
-    from tests.frontends.coreml.models import tensor_type
-
     for name, made in inputs.items():
-        message.inputs.add(name=name).type.CopyFrom(tensor_type(*made))
+        message.inputs.add(name=name).type.CopyFrom(type_of(made))
     message.outputs.extend(outputs)
     return found
 

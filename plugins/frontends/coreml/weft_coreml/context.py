@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from weft_frontend.operands import Absent, Scope
 
 if TYPE_CHECKING:
     from weft_coreml.importer import Importer
+    from weft_frontend.bodies import Level
+    from weft_frontend.importer import GraphImporter
 
 
 class Text:
@@ -30,6 +33,28 @@ class Text:
 
     def __init__(self, values: Sequence[str], shape: tuple[int, ...] = ()) -> None:
         self.values, self.shape = tuple(values), shape
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Stands for a list of tensors.
+
+    Args:
+        values: [length, ...]; None: the sizes of its elements are not known yet.
+        dynamic: it grows when something is written behind its end.
+    """
+
+    values: Value | None
+    length: Dim
+    dtype: DType
+    dynamic: bool
+
+
+def capture(level: Level, importer: GraphImporter, operand: Any) -> Any:
+    """What stands in a body for an operand of the graph around."""
+    if isinstance(operand, Listed):
+        return replace(operand, values=level.capture(importer, operand.values))
+    return level.capture(importer, operand)
 
 
 class Context(GraphContext):
@@ -88,6 +113,8 @@ class Context(GraphContext):
     def as_value(self, operand: Any, name: str) -> Value:
         if isinstance(operand, Text):
             raise self.unsupported(f"'{name}' holds strings")
+        if isinstance(operand, Listed):
+            raise self.error(f"operand '{name}' is a list")
         value = self.importer.as_value(operand, name)
         if not hasattr(value.type, "shape"):
             raise self.unsupported(f"'{name}', whose rank is known only at run time")
@@ -214,4 +241,4 @@ class Context(GraphContext):
         return self.builder.constant(np.asarray(values).astype(dtype.numpy))
 
 
-__all__ = ["Context", "Text"]
+__all__ = ["Context", "Listed", "Text", "capture"]

@@ -10,12 +10,12 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import FrontendError, nearest
+from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
 from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
-from weft_coreml.context import Text
+from weft_coreml.context import Listed, Text
 from weft_coreml.model_file import ModelFile
 from weft_coreml.plugin import CoreMLOptions
 from weft_coreml.registry import REGISTRY
@@ -80,6 +80,8 @@ class Importer(GraphImporter):
     def as_value(self, operand: Any, name: str = "shape") -> Value:
         if isinstance(operand, Text):
             return self.builder.add(StringConstant(operand.values, operand.shape), name=name)
+        if isinstance(operand, Listed):
+            raise UnsupportedError(f"a list of tensors leaves the model or a branch ('{name}')")
         return super().as_value(operand, name)
 
     def kept(self, array: np.ndarray[Any, Any], name: str) -> Any:

@@ -17,7 +17,7 @@ from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.graph.nodes import Graph, TensorType, Value
 from weft.graph.operator import Array
-from weft_coreml.context import Context, Text
+from weft_coreml.context import Context, Text, capture
 from weft_coreml.importer import Importer
 from weft_coreml.model_file import ModelFile
 from weft_coreml.plugin import CoreMLOptions
@@ -66,9 +66,11 @@ class Program(Importer):
     def __init__(self, file: ModelFile, options: CoreMLOptions, count: int) -> None:
         super().__init__(file, options, count)
         self.states = States(self, options.state)
+        self.opset = ""
         self.depth = 0
 
     def run(self, function: Any) -> Graph:
+        self.opset = function.opset
         blocks = entries(function.block_specializations)
         block = blocks.get(function.opset) or (next(iter(blocks.values())) if len(blocks) == 1 else None)
         if block is None:
@@ -242,7 +244,7 @@ class Program(Importer):
         """A block without inputs of its own, as a graph that captures what it uses."""
 
         def make(level: Level, _: list[Any]) -> list[tuple[str, Value]]:
-            inner = Scope({}, scope, "", lambda o: level.capture(self, o))
+            inner = Scope({}, scope, "", lambda o: capture(level, self, o))
             return self.results(self.block(block, inner, f"{where}/"))
 
         return build_body(self, where, (), make)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import weft_ops as ops
 from weft import dtypes as dt
-from weft.graph.nodes import TensorType, Value
-from weft_coreml.context import Context, Text
+from weft.graph.nodes import TensorType, Type, Value
+from weft_coreml.context import Context, Listed, Text, capture
+from weft_coreml.converters.lists import stacked
 from weft_coreml.program import Program
 from weft_coreml.registry import op
-from weft_frontend.bodies import Level, build_body, shaped
-from weft_frontend.operands import Scope
+from weft_frontend.bodies import Body, Level, build_body, shaped
+from weft_frontend.control import fitting
+from weft_frontend.operands import Poisoned, Scope, poisoned
 
 
 def program_of(c: Context) -> Program:
@@ -42,25 +45,42 @@ def while_loop(c: Context) -> list[Any]:
     if len(c.message.blocks) != 2:
         raise c.error(f"{len(c.message.blocks)} block(s), expected two")
     test, step = c.message.blocks
-    first = c.list_of("loop_vars")
-    going = _block(c, test, first, c.scope)[0]
-    types = [v.tensor for v in first]
+    c.at("loop_vars")
+    kinds = c.named["loop_vars"]
+    first = [stacked(c, o) if isinstance(o, Listed) else c.as_value(o, "loop_vars") for o in kinds]
+    going = _block(c, test, _given(kinds, first), c.scope)[0]
 
-    def make(level: Level, operands: list[Any]) -> list[tuple[str, Value]]:
-        scope = Scope({}, c.scope, "", lambda o: level.capture(c.importer, o))
-        found = [v for _, v in program_of(c).results(_block(c, step, operands[1:], scope))]
-        for k, (value, type) in enumerate(zip(found, types)):
-            if value.type != type:
-                raise c.unsupported(f"value {k} is {type} at first and {value.type} behind an iteration")
-        more = _block(c, test, found, scope)[0]
-        results = [("more", level.builder.add(ops.Reshape(()), c.importer.as_value(more)))]
-        return results + [(f"value_{k}", value) for k, value in enumerate(found)]
+    def make(types: Sequence[Type]) -> Body:
+        def results(level: Level, operands: list[Any]) -> list[tuple[str, Value]]:
+            scope = Scope({}, c.scope, "", lambda o: capture(level, c.importer, o))
+            found = _block(c, step, _given(kinds, operands[1:]), scope)
+            if any(map(poisoned, found)):
+                raise Poisoned
+            values = [stacked(c, o) if isinstance(o, Listed) else c.importer.as_value(o) for o in found]
+            for k, (value, type) in enumerate(zip(values, types, strict=True)):
+                if not _alike(value.type, type) or isinstance(found[k], Listed) != isinstance(kinds[k], Listed):
+                    raise c.unsupported(f"value {k} is {type} at first and {value.type} behind an iteration")
+            more = _block(c, test, _given(kinds, values), scope)[0]
+            going = level.builder.add(ops.Reshape(()), c.importer.as_value(more))
+            return [("more", going), *((f"value_{k}", value) for k, value in enumerate(values))]
 
-    given = [("trip", TensorType(dt.int64, ())), *((f"value_{k}", t) for k, t in enumerate(types))]
-    body = build_body(c.importer, c.name, given, make)
+        given = [("trip", TensorType(dt.int64, ())), *((f"value_{k}", t) for k, t in enumerate(types))]
+        return build_body(c.importer, c.name, given, results)
+
+    body = fitting(c, first, 1, make)
     loop = ops.Loop(body.graph, len(first), True, None, (), (), (), ())
     found = c.builder.add_all(loop, None, c.reshape(c.importer.as_value(going), ()), *first, *body.captured)
-    return [shaped(c.builder, v) for v in found]
+    return _given(kinds, [shaped(c.builder, v) for v in found])
+
+
+def _given(kinds: Sequence[Any], values: Sequence[Value]) -> list[Any]:
+    """Values that a loop carries, as lists where they are."""
+    return [Listed(v, v.shape[0], v.dtype, k.dynamic) if isinstance(k, Listed) else v for k, v in zip(kinds, values)]
+
+
+def _alike(a: Type, b: Type) -> bool:
+    """Whether both are tensors of one element type and rank."""
+    return isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype == b.dtype and a.rank == b.rank
 
 
 def _block(c: Context, block: Any, operands: list[Any], outer: Scope) -> list[Any]:

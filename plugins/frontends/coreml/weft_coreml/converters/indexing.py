@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 import weft_ops as ops
 from weft import dtypes as dt
@@ -12,15 +11,29 @@ from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_coreml.context import Context
 from weft_coreml.registry import op
-from weft_ops.shapes import dim_expr, product
+from weft_ops.shapes import dim_expr
 from weft_ops.words import Reduction
 
 MODES: dict[str, Reduction] = {"update": "none", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 
 def counted(c: Context, name: str, size: Dim) -> Value:
-    """Indices into an axis, as int64; the negative ones count from the end."""
-    return c.indices(c.cast(c.of(name), dt.int64), size)
+    """Indices into an axis, as int64; the negative ones count from the end, or are errors with `validate_indices`."""
+    indices = c.cast(c.of(name), dt.int64)
+    if c.flag("validate_indices"):
+        return c.within(indices, 0, as_dim(dim_expr(size) - 1), "index")
+    return c.indices(indices, size)
+
+
+def tuples(c: Context, dims: Sequence[Dim]) -> Value:
+    """Indices [..., k] into axes, as int64; with `validate_indices` negative ones are errors."""
+    indices = c.cast(c.of("indices"), dt.int64)
+    if c.flag("validate_indices"):
+        last = len(indices.shape) - 1
+        for k in range(c.integer_of(indices.shape[last])):
+            part = c.pick(indices, last, k)
+            indices = c.within(indices, 0, as_dim(dim_expr(dims[k]) - 1), "index", part=part)
+    return indices
 
 
 @op("gather")
@@ -54,7 +67,8 @@ def gather_along_axis(c: Context) -> Value:
 
 @op("gather_nd")
 def gather_nd(c: Context) -> Value:
-    return c(ops.GatherND(c.integer("batch_dims", 0)), c.of("x"), c.cast(c.of("indices"), dt.int64))
+    x, batch = c.of("x"), c.integer("batch_dims", 0)
+    return c(ops.GatherND(batch), x, tuples(c, x.shape[batch:]))
 
 
 def mode_of(c: Context) -> Reduction:
@@ -102,7 +116,8 @@ def scatter(c: Context) -> Value:
 
 @op("scatter_nd")
 def scatter_nd(c: Context) -> Value:
-    return c(ops.ScatterND(mode_of(c)), c.of("data"), c.cast(c.of("indices"), dt.int64), merged(c, c.of("updates")))
+    x = c.of("data")
+    return c(ops.ScatterND(mode_of(c)), x, tuples(c, x.shape), merged(c, c.of("updates")))
 
 
 @op("one_hot")
@@ -146,35 +161,6 @@ def topk(c: Context) -> list[Value]:
         k = x.shape[axis] if isinstance(k, int) and k == -1 else k
     values, places = c.all(ops.TopK(k, axis, not c.flag("ascending")), x)
     return [values, c.cast(places, c.result_dtype(1))][: c.outputs]
-
-
-@op("non_maximum_suppression")
-def non_maximum_suppression(c: Context) -> list[Value]:
-    """Per batch the best boxes that do not overlap better ones, filled up with -1."""
-    boxes, scores = c.of("boxes"), c.of("scores")
-    newer = not c.has("score_threshold")
-    if newer:  # [batch, 4, boxes] and [batch, classes, boxes]
-        boxes, scores = c.transpose(boxes, (0, 2, 1)), c.transpose(scores, (0, 2, 1))
-    if c.flag("per_class_suppression"):
-        raise c.unsupported("per_class_suppression")
-    batch, count, _ = scores.shape
-    most = c.integer("max_boxes")
-    if most < 1:
-        raise c.error(f"max_boxes is {most}")
-    best = c.max(scores, (2,), False)
-    # Core ML has x, y, width, height; the operator wants the same order for centres.
-    wide = c.cast(boxes, dt.float32)
-    limit = min(most, count) if isinstance(count, int) else most
-    threshold = -np.inf if newer else c.real("score_threshold")
-    found = c.all(
-        ops.NonMaxSuppression(limit, True), wide, c.reshape(c.cast(best, dt.float32), (batch, 1, count)),
-        c.reshape(c.cast(c.of("iou_threshold"), dt.float32), (1,)), c.vector_of([threshold], dt.float32),
-    )  # fmt: skip
-    raise c.unsupported(f"{len(found)} results of non-maximum suppression")
-
-
-def flat_size(x: Value) -> Dim:
-    return as_dim(dim_expr(product(x.shape)))
 
 
 __all__ = ["MODES", "counted"]

@@ -12,7 +12,7 @@ from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_coreml.context import Context
 from weft_coreml.registry import op
-from weft_ops.shapes import dim_expr
+from weft_ops.shapes import dim_expr, product
 from weft_ops.words import Border, Coordinates, Interpolation, Nearest
 
 SAMPLING = ("DEFAULT", "STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "OFFSET_CORNERS", "UNALIGN_CORNERS")
@@ -218,22 +218,39 @@ def crop_resize(c: Context) -> Value:
     elif not older:
         index = c.cast(c.of("box_indices"), dt.int64) if c.has("box_indices") else c(ops.Iota(dt.int64, (count,)))
     rows, columns = cropped_places(c, given, x.shape[2], x.shape[3])
-    h, w = rows.shape[1], columns.shape[1]
-    py = c.broadcast(c.reshape(rows, (count, h, 1)), (count, h, w))
-    px = c.broadcast(c.reshape(columns, (count, 1, w)), (count, h, w))
-    if c.real("pad_value", 0.0):
-        raise c.unsupported("pad_value")
     if index is not None:
-        y = sampled(c, c.gather(x, c.indices(index, x.shape[0]), 0), px, py, "linear", "border", False)
-        return c.reshape(y, (count, 1, x.shape[1], h, w)) if older else y
-    images = []
-    (batch,) = c.static(x.shape[:1], "the number of images")
-    (boxes,) = c.static((count,), "the number of boxes")
-    for k in range(batch):
-        one = c.broadcast(c.slice(x, 0, k, 1), (boxes, *x.shape[1:]))
-        y = sampled(c, one, px, py, "linear", "border", False)
-        images.append(c.reshape(y, (count, 1, x.shape[1], h, w)))
-    return c.concat(images, 1)
+        y = patches(c, c.gather(x, c.indices(index, x.shape[0]), 0), rows, columns)
+        return c.reshape(y, (count, 1, *y.shape[1:])) if older else y
+    # Every box of every image.
+    images, behind = x.shape[0], x.shape[1:]
+    many = product((count, images))
+    every = c.reshape(c.broadcast(c.reshape(x, (1, *x.shape)), (count, *x.shape)), (many, *behind))
+    at = [c.reshape(c.broadcast(c.reshape(v, (count, 1, v.shape[1])), (count, images, v.shape[1])), (many, v.shape[1]))
+          for v in (rows, columns)]  # fmt: skip
+    y = patches(c, every, *at)
+    return c.reshape(y, (count, images, *y.shape[1:]))
+
+
+NEAR = 1e-4
+"""Of a pixel: a place that lies outside by less is on the border, from which rounding took it."""
+
+
+def patches(c: Context, x: Value, rows: Value, columns: Value) -> Value:
+    """Images [n, channels, height, width] at rows [n, h] and columns [n, w]. Since iOS 16 places outside of an image
+    have the padding value; before, that of its border."""
+    count, h, w = x.shape[0], rows.shape[1], columns.shape[1]
+    pads = c.has("pad_value") or c.has("boxes") or getattr(c.importer, "opset", "") not in ("", "CoreML5")
+    places, inside = [], []
+    for p, size, shape in ((rows, x.shape[2], (count, h, 1)), (columns, x.shape[3], (count, 1, w))):
+        limit = c.cast(c.dim(as_dim(dim_expr(size) - 1)), dt.float32)
+        here = c(ops.LogicalAnd(), c(ops.GreaterEqual(), p, -NEAR), c(ops.LessEqual(), p, c.add(limit, NEAR)))
+        inside.append(c.reshape(here, (shape[0], 1, *shape[1:])))
+        nearest = c(ops.Minimum(), c(ops.Maximum(), p, 0.0), limit)
+        places.append(c.broadcast(c.reshape(nearest, shape), (count, h, w)))
+    y = sampled(c, x, places[1], places[0], "linear", "border", False)
+    if not pads:
+        return y
+    return c(ops.Where(), c(ops.LogicalAnd(), *inside), y, c.number(c.real("pad_value", 0.0), y.dtype))
 
 
 def cropped_places(c: Context, boxes: Value, height: Dim, width: Dim) -> tuple[Value, Value]:
@@ -256,12 +273,12 @@ def cropped_places(c: Context, boxes: Value, height: Dim, width: Dim) -> tuple[V
         if c.flag("normalized_coordinates"):
             n = c.cast(c.dim(as_dim(dim_expr(size) - 1)), dt.float32)
             first, last = c.mul(first, n), c.mul(last, n)
-        found.append(_between(c, first, last, c.integer(target, 1), sampling, size))
+        found.append(_between(c, first, last, c.integer(target, 1), sampling))
     return found[0], found[1]
 
 
-def _between(c: Context, first: Value, last: Value, count: int, sampling: str, size: Dim) -> Value:
-    """`count` places from `first` to `last`, both [boxes, 1], inside of the image."""
+def _between(c: Context, first: Value, last: Value, count: int, sampling: str) -> Value:
+    """`count` places from `first` to `last`, both [boxes, 1]."""
     length = c.sub(last, first)
     k = c.vector_of(np.arange(count).reshape(1, count), dt.float32)
     if sampling == "OFFSET_CORNERS":
@@ -274,8 +291,7 @@ def _between(c: Context, first: Value, last: Value, count: int, sampling: str, s
         at = c.mul(length, 0.5 if sampling == "ALIGN_CORNERS" else 0.0)
     else:
         at = c.mul(k, c.mul(length, 1 / (count - 1)))
-    limit = c.cast(c.dim(as_dim(dim_expr(size) - 1)), dt.float32)
-    return c(ops.Minimum(), c(ops.Maximum(), c.add(first, at), 0.0), limit)
+    return c.add(first, at)
 
 
 __all__ = ["cropped_places", "places", "resized", "sampled"]
