@@ -95,13 +95,14 @@ def test_every_choice_is_shown() -> None:
 def test_passes_stand_where_they_run() -> None:
     found = rows("board")
     said = [(c.chosen, c.why) for c in found["graph passes"]]
-    assert said[:7] == [
+    assert said[:8] == [
         ("start", "first"),
         ("fold_constants", "1 in the core's order"),
         ("fuse_quantization", "before decompose"),
         ("fold_batch_norm", "before decompose"),
         ("decompose", "1 in the core's order"),
         ("drop", "after decompose"),
+        ("fold_decomposed", "before fold_constants_2"),
         ("simplify_algebra", "before fold_constants_2"),
     ]
     assert ("eliminate_common_subexpressions … eliminate_dead_code", "2 in the core's order") in said

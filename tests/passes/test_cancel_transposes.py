@@ -62,7 +62,7 @@ MIDDLES: dict[str, Callable[[GraphBuilder, Value], Value]] = {
 @pytest.mark.parametrize("name", MIDDLES)
 def test_what_means_the_same_in_any_order_of_axes(name: str) -> None:
     graph = between(MIDDLES[name])
-    assert transposes(simplify_algebra(graph)) >= 2
+    assert transposes(graph) >= 2
     assert transposes(cancelled(graph)) == 0
 
 

@@ -6,6 +6,8 @@ ones, concatenations, padding, reductions that keep their axes. Such a region, w
 axes before a transposition T: of each operand T(x) of the region x is taken, of each other one T⁻¹ of it; what leaves
 the region goes through T, which cancels a T⁻¹ behind it.
 
+A transposition may also be separated from the region by a reshape that only adds or removes axes of one element.
+
 A region is changed if more transpositions go than come.
 """
 
@@ -20,8 +22,9 @@ import numpy as np
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.operator import Elementwise, Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
-from weft_ops.movement import Concat, Gather, Transpose
-from weft_ops.passes.simplify_algebra import RULES, simplify_algebra
+from weft_ops.movement import Concat, Gather, Reshape, Transpose
+from weft_ops.passes.simplify_algebra import simplify_algebra
+from weft_ops.passes.unit_axes import moved_axes, of_ones, wide_axes
 from weft_ops.reduction import Reduction
 from weft_ops.shapes import axis_of
 from weft_ops.slicing import Pad, Slice
@@ -42,7 +45,7 @@ def cancel_transposes(graph: Graph) -> Graph:
         changed = _turned(graph)
         if changed is graph:
             break
-        graph = simplify_algebra(changed, [rule for rule in RULES if rule.name == "transpose"])
+        graph = simplify_algebra(changed)
     return graph
 
 
@@ -138,7 +141,7 @@ class _Region:
                 cost = _cost(value.tensor, inverse(order))
                 if _order_of(value) != order:
                     gain -= cost
-                elif all(user is not None and id(user) in members for user in self.uses[id(value)]):
+                elif self._dies(value, members):
                     gain += cost
             back = inverse(order)
             for node in self.nodes:
@@ -150,6 +153,14 @@ class _Region:
             if gain > best:
                 best, self.order = gain, order
         return best > 0
+
+    def _dies(self, value: Value, members: set[int]) -> bool:
+        """Whether the transposition that makes `value` goes if the region no longer needs it."""
+        if not all(user is not None and id(user) in members for user in self.uses[id(value)]):
+            return False
+        assert value.producer is not None
+        source = value.producer.inputs[0]
+        return isinstance(value.producer.op, Transpose) or source is None or len(self.uses[id(source)]) == 1
 
     def turn(self, r: Rewriter, node: Node, inputs: Sequence[Value | None], turned: dict[int, Value]) -> Replacement:
         """The node in the other order of axes, and the transposition of its result."""
@@ -164,8 +175,7 @@ class _Region:
             elif id(old) in turned:
                 given.append(turned[id(old)])
             elif id(old) in followed:
-                source = old.producer.inputs[0] if _order_of(old) == self.order and old.producer is not None else None
-                found = r.add(Transpose(back), new) if source is None else r.map(source)
+                found = _untransposed(r, old) if _order_of(old) == self.order else r.add(Transpose(back), new)
                 turned[id(old)] = found
                 given.append(found)
             elif old.constant is not None and not isinstance(op, (Gather, Pad)):
@@ -187,11 +197,33 @@ class _Region:
 
 
 def _order_of(value: Value) -> Order | None:
-    """The order of axes of the transposition that makes a value."""
+    """The order of axes of the transposition that makes a value; a reshape of ones after it leaves these in place."""
     node = value.producer
-    if node is None or not isinstance(node.op, Transpose):
+    if node is None:
         return None
-    return node.op.order(value.tensor.rank)
+    if isinstance(node.op, Transpose):
+        return node.op.order(value.tensor.rank)
+    before = node.inputs[0].producer if of_ones(node) and node.inputs[0] is not None else None
+    if before is None or not isinstance(before.op, Transpose):
+        return None
+    source = before.inputs[0]
+    assert source is not None
+    axes = moved_axes(moved_axes(list(range(source.tensor.rank)), before), node)
+    wide = wide_axes(value.shape)
+    place = dict(zip(sorted(a for a in axes if a is not None), wide))
+    return tuple(k if (axis := axes[k]) is None else place[axis] for k in range(len(axes)))
+
+
+def _untransposed(r: Rewriter, value: Value) -> Value:
+    """What becomes a value with an `_order_of` by that transposition alone."""
+    node, order = value.producer, _order_of(value)
+    assert node is not None and node.inputs[0] is not None and order is not None
+    if isinstance(node.op, Transpose):
+        return r.map(node.inputs[0])
+    before = node.inputs[0].producer
+    assert before is not None and before.inputs[0] is not None
+    shape = tuple(value.shape[k] for k in inverse(order))
+    return r.add(Reshape(shape), r.map(before.inputs[0]))
 
 
 def _cost(type: TensorType, order: Order) -> int:

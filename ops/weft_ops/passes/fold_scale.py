@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.dtypes import float32, float64
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.operator import Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.fold_constants import Budget
-from weft_ops.arithmetic import Add, Divide, Multiply, Subtract
+from weft_ops.arithmetic import Add, Divide, Multiply, Negative, Subtract
 from weft_ops.contraction import Conv, MatMul
 
 Array = np.ndarray[Any, Any]
@@ -20,13 +21,14 @@ Array = np.ndarray[Any, Any]
 
 def fold_scale(graph: Graph, budget: Budget | None = None) -> Graph:
     """Afterwards no constant factor per channel stands right before or after a convolution or product with constant
-    weights that nothing else uses, and at most one constant term after it, as long as weights may be made
-    (`weft.passes.fold_constants.Budget`). Results change by rounding only."""
-    if not any(isinstance(n.op, (Conv, MatMul)) for n in graph.nodes):
+    weights that nothing else uses, no negation after it, and at most one constant term, as long as weights may be made
+    (`weft.passes.fold_constants.Budget`); and no two factors that are numbers follow one another. Results change by
+    rounding only."""
+    if not any(isinstance(n.op, (Conv, MatMul, Multiply)) for n in graph.nodes):
         return graph
     budget = budget or Budget.of(graph)
-    rules = (partial(_scale_after, budget=budget), _terms_after, partial(_scale_before, budget=budget))
-    return rewrite(graph, *rules, on=(Multiply, Divide, Add, Subtract, Conv, MatMul))
+    rules = (partial(_scale_after, budget=budget), _terms_after, partial(_scale_before, budget=budget), _scale_of_scale)
+    return rewrite(graph, *rules, on=(Multiply, Divide, Negative, Add, Subtract, Conv, MatMul))
 
 
 def anchor_of(r: Rewriter, value: Value | None) -> Node | None:
@@ -97,11 +99,20 @@ def along_channels(r: Rewriter, numbers: Array, node: Node, like: Value) -> Valu
     return r.constant(numbers.reshape(-1, *(1,) * after), "bias", like=like)
 
 
+def _scaled_by(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> list[tuple[Value | None, Value | None]]:
+    """(computed, factor or divisor) as which the operands of a node may be taken."""
+    if isinstance(node.op, Multiply):
+        return [*split_operands(inputs)]
+    x = inputs[0]
+    if isinstance(node.op, Divide):
+        return [(x, inputs[1])]
+    return [(x, r.constant(np.array(-1.0), like=x))] if x is not None and x.dtype.is_float else []
+
+
 def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budget: Budget) -> Replacement:
-    if not isinstance(node.op, (Multiply, Divide)):
+    if not isinstance(node.op, (Multiply, Divide, Negative)):
         return None
-    pairs = split_operands(inputs) if isinstance(node.op, Multiply) else [(inputs[0], inputs[1])]
-    for value, constant in pairs:
+    for value, constant in _scaled_by(r, node, inputs):
         if value is None or constant is None or value.type != node.output.type:
             continue
         added = r.producer(value, Add)
@@ -129,6 +140,37 @@ def _scale_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...], budg
             else r.add(Add(), result, along_channels(r, terms * factors, anchor, result))
         )
     return None
+
+
+def _scale_of_scale(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+    """Two constant factors of one element in a row are one, rounded once; divisors are factors if one follows."""
+    if not isinstance(node.op, (Multiply, Divide)):
+        return None
+    for value, second in _scaled_by(r, node, inputs):
+        if value is None or value.type != node.output.type or not r.single_use(value):
+            continue
+        if value.dtype not in (float32, float64):
+            continue
+        before = r.producer(value, Multiply, Divide)
+        if before is None or (isinstance(before.op, Divide) and isinstance(node.op, Divide)):
+            continue
+        for x, first in _scaled_by(r, before, before.inputs):
+            a, b = _number(first), _number(second)
+            if x is None or x.type != value.type or a is None or b is None:
+                continue
+            factor = (1 / a if isinstance(before.op, Divide) else a) * (1 / b if isinstance(node.op, Divide) else b)
+            info = np.finfo(value.dtype.numpy)
+            if float(info.tiny) <= abs(factor) <= float(info.max):
+                return r.add(Multiply(), x, r.constant(np.array(factor), like=x))
+    return None
+
+
+def _number(value: Value | None) -> float | None:
+    """A constant of one element that is neither zero, infinite nor NaN."""
+    if value is None or value.constant is None or value.constant.size != 1 or value.tensor.rank:
+        return None
+    number = float(value.constant)
+    return number if np.isfinite(number) and number != 0 else None
 
 
 def _terms_after(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:

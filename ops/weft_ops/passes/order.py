@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.passes.capabilities import Capabilities
+from weft.passes.fold_constants import fold_constants
 from weft.passes.pipeline import GraphPass
 from weft_ops.passes.cancel_transposes import cancel_transposes
 from weft_ops.passes.choose_algorithms import choose_algorithms
@@ -48,6 +49,13 @@ PASSES: tuple[GraphPass, ...] = (
         before="decompose",
         shared=True,
         invariant="no constant batch normalisation follows a convolution or product with constant weights",
+    ),
+    GraphPass(
+        "fold_decomposed",
+        fold_constants,
+        before="fold_constants_2",
+        shared=True,
+        invariant="constants that decomposition computes are folded: the rules of algebra see them",
     ),
     GraphPass(
         "simplify_algebra",

@@ -24,6 +24,15 @@ from weft_ops.arithmetic import Add, Cast, Divide, Multiply, Negative, Power, Re
 from weft_ops.comparison import LogicalNot
 from weft_ops.contraction import Conv
 from weft_ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpose
+from weft_ops.passes.unit_axes import (
+    conv_of_reshape,
+    elementwise_of_moves,
+    negligible_term,
+    of_ones,
+    pad_of_reshape,
+    sums_products,
+    transpose_of_moves,
+)
 from weft_ops.reduction import Reduction
 from weft_ops.transcendental import Erf
 from weft_ops.window import MaxPool
@@ -36,6 +45,9 @@ Outcome: TypeAlias = Any
 POOL_GAIN = 2
 """How many times fewer comparisons make it worth to store and read what is between a maximum over rows and one over
 columns."""
+
+PIECES = 16
+"""Most pieces of a concatenation that is made of several."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,8 @@ def _neutral_summand(value: Value | None, number: float) -> bool:
 def _add_zero(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     for zero, other in (inputs[::-1], inputs):
         if all_equal(zero, 0):
-            return _if_same(other, node) if _neutral_summand(zero, -0.0) else "x + 0.0 is not x where x is -0.0"
+            neutral = _neutral_summand(zero, -0.0) or sums_products(other)
+            return _if_same(other, node) if neutral else "x + 0.0 is not x where x is -0.0"
     return None
 
 
@@ -235,7 +248,7 @@ def _transpose(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     moved = [k for k in order if x.shape[k] != 1]
     if moved == sorted(moved):
         return r.add(Reshape(node.output.shape), x)  # only axes of one element move: the memory is the same
-    return None
+    return transpose_of_moves(r, node, inputs)
 
 
 def _reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
@@ -243,6 +256,9 @@ def _reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     assert x is not None and isinstance(node.op, Reshape)
     if same_type(x.type, node.output.type, layouts=False):
         return x
+    if x.constant is not None and x.constant.flags.c_contiguous and node.output.tensor.is_static:
+        # No new memory, so no budget is needed; other rules then see a constant.
+        return r.constant(x.constant.reshape([d for d in node.output.shape if isinstance(d, int)]), x.name)
     before = r.producer(x, Reshape)
     if before is not None:
         return r.add(Reshape(node.output.shape), before.inputs[0])
@@ -266,26 +282,29 @@ def _broadcast(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 
 
 def _elementwise_of_reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
-    """A reshape after a product that keeps its rows moves behind what is computed element by element: that can then be
-    part of the product."""
+    """A reshape after a product that keeps its rows, or adds and removes axes of one element only, moves behind what is
+    computed element by element: that can then be part of the product."""
     if node.op.kind != "elementwise" or len(node.outputs) != 1 or any(v is None for v in inputs):
         return None
     shape = node.output.shape
     reshaped = [
         b
         for v in inputs
-        if v is not None and v.shape == shape and (b := r.producer(v, Reshape)) is not None and _keeps_rows(b)
+        if v is not None and v.shape == shape and (b := r.producer(v, Reshape)) is not None and _movable(b)
     ]
     if not reshaped:
         return None
     anchor = next((b.inputs[0] for b in reshaped if _contracts(b.inputs[0])), reshaped[0].inputs[0])
     assert anchor is not None
+    rows = all(_keeps_rows(b) for b in reshaped)
     new: list[Value] = []
     for v in inputs:
         assert v is not None
         before = r.producer(v, Reshape)
         if v.shape != shape:
-            if v.tensor.rank > 1:
+            if v.constant is not None and v.constant.size == 1:
+                v = r.constant(v.constant.reshape(()), v.name)
+            elif v.tensor.rank > 1 or (v.tensor.rank and not rows):
                 return "an operand is broadcast along rows"
             new.append(v)
         elif before is not None and before.inputs[0] is not None and before.inputs[0].shape == anchor.shape:
@@ -299,16 +318,18 @@ def _elementwise_of_reshape(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     return r.add(Reshape(shape), r.add(node.op, *new))
 
 
-def _keeps_rows(reshape: Node) -> bool:
-    """Whether a reshape of something computed leaves its last axis as it is."""
+def _movable(reshape: Node) -> bool:
+    """Whether a reshape of something computed can come after what is computed of it element by element."""
     x = reshape.inputs[0]
-    if (
-        x is None
-        or not x.tensor.rank
-        or not reshape.output.tensor.rank
-        or x.producer is None
-        or x.producer.op.kind not in ("contraction", "elementwise")
-    ):
+    if x is None or x.producer is None or x.producer.op.kind not in ("contraction", "elementwise"):
+        return False
+    return _keeps_rows(reshape) or of_ones(reshape)
+
+
+def _keeps_rows(reshape: Node) -> bool:
+    """Whether a reshape leaves the last axis as it is."""
+    x = reshape.inputs[0]
+    if x is None or not x.tensor.rank or not reshape.output.tensor.rank:
         return False
     return same_dim(x.shape[-1], reshape.output.shape[-1])
 
@@ -440,7 +461,16 @@ def _concat(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     assert isinstance(node.op, Concat)
     axis = node.op.axis % node.output.tensor.rank
     kept = [v for v in inputs if v is not None and v.shape[axis] != 0]
-    return None if len(kept) == len(inputs) or not kept else kept[0] if len(kept) == 1 else r.add(node.op, *kept)
+    if len(kept) < len(inputs) and kept:
+        return kept[0] if len(kept) == 1 else r.add(node.op, *kept)
+    pieces: list[Value] = []
+    for v in kept:
+        before = r.producer(v, Concat) if r.single_use(v) else None
+        if before is not None and isinstance(before.op, Concat) and before.op.axis % v.tensor.rank == axis:
+            pieces += [piece for piece in before.inputs if piece is not None]
+        else:
+            pieces.append(v)
+    return r.add(node.op, *pieces) if len(kept) < len(pieces) <= PIECES else None
 
 
 def _pad(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
@@ -449,20 +479,27 @@ def _pad(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
 
 
 def _pad_of_conv(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
-    before = r.producer(inputs[0], Pad)
+    before = r.producer(inputs[0], Pad, Transpose)
+    order: tuple[int, ...] | None = None
+    if before is not None and isinstance(before.op, Transpose):
+        order = before.op.order(before.output.tensor.rank)
+        before = r.producer(before.inputs[0], Pad)
     if before is None:
         return None
     assert isinstance(node.op, Conv) and isinstance(before.op, Pad)
-    pads, fill = before.op.pads, before.inputs[1] if len(before.inputs) > 1 else None
-    n = len(pads) // 2
+    fill = before.inputs[1] if len(before.inputs) > 1 else None
     if before.op.mode != "constant" or (fill is not None and not all_equal(fill, 0)):
         return "the padding is not zero"
-    known = [p for p in pads if isinstance(p, int) and p >= 0]
-    if len(known) < len(pads) or any(known[k] for k in (0, 1, n, n + 1)):
+    pairs = before.op.pairs(before.output.tensor.rank)
+    pairs = pairs if order is None else [pairs[k] for k in order]
+    known = [(lo, hi) for lo, hi in pairs if isinstance(lo, int) and isinstance(hi, int) and lo >= 0 and hi >= 0]
+    if len(known) < len(pairs) or any(known[k] != (0, 0) for k in (0, 1)):
         return "the padding crops, or is not known, or pads batch or channels"
-    own = tuple(node.op.pads) or (0,) * (2 * (n - 2))
-    both = tuple(a + b for a, b in zip(own, (*known[2:n], *known[n + 2 :])))
-    return r.add(replace(node.op, pads=both), before.inputs[0], *inputs[1:])
+    own = node.op.spatial(len(pairs) - 2)[1]
+    edges = [(a + b, c + d) for (a, c), (b, d) in zip(own, known[2:])]
+    op = replace(node.op, pads=(*(lo for lo, _ in edges), *(hi for _, hi in edges)))
+    x = before.inputs[0]
+    return r.add(op, x if order is None else r.add(Transpose(order), x), *inputs[1:])
 
 
 def _reduce_nothing(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
@@ -511,11 +548,15 @@ RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("slice_all", (Slice,), _slice),
     AlgebraRule("concat", (Concat,), _concat),
     AlgebraRule("pad_nothing", (Pad,), _pad),
+    AlgebraRule("pad_of_reshape", (Pad,), pad_of_reshape),
     AlgebraRule("pad_of_conv", (Conv,), _pad_of_conv),
+    AlgebraRule("conv_of_reshape", (Conv,), conv_of_reshape),
     AlgebraRule("pool_by_axes", (MaxPool,), _pool_by_axes),
     AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
     AlgebraRule("swish", (Multiply,), _swish),
     AlgebraRule("gelu", (Multiply,), _gelu),
+    AlgebraRule("negligible_term", (Add,), negligible_term),
+    AlgebraRule("elementwise_of_moves", (Operator,), elementwise_of_moves),
     AlgebraRule("elementwise_of_reshape", (Operator,), _elementwise_of_reshape),
     AlgebraRule("broadcast_operand", (Operator,), _broadcast_operand),
     AlgebraRule("uniform_operand", (Operator,), _uniform_operand),

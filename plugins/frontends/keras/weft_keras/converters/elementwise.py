@@ -98,8 +98,7 @@ def mod(c: Call) -> Value:
 @operation("DivideNoNan")
 def divide_no_nan(c: Call) -> Value:
     x, y = c.tensor("x1", c.out), c.tensor("x2", c.out)
-    zero = c(ops.Equal(), y, 0.0)
-    return c(ops.Where(), zero, c.number(0.0, c.out), c.div(x, c(ops.Where(), zero, c.number(1.0, c.out), y)))
+    return c(ops.Where(), c(ops.Equal(), y, 0.0), c.number(0.0, c.out), c.div(x, y))
 
 
 @operation(*COMPARING)

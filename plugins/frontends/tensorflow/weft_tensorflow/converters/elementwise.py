@@ -137,8 +137,7 @@ def truncate_mod(c: Context) -> Value:
 def div_no_nan(c: Context) -> Value:
     """0 where the divisor is."""
     a, b = c.value(0), c.value(1)
-    zero = c(ops.Equal(), b, 0)
-    return c(ops.Where(), zero, c.number(0, a.dtype), c.div(a, c(ops.Where(), zero, c.number(1, b.dtype), b)))
+    return c(ops.Where(), c(ops.Equal(), b, 0), c.number(0, a.dtype), c.div(a, b))
 
 
 @tf_op("MulNoNan")
