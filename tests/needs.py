@@ -111,7 +111,10 @@ NEEDS: dict[str, Need] = {
             "h5py",
         )
     },
-    **{m: _package(m, 'pip install ".[bench]"', optional=True) for m in ("onnxruntime", "onnxscript", "transformers")},
+    **{
+        m: _package(m, 'pip install ".[bench]"', optional=True)
+        for m in ("onnxruntime", "onnxscript", "transformers", "torchao")
+    },
     "paddle": _package("paddle", 'pip install "weft-paddle[paddle]"', optional=True),
 }
 _found = cache(lambda key: NEEDS[key].found())

@@ -14,6 +14,9 @@ require("torch")
 import torch
 from torch import nn
 
+from weft.hooks import Converter, hookimpl
+from weft.plugins import host
+from weft_ops import LeakyRelu
 from weft_torch import backend
 
 pytestmark = [
@@ -85,6 +88,56 @@ def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch) -> None:
         x = torch.randn(n, 4)
         same(fast(x), scores(x))
     assert len(built) == 1
+
+
+def test_two_open_sizes_make_one_executable(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    build = backend.core.compile
+    monkeypatch.setattr(backend.core, "compile", lambda *a, **o: made.append(build(*a, **o)) or made[-1])
+    model = nn.Sequential(nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    fast = compiled(model, dynamic=True)
+    for batch, length in ((2, 5), (3, 9), (4, 2)):
+        tokens = torch.randint(11, (batch, length))
+        same(fast(tokens), model(tokens))
+    assert len(made) == 1
+
+
+def test_layers_that_pytorch_runs_whole() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    own = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+
+    def both(x: torch.Tensor, padding: torch.Tensor) -> Any:
+        y = layer(x, src_key_padding_mask=padding)
+        return own(y, y, y)
+
+    x, padding = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    same(compiled(both)(x, padding), both(x, padding))
+
+
+class Vendor:
+    @hookimpl
+    def converters(self, frontend: str) -> list[Converter]:
+        return [Converter("torch", "acme_graph", "leak", lambda c: c(LeakyRelu(c.argument("slope")), c.value(0)))]
+
+
+def test_operators_of_users() -> None:
+    @torch.library.custom_op("acme_graph::leak", mutates_args=())
+    def leak(x: torch.Tensor, slope: float = 0.5) -> torch.Tensor:
+        return torch.nn.functional.leaky_relu(x, slope)
+
+    leak.register_fake(lambda x, slope=0.5: torch.empty_like(x))
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return leak(x, 0.25) + leak(x)
+
+    with pytest.raises(Exception, match=r"operator acme_graph\.leak[\s\S]*hook `converters`"):
+        compiled(function)(torch.randn(4))
+    torch._dynamo.reset()
+    host().register(Vendor(), "acme")
+    try:
+        same(compiled(function)(torch.arange(4.0) - 2), function(torch.arange(4.0) - 2))
+    finally:
+        host().unregister("acme")
 
 
 def test_buffers_that_a_call_writes_to() -> None:

@@ -12,6 +12,7 @@ from tests.needs import require
 
 require("torch")
 import torch
+from tests.frontends.torch import models
 from torch import nn
 from torch.nn import functional as F
 
@@ -183,3 +184,9 @@ def test_weights_that_share_memory_are_one() -> None:
     graph = weft.load(Tied(), inputs=(torch.tensor([1, 4]),))
     assert len({id(v) for n in graph.nodes for v in n.inputs if v is not None and v.constant is not None}) <= 2
     check_frontend(case(Tied(), torch.tensor([1, 4])), target=None)
+
+
+def test_whole_models_as_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert models.main(["GRU", "MultiheadAttention"]) == 0
+    said = capsys.readouterr().out
+    assert said.count(" agrees, ") == 2 and "2 of 2 agree" in said

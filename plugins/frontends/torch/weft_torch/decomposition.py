@@ -10,6 +10,7 @@ import torch
 from torch._decomp import global_decomposition_table
 
 from weft.converters import Converters
+from weft_torch.fused import FUSED
 from weft_torch.registry import complexes, qualified, registry
 
 COMPLEX = ("complex", "polar")
@@ -38,7 +39,7 @@ def _converted(op: torch._ops.OpOverload[..., Any], others: Converters | None) -
 def _more() -> Mapping[Any, Callable[..., Any]]:
     """Decompositions of operators that PyTorch's exporter keeps, and that have no converter here."""
     known = global_decomposition_table["post_autograd"]
-    return {op: f for op, f in known.items() if isinstance(op, torch._ops.OpOverload) and not _writes(op)}
+    return {**{op: f for op, f in known.items() if isinstance(op, torch._ops.OpOverload) and not _writes(op)}, **FUSED}
 
 
 def _writes(op: torch._ops.OpOverload[..., Any]) -> bool:

@@ -59,7 +59,7 @@ def dequantize_channels(c: Context, x: Value, scale: Any, zero: Any, axis: int, 
 
 @op("aten._int_mm")
 def int_mm(c: Context, x: Value, y: Value) -> Value:
-    return c(ops.MatMul(), c.cast(x, dt.int32), c.cast(y, dt.int32))
+    return c(ops.MatMulInteger(), x, y)
 
 
 __all__ = ["dequantize", "quantize"]
