@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import weft
+from weft.errors import FrontendError, UnsupportedError
 from weft.graph.evaluate import evaluate
 from weft_testing.frontend import compare
 from weft_torch.tensors import array_of
@@ -161,6 +162,20 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     ),
     "slices": (lambda x: (x[1:-1, ::2], x[..., -3:], x[:, 5:2], x.flip(0, 2), x.roll((1, -2), (0, 1))), (X,)),
     "as_strided": (lambda x: torch.as_strided(x, (3, 2), (7, 2), 1), (X,)),
+    "as_strided of views": (
+        lambda x: (
+            x[1].as_strided((2, 3), (12, 1)),
+            x[:, 2:].as_strided((2, 2), (30, 3), 4),
+            x[:1].expand(5, 6, 5).as_strided((3,), (1,)),
+            x.unfold(1, 3, 2).as_strided((2, 2), (5, 2)),
+        ),
+        (X,),
+    ),
+    "views of prims": (lambda x: torch.ops.prims.collapse(x, 0, 1), (X,)),
+    "_index_put_impl": (
+        lambda x, i, j: torch.ops.aten._index_put_impl_(x.clone(), [i, j], x[0, 0, :], True, False),
+        (X, ROWS, COLUMNS),
+    ),
     "diagonals": (lambda x: (x.diagonal(1, 1, 2), x.diagonal(-2), torch.diag_embed(x[0], 1), x.tril(-1)), (X,)),
     "masked_scatter": (lambda x: torch.masked_scatter(x, x > 0, x.flatten() * 2), (X,)),
     "unfold": (lambda x: (x.unfold(1, 3, 2), F.unfold(x[None], (2, 3), padding=1)), (X,)),
@@ -192,6 +207,10 @@ IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "adaptive means": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
     "adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
     "transposed convolution": lambda x: F.conv_transpose2d(x, FILTERS, None, 2, 1, 1),
+    "adaptive means of what is not finite": lambda x: F.adaptive_avg_pool2d(x / (x > -1.5), (3, 4)),
+    "_convolution": lambda x: torch.ops.aten._convolution(
+        x, FILTERS, None, [2, 1], [1, 0], [1, 1], True, [1, 0], 1, False, False, True
+    ),
     "same padding": lambda x: F.conv2d(x, SMALL, None, padding="same", groups=2, dilation=(1, 2)),
     "pads": lambda x: [F.pad(x, (2, 1, 3, 0), mode=m) for m in ("constant", "reflect", "replicate", "circular")],
     "norms": lambda x: (F.group_norm(x, 2), F.instance_norm(x), F.layer_norm(x, (9,)), F.rms_norm(x, (9,))),
@@ -229,6 +248,55 @@ def test_memory_seen_otherwise() -> None:
 def test_angles_of_complex_numbers() -> None:
     x, y = torch.randn(2, 5, 4)
     agrees(lambda x, y: torch.angle(torch.complex(x, y)), x, y)
+
+
+def test_norms_of_complex_numbers() -> None:
+    x, y = torch.randn(2, 5, 4)
+    for p in (2, 3.5, torch.inf, -torch.inf, 0, 1):
+        agrees(lambda x, y, p=p: torch.linalg.vector_norm(torch.complex(x, y), p, 1, keepdim=True), x, y)
+    agrees(lambda x, y: torch.linalg.norm(torch.complex(x, y), dim=[0, 1]), x, y)
+
+
+def test_fake_quantisation() -> None:
+    x = torch.cat([torch.randn(3, 4) * 9, torch.tensor([[0.05, 0.15, -0.25, 99.0]])])
+    scale, zero = torch.tensor([0.1, 0.3, 0.2, 0.5]), torch.tensor([0, 3, -7, 1], dtype=torch.int32)
+    agrees(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -128, 127), x)
+    agrees(lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s[1], z[1], 0, 255), x, scale, zero)
+    agrees(lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, -8, 7), x, scale, zero)
+
+
+def test_margins_of_several_labels() -> None:
+    """PyTorch's decomposition is wrong where labels end early."""
+    rows = random(3, 5), torch.tensor([[1, 3, -1, 0, 2], [-1, 0, 1, 2, 3], [4, 0, 1, 3, 2]])
+    for reduction in ("mean", "sum", "none"):
+        agrees(lambda x, i, r=reduction: F.multilabel_margin_loss(x, i, reduction=r), *rows)
+    agrees(F.multilabel_margin_loss, *(x[0] for x in rows))
+
+
+def test_a_program_that_pytorch_mistakes_is_refused() -> None:
+    """The exporter says one element, PyTorch's kernel and our decomposition give a scalar."""
+    loss = Applied(lambda x, i: F.multilabel_margin_loss(x, i, reduction="none"))
+    said = r"taken apart it is torch.float32\[\], the exporter says torch.float32\[1\]"
+    with pytest.raises(FrontendError, match=said):
+        weft.load(loss, inputs=(random(3), torch.tensor([1, -1, 2])))
+
+
+def test_a_result_written_to_another_shape_is_refused() -> None:
+    module = Applied(lambda x: torch.arange(1, 13, out=x))
+    with pytest.raises(UnsupportedError, match=r"aten.arange.start_out: out= of another shape than the result"):
+        weft.load(module, inputs=(torch.zeros(3, 4, dtype=torch.int64),))
+
+
+def test_products_of_small_floats() -> None:
+    x, y = random(16, 32).to(torch.float8_e4m3fn), random(32, 16, seed=1).t().contiguous().t().to(torch.float8_e4m3fn)
+    one, rows, columns = torch.tensor(0.25), torch.rand(16, 1), torch.rand(1, 16)
+    for a, b in ((one, one), (rows, columns)):
+        product = Applied(lambda x, y, a, b: torch._scaled_mm(x, y, a, b, out_dtype=torch.float32))
+        graph = weft.load(product, inputs=(x, y, a, b))
+        named = {f"xs_{k}": array_of(v) for k, v in enumerate((x, y, a, b))}
+        (got,) = evaluate(graph, [named[v.name] for v in graph.inputs])
+        wanted = (x.float() * a) @ (y.float() * b)
+        np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-4, atol=1e-4)
 
 
 def test_products_of_complex_matrices() -> None:

@@ -13,6 +13,7 @@ from weft.converters import Converters
 from weft_torch.fused import FUSED
 from weft_torch.registry import complexes, qualified, registry
 
+LOSS = torch.ops.aten.multilabel_margin_loss_forward.default
 COMPLEX = ("complex", "polar")
 """Operators that make complex numbers, kept although PyTorch takes them apart."""
 
@@ -23,10 +24,29 @@ def table(others: Converters | None = None) -> Any:
     for op, function in _more().items():
         if op not in found:
             found[op] = function
+    found[LOSS] = _multilabel_margin_loss
     for op in list(found):
         if isinstance(op, torch._ops.OpOverload) and _converted(op, others):
             found.pop(op)
     return found
+
+
+def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
+    """Instead of PyTorch's own, which counts the first class for every target behind the end (-1), and gives the loss
+    of a vector an axis that PyTorch's kernel does not."""
+    rows, targets = torch.atleast_2d(x), torch.atleast_2d(target)
+    n = rows.shape[1]
+    k = torch.arange(n, device=x.device)
+    end = torch.amin(torch.where(targets == -1, k, n), -1, keepdim=True)
+    counted = k < end
+    is_target = torch.any(k == torch.where(counted, targets, -1).unsqueeze(-1), 1)
+    own = torch.gather(rows, 1, torch.where(counted, targets, 0))
+    apart = (1 - own.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0)
+    apart = torch.where(counted.unsqueeze(-1) & ~is_target.unsqueeze(1), apart, 0)
+    loss = apart.sum((1, 2)) / n
+    loss = (loss, loss.mean(), loss.sum())[reduction]
+    is_target = is_target.to(x.dtype).reshape(x.shape)
+    return (loss.reshape(()) if x.dim() < 2 else loss), is_target
 
 
 def _converted(op: torch._ops.OpOverload[..., Any], others: Converters | None) -> bool:

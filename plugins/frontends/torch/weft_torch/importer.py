@@ -24,6 +24,7 @@ from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Poison, Poisoned, Unsupported, poisoned
 from weft_ops import ReduceMax
 from weft_ops.shapes import same, show
+from weft_torch.agreement import expect_same_results, written_otherwise
 from weft_torch.complexes import Complex, apart, together
 from weft_torch.context import Context
 from weft_torch.decomposition import table
@@ -46,7 +47,10 @@ def import_program(program: torch.export.ExportedProgram) -> Graph:
     """
     importer = ProgramImporter("torch", 0)
     taken_apart = prepared(program, importer.others)
+    expect_same_results(program, taken_apart)
     importer.count(taken_apart.graph)
+    for node in written_otherwise(program):
+        importer.note(f"{node.target}: out= of another shape than the result", node)
     return importer.run(taken_apart)
 
 

@@ -152,13 +152,21 @@ def div(c: Context) -> Complex:
 @complex_op("aten.abs")
 def size(c: Context) -> Value:
     """Scaled by the larger part, so that no square overflows."""
-    (x,) = c.operands
+    x = c.operands[0]
     a, b = c(ops.Absolute(), x.re), c(ops.Absolute(), x.im)
     high, low = c(ops.Maximum(), a, b), c(ops.Minimum(), a, b)
     ratio = c.div(low, c(ops.Where(), c(ops.Equal(), high, 0.0), 1.0, high))
     found = c.mul(high, c(ops.Sqrt(), c.add(c.mul(ratio, ratio), 1.0)))
     endless = c(ops.LogicalOr(), c(ops.IsInf(), a), c(ops.IsInf(), b))
     return c(ops.Where(), endless, math.inf, found)
+
+
+@complex_op("aten.linalg_vector_norm", "aten.norm.Scalar", "aten.norm.ScalarOpt_dim")
+def norm(c: Context) -> Value:
+    converter: Any = registry.find("aten", c.op_type.partition(".")[2])
+    c.operands[0] = size(c)
+    found: Value = converter(c)
+    return found
 
 
 @complex_op("aten.angle")

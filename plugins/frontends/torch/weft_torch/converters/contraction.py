@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import weft_ops as ops
+from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim
 from weft_ops.shapes import product
@@ -42,6 +43,25 @@ def addmm(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number)
     if beta == 0:  # what is in x, NaN too, does not count
         return y
     return c.add(scaled(c, x, beta), y)
+
+
+@op("aten._scaled_mm")
+def scaled_mm(
+    c: Context, x: Value, y: Value, scale: Value, other: Value, bias: Value | None, result: Value | None, *_: Any
+) -> Value:
+    """A product of 8-bit floats with a scale for each tensor, or for each row and column."""
+    rows, columns = x.shape[0], y.shape[1]
+    for given, whole in ((scale, (rows, 1)), (other, (1, columns))):
+        if given.dtype != dt.float32 or (product(given.shape) != 1 and tuple(given.shape) != whole):
+            raise c.unsupported("scales of blocks")
+    a, b = (c.cast(v, dt.float32) for v in (x, y))
+    scales = [c.reshape(s, ()) if product(s.shape) == 1 else s for s in (scale, other)]
+    found = c(ops.MatMul(), c.mul(a, scales[0]), c.mul(b, scales[1]))
+    if bias is not None:
+        found = c.add(found, c.cast(bias, dt.float32))
+    if result is not None and c.result_dtype().bits == 8:
+        found = c.div(found, c.reshape(result, ()))
+    return c.cast(found, c.result_dtype())
 
 
 @op("aten.addr")
@@ -156,10 +176,10 @@ def conv_transpose(
     return _finish(c, c(op_, x, w), bias, alone)
 
 
-@op("aten.convolution")
+@op("aten.convolution", "aten._convolution", "aten._convolution.deprecated")
 def convolution(
     c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    extra: Any, groups: int,
+    extra: Any, groups: int, *_: Any,
 ) -> Value:  # fmt: skip
     if transposed:
         return conv_transpose(c, x, w, bias, stride, padding, extra, groups, dilation)

@@ -170,14 +170,12 @@ def add(c: Context, x: Any, y: Any, alpha: Number = 1) -> Value:
     a, b = both(c, x, y)
     if "rsub" in c.op_type:
         a, b = b, a
-    name = "Add" if ".add" in c.op_type else "Subtract"
+    known = isinstance(alpha, (int, float))
     if a.dtype.is_bool:
-        return c(ops.LogicalOr(), a, b) if alpha else a
-    if alpha != 1 and "rsub" in c.op_type:
-        b, a = c.mul(b, alpha), a
-    elif alpha != 1:
-        b = c.mul(b, alpha)
-    return c(getattr(ops, name)(), a, b)
+        return c(ops.LogicalOr(), a, b) if not known or alpha else a
+    if not known or alpha != 1:  # a size may be one as well
+        b = c.mul(b, c.to(alpha, b.dtype))
+    return c(ops.Add() if ".add" in c.op_type else ops.Subtract(), a, b)
 
 
 @op("aten.mul.Tensor", "aten.mul.Scalar")

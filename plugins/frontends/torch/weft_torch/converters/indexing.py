@@ -150,7 +150,7 @@ def _broadcast(c: Context, x: Value, y: Value) -> tuple[Value, Value]:
     return c.broadcast(x, sizes), c.broadcast(y, sizes)
 
 
-@op("aten.index_put", "aten._unsafe_index_put")
+@op("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
 def index_put(c: Context, x: Value, given: Sequence[Value | None], values: Value, accumulate: bool, *_: Any) -> Value:
     found = [i for i in given if i is not None]
     if len(found) == 1 and found[0].dtype.is_bool and given[0] is found[0] and not values.shape and not accumulate:

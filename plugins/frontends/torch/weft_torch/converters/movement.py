@@ -31,7 +31,8 @@ def tidy(d: Dim) -> Dim:
 @op("aten.view", "aten.reshape", "aten._unsafe_view", "aten._reshape_copy", "aten.view_copy", "aten.reshape_as",
     "aten.view_as", "aten.flatten.using_ints", "aten.unflatten.int", "aten.ravel", "aten.squeeze", "aten.squeeze.dim",
     "aten.squeeze.dims", "aten.unsqueeze", "aten.squeeze_copy", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims",
-    "aten.unsqueeze_copy")  # fmt: skip
+    "aten.unsqueeze_copy", "prims.collapse", "prims.collapse_view", "prims.split_dim", "prims.squeeze",
+    "prims.view_of")  # fmt: skip
 def reshape(c: Context, x: Value, *_: Any) -> Value:
     """PyTorch knows the sizes of the result."""
     return c.reshape(x, tuple(map(tidy, c.result_shape())))
@@ -45,7 +46,7 @@ def bitcast(c: Context, x: Value, _: Any) -> Value:
     return x if to == x.dtype else c(ops.Bitcast(to), x)
 
 
-@op("aten.permute", "aten.permute_copy")
+@op("aten.permute", "aten.permute_copy", "prims.transpose")
 def permute(c: Context, x: Value, dims: Sequence[int]) -> Value:
     return c.transpose(x, tuple(axis(d, len(x.shape)) for d in dims))
 
@@ -219,15 +220,45 @@ def diagonal(c: Context, x: Value, offset: int, dim1: int, dim2: int) -> Value:
 
 @op("aten.as_strided", "aten.as_strided_copy")
 def as_strided(c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None) -> Value:
-    """Elements by their places in memory, of operands that lie there without gaps."""
-    order = _memory_order(c)
+    """Elements by their places in memory, of operands that lie there without gaps, or are views of such."""
+    if offset is None:
+        offset = c.fakes[0].storage_offset()
+    base = _whole_memory(c)
+    x, fake = c.importer.env[base], base.meta["val"]
+    order = _memory_order(c, fake)
     places = _memory_places(c, x, sizes, strides, offset)
     return c.gather(c.reshape(c.transpose(x, order), (product(x.shape),)), c.builder.constant(places), 0)
 
 
-def _memory_order(c: Context) -> list[int]:
-    """The axes of the first operand in the order in which they lie in memory."""
-    fake = c.fakes[0]
+def _whole_memory(c: Context) -> torch.fx.Node:
+    """The first operand, or what it is a view of, that has all elements of its memory."""
+    node = c.node.args[0]
+    while isinstance(node, torch.fx.Node):
+        fake = node.meta["val"]
+        if not _without_gaps(fake) and isinstance(node.target, torch._ops.OpOverload):
+            first = node.target._schema.arguments[0]
+            if (
+                first.alias_info is not None
+                and not first.alias_info.is_write
+                and isinstance(c.importer.env[node], Value)
+            ):
+                node = node.args[0]
+                continue
+        return node
+    raise c.unsupported("an operand whose elements do not lie in memory without gaps")
+
+
+def _without_gaps(fake: Any) -> bool:
+    """Whether a tensor has every element of its memory once."""
+    if any(isinstance(s, torch.SymInt) for s in (*fake.shape, *fake.stride(), fake.storage_offset())):
+        return True
+    order = sorted(range(fake.dim()), key=lambda d: (-fake.stride(d), fake.shape[d] != 1, d))
+    held = fake.untyped_storage().nbytes() // fake.element_size()
+    return bool(fake.permute(order).is_contiguous() and fake.storage_offset() == 0 and held == fake.numel())
+
+
+def _memory_order(c: Context, fake: Any) -> list[int]:
+    """The axes of an operand in the order in which they lie in memory."""
     if any(isinstance(s, torch.SymInt) for s in (*fake.shape, *fake.stride())):
         raise c.unsupported("sizes known only at run time")
     order = sorted(range(fake.dim()), key=lambda d: (-fake.stride(d), fake.shape[d] != 1, d))
@@ -255,7 +286,7 @@ def as_strided_scatter(
     c: Context, x: Value, y: Value, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
 ) -> Value:
     """Elements put by their places in memory, into operands that lie there without gaps."""
-    order = _memory_order(c)
+    order = _memory_order(c, c.fakes[0])
     x = c.transpose(x, order)
     places = _memory_places(c, x, sizes, strides, offset)
     size = product(x.shape)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import weft_ops as ops
 from weft import dtypes as dt
+from weft.expr.nodes import ceildiv
+from weft.graph.identity import Require
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_frontend.windows import ceil_pads
-from weft_ops.shapes import product, static
+from weft_ops.shapes import dim_expr, product
 from weft_torch.context import Context
+from weft_torch.converters.movement import tidy
 from weft_torch.registry import op
 
 
@@ -84,6 +88,47 @@ def spans(n: int, count: int) -> list[tuple[int, int]]:
     return [(k * n // count, -(-((k + 1) * n) // count)) for k in range(count)]
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an axis that adaptive pooling makes one element of each: where they begin, how long they are, all
+    as long as the longest: (count, longest) places, and which of these belong to the part. A place that does not is
+    that of the part's last element."""
+
+    first: Value
+    length: Value
+    places: Value
+    inside: Value
+    longest: Dim
+
+
+def parts(c: Context, size: Dim, count: Dim) -> Parts:
+    """Part k begins at k · size / count, rounded down, and ends at (k + 1) · size / count, rounded up."""
+    k = c(ops.Iota(dt.int64, (count,)))
+    first = c.div(c.mul(k, c.dim(size)), c.dim(count))
+    last = c.div(c.add(c.mul(c.add(k, 1), c.dim(size)), c.dim(as_dim(dim_expr(count) - 1))), c.dim(count))
+    longest = most(size, count)
+    step = c(ops.Iota(dt.int64, (longest,)))
+    length = c.sub(last, first)
+    rows = c.reshape(length, (count, 1))
+    places = c.add(c.reshape(first, (count, 1)), c(ops.Minimum(), step, c.sub(rows, 1)))
+    return Parts(first, length, places, c(ops.Less(), step, rows), longest)
+
+
+def most(size: Dim, count: Dim) -> Dim:
+    """The length of the longest part, or one more."""
+    if isinstance(size, int) and isinstance(count, int):
+        return max((-(-((k + 1) * size) // count) - k * size // count for k in range(count)), default=0)
+    return tidy(as_dim(ceildiv(dim_expr(size), dim_expr(count)) + 1))
+
+
+def _some(c: Context, x: Value, d: int) -> Value:
+    """`x`, provided that an axis has elements."""
+    size = x.shape[d]
+    if isinstance(size, int) and size > 0:
+        return x
+    return c.required(x, Require(size, 1, None, "adaptive pooling of an axis of {0} elements", (size,), c.op_type))
+
+
 @op("aten.adaptive_avg_pool1d", "aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d",
     "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d")  # fmt: skip
 def adaptive_avg_pool(c: Context, x: Value, sizes: Any) -> Value:
@@ -102,49 +147,41 @@ def _averaged(c: Context, x: Value, d: int, count: Dim) -> Value:
         return x
     if isinstance(count, int) and count == 1:
         return c.mean(x, (d,))
-    if not isinstance(size, int) or not isinstance(count, int):
-        raise c.unsupported("sizes known only at run time")
-    if size % count == 0:
+    if isinstance(size, int) and isinstance(count, int) and size % count == 0:
         shape = (*x.shape[:d], count, size // count, *x.shape[d + 1 :])
         return c.mean(c.reshape(x, shape), (d + 1,), False)
-    c.affordable(size * count, "weights of means")
-    weights = np.zeros((size, count), x.dtype.numpy)
-    for k, (first, last) in enumerate(spans(size, count)):
-        weights[first:last, k] = 1 / (last - first)
-    order = [*(k for k in range(len(x.shape)) if k != d), d]
-    y = c(ops.MatMul(), c.transpose(x, order), c.builder.constant(weights))
-    return c.transpose(y, [order.index(k) for k in range(len(order))])
+    x = _some(c, x, d)
+    found = parts(c, size, count)
+    behind = [1] * (len(x.shape) - d - 1)
+    inside = c.reshape(found.inside, (count, found.longest, *behind))
+    total = c.sum(c(ops.Where(), inside, c.gather(x, found.places, d), 0), (d + 1,), False)
+    return c.div(total, c.reshape(c.cast(found.length, x.dtype), (count, *behind)))
 
 
 @op("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
 def adaptive_max_pool(c: Context, x: Value, sizes: Any) -> tuple[Value, Value]:
     """Every part of each axis is taken in full, filled up with its last element, which changes no maximum."""
-    n = axes_in(c)
-    rank = len(x.shape)
-    size, counts = x.shape[rank - n :], c.result_shape()[rank - n :]
-    if not all(isinstance(d, int) for d in (*size, *counts)):
-        raise c.unsupported("sizes known only at run time")
-    y, firsts, longest = x, [], []
-    for k, (m, count) in enumerate(zip(static(size), static(counts))):
-        parts = spans(m, count)
-        most = max(last - first for first, last in parts)
-        places = np.array([[min(first + j, last - 1) for j in range(most)] for first, last in parts])
-        y = c.gather(y, c.builder.constant(places.reshape(len(parts), most)), rank - n + 2 * k)
-        firsts.append(np.array([first for first, _ in parts]))
-        longest.append(most)
+    n, rank = axes_in(c), len(x.shape)
     front = rank - n
+    size, counts = x.shape[front:], c.result_shape()[front:]
+    y, found = x, []
+    for k, (m, count) in enumerate(zip(size, counts)):
+        y = _some(c, y, front + 2 * k)
+        found.append(parts(c, m, count))
+        y = c.gather(y, found[-1].places, front + 2 * k)
     order = (*range(front), *(front + 2 * k for k in range(n)), *(front + 2 * k + 1 for k in range(n)))
-    y = c.reshape(c.transpose(y, order), (*x.shape[:front], *counts, int(np.prod(longest))))
-    best = c(ops.Argmax(-1, False), y)
-    place = c.builder.constant(np.zeros((1,) * n, np.int64))
-    rest = best
+    y = c.reshape(c.transpose(y, order), (*x.shape[:front], *counts, product([f.longest for f in found])))
+    rest = c(ops.Argmax(-1, False), y)
     inner: list[Value] = []
-    for most in reversed(longest):
-        inner.insert(0, c(ops.Mod(), rest, most))
-        rest = c.div(rest, most)
-    for k, (first, at) in enumerate(zip(firsts, inner)):
-        start = c.builder.constant(first.reshape([-1 if j == k else 1 for j in range(n)]))
-        place = c.add(c.mul(place, static(size)[k]), c.add(at, start))
+    for f in reversed(found):
+        inner.insert(0, c(ops.Mod(), rest, c.dim(f.longest)))
+        rest = c.div(rest, c.dim(f.longest))
+    place: Value | None = None
+    for k, (f, at) in enumerate(zip(found, inner)):
+        start = c.reshape(f.first, [counts[k] if j == k else 1 for j in range(n)])
+        within = c.add(c(ops.Minimum(), at, c.sub(c.reshape(f.length, start.shape), 1)), start)
+        place = within if place is None else c.add(c.mul(place, c.dim(size[k])), within)
+    assert place is not None
     return c(ops.ReduceMax((-1,), False), y), place
 
 

@@ -57,6 +57,39 @@ def dequantize_channels(c: Context, x: Value, scale: Any, zero: Any, axis: int, 
     return c.cast(c(ops.Dequantize(axis), x, _scale(c, scale), _zero(c, zero, x.dtype)), c.result_dtype())
 
 
+@op("aten.fake_quantize_per_tensor_affine_cachemask")
+def fake_quantize(c: Context, x: Value, scale: float, zero: int, low: int, high: int) -> tuple[Value, Value]:
+    return _fake(c, x, c.number(float(scale), dt.float32), c.number(float(zero), dt.float32), low, high)
+
+
+@op("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def fake_quantize_by_tensors(
+    c: Context, x: Value, scale: Value, zero: Value, enabled: Value, low: int, high: int
+) -> tuple[Value, Value]:
+    scale, zero, enabled = (c.reshape(v, ()) for v in (scale, zero, enabled))
+    found, inside = _fake(c, x, c.cast(scale, dt.float32), c.cast(zero, dt.float32), low, high)
+    on = c(ops.NotEqual(), enabled, 0)
+    return c(ops.Where(), on, found, x), c(ops.LogicalOr(), c(ops.LogicalNot(), on), inside)
+
+
+@op("aten.fake_quantize_per_channel_affine_cachemask")
+def fake_quantize_channels(
+    c: Context, x: Value, scale: Value, zero: Value, axis: int, low: int, high: int
+) -> tuple[Value, Value]:
+    shape = tuple(d if k == axis % len(x.shape) else 1 for k, d in enumerate(x.shape))
+    steps, zeros = (c.reshape(c.cast(v, dt.float32), shape) for v in (scale, zero))
+    return _fake(c, x, steps, zeros, low, high)
+
+
+def _fake(c: Context, x: Value, scale: Value, zero: Value, low: int, high: int) -> tuple[Value, Value]:
+    """Floats at the steps of a quantisation, and which of them lie between its bounds."""
+    step = c(ops.Round(), c.mul(c.cast(x, dt.float32), c(ops.Reciprocal(), scale)))
+    place = c.add(step, zero)
+    inside = c(ops.LogicalAnd(), c(ops.GreaterEqual(), place, float(low)), c(ops.LessEqual(), place, float(high)))
+    place = c(ops.Minimum(), c(ops.Maximum(), place, float(low)), float(high))
+    return c.cast(c.mul(c.sub(place, zero), scale), x.dtype), inside
+
+
 @op("aten._int_mm")
 def int_mm(c: Context, x: Value, y: Value) -> Value:
     return c(ops.MatMulInteger(), x, y)

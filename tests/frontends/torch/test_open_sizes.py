@@ -1,0 +1,71 @@
+"""Converters of operands whose sizes only the run knows: at the sizes of the export and at others."""
+
+# ruff: noqa: E402 - without PyTorch the module is skipped
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.needs import require
+
+require("torch")
+import torch
+from torch.nn import functional as F
+
+import weft
+from weft.graph.evaluate import evaluate
+from weft_testing.frontend import compare
+from weft_torch.tensors import array_of
+
+from .test_converters import Applied, random
+
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.filterwarnings("ignore")]
+Inputs = Sequence[torch.Tensor]
+
+
+def agrees_at(function: Callable[..., Any], *several: Inputs, target: str | None = None) -> None:
+    """What is exported for the first inputs, all sizes dynamic, gives at all of them what PyTorch gives."""
+    auto = torch.export.Dim.AUTO
+    shapes = {"xs": tuple(dict.fromkeys(range(x.dim()), auto) for x in several[0])}
+    graph = weft.load(Applied(function), inputs=tuple(several[0]), dynamic_shapes=shapes)
+    assert any(not isinstance(d, int) for v in graph.inputs for d in v.shape)
+    run = weft.compile(graph, target, cache=False) if target else None
+    for xs in several:
+        named = {f"xs_{k}": array_of(x) for k, x in enumerate(xs)}
+        feeds = [named[v.name] for v in graph.inputs]
+        got = run(*feeds) if run else evaluate(graph, feeds)
+        wanted = torch.utils._pytree.tree_leaves(function(*xs))
+        for k, (a, b) in enumerate(zip(got if isinstance(got, (list, tuple)) else [got], wanted, strict=True)):
+            compare({f"{k}": np.asarray(a)}, {f"{k}": array_of(b)}, "run", 1e-4, 1e-5)
+
+
+WIDE, HIGH, EXACT = random(2, 3, 7, 11), random(3, 4, 13, 5, seed=1), random(2, 3, 6, 12)
+CASES: dict[str, tuple[Callable[..., Any], list[Inputs]]] = {
+    "adaptive means": (lambda x: F.adaptive_avg_pool2d(x, (3, 4)), [[WIDE], [HIGH], [EXACT]]),
+    "adaptive means, more than there are": (lambda x: F.adaptive_avg_pool1d(x[0], 9), [[WIDE], [HIGH]]),
+    "adaptive maxima": (lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), [[WIDE], [HIGH], [EXACT]]),
+    "adaptive maxima of a line": (lambda x: F.adaptive_max_pool1d(x[0], 5, return_indices=True), [[WIDE], [HIGH]]),
+    "a size as a factor": (lambda x: torch.add(x, x, alpha=x.size(1)), [[WIDE], [HIGH]]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_open_sizes(name: str) -> None:
+    function, several = CASES[name]
+    agrees_at(function, *several)
+
+
+def test_open_sizes_compiled() -> None:
+    agrees_at(lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), [WIDE], [HIGH], target="llvm")
+    agrees_at(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), [WIDE], [EXACT], target="llvm")
+
+
+def test_adaptive_pooling_of_nothing_ends_the_run() -> None:
+    shapes = {"xs": ({2: torch.export.Dim.AUTO},)}
+    pool = Applied(lambda x: F.adaptive_max_pool1d(x, 2))
+    graph = weft.load(pool, inputs=(torch.ones(1, 2, 5),), dynamic_shapes=shapes)
+    with pytest.raises(Exception, match="adaptive pooling of an axis of 0 elements"):
+        evaluate(graph, [np.ones((1, 2, 0), np.float32)])
