@@ -31,6 +31,7 @@ from pathlib import Path
 import weft
 from weft.errors import PluginError, WeftError, from_signal
 from weft.loading import model_files
+from weft_testing.structures import changed_flatbuffer, changed_json, changed_message, changed_text
 
 SECONDS, MEGABYTES = 10, 4096
 """What reading a changed model may take: seconds of processor time, and six times as long in all."""
@@ -47,12 +48,18 @@ _WORDS = (b"0", b"-1", b"999999999999", b"1e308", b"null", b"[]", b'""', b"nan",
 
 
 def change(data: bytes, rng: random.Random) -> bytes:
-    """A file with one to four changes: bytes, numbers, words, parts cut, doubled or moved. Of an archive usually a
-    member is changed, and its checksum is right."""
+    """A file with one to four changes. Of JSON, protocol buffers, FlatBuffers and texts usually what they describe is
+    changed, and the form stays whole; of an archive a member, and its checksum is right. Else bytes, numbers, words
+    are changed, parts cut, doubled or moved."""
     if data[:4] == b"PK\3\4" and rng.random() < 0.8:
         changed = _changed_member(data, rng)
         if changed is not None:
             return changed
+    if rng.random() < 0.7:
+        for form in (changed_json, changed_flatbuffer, changed_message, changed_text):
+            changed = form(data, rng)
+            if changed is not None:
+                return changed
     result = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         if not result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from weft.errors import FrontendError
@@ -26,6 +28,14 @@ from weft_ops import Add
 from weft_testing import changed
 from weft_testing.changed import change, changed_model, check_changed_bytes, files_beside, main, read_changed
 from weft_testing.frontend import FrontendCase, check_frontend, compare
+from weft_testing.structures import (
+    _parsed,
+    _written,
+    changed_flatbuffer,
+    changed_json,
+    changed_message,
+    changed_text,
+)
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -160,6 +170,38 @@ def test_large_files_are_changed_at_their_ends_as_well() -> None:
         changed = change(data, random.Random(seed))
         places += [k for k, (a, b) in enumerate(zip(data, changed)) if a != b][:1]
     assert sum(place < 4096 for place in places) >= 5 and max(places) > 1 << 19
+
+
+def test_changes_keep_the_form_of_a_file(tmp_path: Path) -> None:
+    """JSON, messages, texts and FlatBuffers stay what they are, and say something else; other bytes are left alone."""
+    message = model(tmp_path / "m.onnx").read_bytes()
+    assert _written(_parsed(message, [1000]) or []) == message
+    document = json.dumps({"nodes": [{"op": "null", "attrs": {"shape": "(1, 3)"}}, 4], "heads": [[0, 0]]}).encode()
+    text, buffer = b"[net]\nwidth=16\n\n[pool]\nsize=2\n", b"\x10\0\0\0TFL3" + bytes(range(64))
+    parsed = broken = 0
+    for seed in range(200):
+        for form, data in (
+            (changed_json, document),
+            (changed_message, message),
+            (changed_text, text),
+            (changed_flatbuffer, buffer),
+        ):
+            changed = form(data, random.Random(seed))
+            assert changed is not None and changed == form(data, random.Random(seed))
+            if form is changed_json:
+                json.loads(changed)
+            elif form is changed_message:
+                try:
+                    onnx.load_model_from_string(changed)
+                    parsed += changed != message
+                except DecodeError:  # a field has another number, or its text is no text
+                    broken += 1
+            else:
+                assert form is changed_text or len(changed) == len(buffer)
+    assert parsed > 5 * broken
+    for form in (changed_json, changed_message, changed_text, changed_flatbuffer):
+        assert form(b"\0\xff" * 40, random.Random(1)) is None
+    assert changed_json(b"[1", random.Random(1)) is None and changed_message(text, random.Random(1)) is None
 
 
 def test_native_code_that_takes_long_is_ended() -> None:

@@ -131,6 +131,7 @@ def test_networks_are_known_by_their_first_bytes(tmp_path: Path) -> None:
 def net(*ops: dict[str, Any], **fields: Any) -> bytes:
     message = schema()["Net"](**fields)
     for op in ops:
+        op = dict(op)
         arguments = op.pop("arguments", {})
         made = message.op.add(**{"input": ["x"], "output": ["y"], **op})  # type: ignore[attr-defined]
         for name, value in arguments.items():
@@ -143,11 +144,13 @@ def one(kind: str, count: int = 1, **arguments: Any) -> bytes:
     return net({"type": kind, "input": ["x"] * count, "arguments": arguments})
 
 
+DROPOUT: dict[str, Any] = {"type": "Dropout", "output": ["y", "mask"], "arguments": {"is_test": 1}}
 REFUSED = {
     "nothing": (b"", "the bytes are not a Caffe2 network\n  why: it has no operators"),
     "other bytes": (b"\xff\xff", "why: it does not parse as Net"),
     "name": (one("Relu").replace(b"y", b"\xff"), "why: the text b'\\xff' in Operator.output is not UTF-8"),
     "output name": (net({"type": "Relu"}, external_output=["y"])[:-1] + b"\xff", "in Net.external_output is not UTF-8"),
+    "mask": (net(DROPOUT, external_output=["mask"]), "'mask' needs an output of a node that the Caffe2 frontend does not compute"),
     "no type": (net({}), "why: an operator has no type"),
     "unknown": (one("Spin"), "operator Spin: 'y'"),
     "argument": (one("Relu", spin=1), "operator Relu: argument spin: 'y'"),
@@ -206,6 +209,11 @@ def test_options_that_are_refused() -> None:
         with pytest.raises(FrontendError) as caught:
             weft.load(one("Relu"), frontend=f"caffe2 {options}")
         assert message in str(caught.value)
+
+
+def test_a_mask_that_nothing_takes_is_no_output() -> None:
+    graph = weft.load(net(DROPOUT), frontend="caffe2 -shapes=x=2x3")
+    assert graph.output_names == ["y"]
 
 
 def test_an_input_that_init_net_fills(tmp_path: Path) -> None:

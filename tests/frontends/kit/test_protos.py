@@ -37,7 +37,8 @@ def test_messages_have_the_fields_that_are_described() -> None:
 
 def test_what_does_not_parse() -> None:
     with pytest.raises(
-        FrontendError, match=r"^it is no layer\n  why: it does not parse as Layer: 1:1 : .*no field named"
+        FrontendError,
+        match=r"^it is no layer\n  why: it does not parse as Layer: 1:1 : .*no field named .*\n  hint: is it whole",
     ):
         parse_text(KINDS["Layer"], "spin: 1", "it is no layer")
     with pytest.raises(FrontendError, match=r"^it is no layer\n  why: it does not parse as Layer"):

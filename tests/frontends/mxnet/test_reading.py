@@ -169,7 +169,7 @@ def node(op: str, *inputs: list[int], **attrs: str) -> dict[str, Any]:
 
 REFUSED = {
     "no nodes": (b'{"nodes": []}', "are no symbol of MXNet\n  why: it has no list of nodes"),
-    "no JSON": (b'{"nodes": [', "why: it does not parse as JSON"),
+    "no JSON": (b'{"nodes": [', "does not parse as JSON: Expecting value: line 1 column 12 (char 11)\n  hint: is it whole?"),
     "a number": (symbol(X, 3), "node 1\n  why: it is no object"),
     "no name": (symbol(X, {"op": "relu", "inputs": []}), "why: it lacks a name, an operator or a list of inputs"),
     "attributes": (symbol(X, {"op": "relu", "name": "n", "attrs": {"a": 1}, "inputs": []}), "its attrs are not texts by name"),

@@ -266,7 +266,7 @@ def test_external_data_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"offset": "32"}, "is at bytes 32 … 8224 of 'w.bin', which has 8208"),
+        ({"offset": "32"}, "is at bytes 32 … 8224 of 'w.bin', which has 8208\n  hint: is that file complete?"),
         ({"offset": "-1"}, "is at bytes -1 …"),
         ({"length": "4"}, r"takes 8192 byte\(s\), 4 are given in 'w.bin'"),
         ({"offset": "x"}, "has an offset or length in 'w.bin' that is no number"),

@@ -27,7 +27,7 @@ from weft_caffe.schema import layer_type, schema
 from weft_frontend.archives import read_file
 from weft_frontend.context import Context
 from weft_frontend.importer import GraphImporter
-from weft_frontend.operands import Poison
+from weft_frontend.operands import Absent
 from weft_frontend.protos import MOST_BYTES, parse_binary, parse_text
 
 MOST_TEXT = 64 << 20
@@ -93,8 +93,7 @@ def network_of(source: Any, options: CaffeOptions) -> Any:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        hint = "a .caffemodel holds weights: give the .prototxt" if isinstance(source, Path) else None
-        raise FrontendError(what, why=f"it is no text: {error}", hint=hint) from None
+        raise FrontendError(what, why=f"it is no text: {error}", hint="is the file damaged?") from None
     net = parse_text(schema()["Net"], text, what)
     if not net.layer and not net.layers:
         raise FrontendError(what, why="it has no layers", hint="a solver's .prototxt names the network's")
@@ -258,7 +257,7 @@ class Network(GraphImporter):
             self.add(message)
         if self.unsupported:
             raise self.everything_unsupported()
-        ends = [name for name, used in self.used.items() if not used]
+        ends = [name for name, used in self.used.items() if not used and not isinstance(self.scope[name], Absent)]
         if not ends:
             raise FrontendError("the network has no output", why="every blob is the bottom of a layer")
         for name in ends:
@@ -351,7 +350,7 @@ class Network(GraphImporter):
         for name, result in zip(message.top, results):
             if isinstance(result, Value) and result.producer is not None and result.producer in last:
                 self.builder.rename(result, name)
-            self.define(name, Poison() if result is None else result)
+            self.define(name, Absent() if result is None else result)
 
     def parameters_of(self, message: Any) -> list[Any]:
         """The blobs of a layer; those that it shares by name are those of the first layer that has the name."""

@@ -25,7 +25,7 @@ from weft_caffe2.schema import schema
 from weft_frontend.archives import read_file
 from weft_frontend.context import Context
 from weft_frontend.importer import GraphImporter
-from weft_frontend.operands import Poison
+from weft_frontend.operands import Absent
 from weft_frontend.protos import MOST_BYTES, parse_binary
 
 LARGEST = (1 << 31) - 1
@@ -223,7 +223,8 @@ class Network(GraphImporter):
             self.add(message, "predict_net")
         if self.unsupported:
             raise self.everything_unsupported()
-        names = list(self.net.external_output) or [name for name, used in self.used.items() if not used]
+        ends = [name for name, used in self.used.items() if not used and not isinstance(self.scope[name], Absent)]
+        names = list(self.net.external_output) or ends
         if not names:
             raise FrontendError("the network has no output")
         for name in dict.fromkeys(names):
@@ -272,7 +273,7 @@ class Network(GraphImporter):
             result = results[k] if k < len(results) else None
             if isinstance(result, Value) and result.producer is not None and result.producer in last:
                 self.builder.rename(result, name)
-            self.scope[name] = Poison() if result is None else result
+            self.scope[name] = Absent() if result is None else result
             self.used.pop(name, None)
             self.used[name] = False
 

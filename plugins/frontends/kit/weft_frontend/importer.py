@@ -283,7 +283,11 @@ class GraphImporter:
     # -- operands
     def as_value(self, operand: Any, name: str = "shape") -> Value:
         """An operand as a graph value; a content becomes one node per formula, or a constant; elements become a
-        sequence."""
+        sequence.
+
+        Raises:
+            UnsupportedError: it is, or comes from, an output that the node's converter does not make.
+        """
         if isinstance(operand, Value):
             return operand
         if isinstance(operand, Cases):
@@ -291,6 +295,11 @@ class GraphImporter:
         if isinstance(operand, Elements):
             made = SequenceConstruct() if operand else SequenceEmpty(operand.dtype)
             return self.builder.add(made, *map(self.as_value, operand))
+        if isinstance(operand, (Absent, Poison)):
+            raise UnsupportedError(
+                f"'{name}' needs an output of a node that the {self.title} frontend does not compute",
+                hint="export the model without that output",
+            )
         assert isinstance(operand, Content)
         kept = self._tensors.get(id(operand))
         if kept is None:

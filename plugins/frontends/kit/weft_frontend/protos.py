@@ -132,7 +132,9 @@ def parse_text(kind: type[Message], text: str, what: str) -> Any:
         text_format.Parse(text, message)
     except (text_format.ParseError, RecursionError, ValueError, TypeError) as error:
         why = "it nests messages too deep" if isinstance(error, RecursionError) else _short(str(error))
-        raise FrontendError(what, why=f"it does not parse as {kind.DESCRIPTOR.name}: {why}") from error
+        raise FrontendError(
+            what, why=f"it does not parse as {kind.DESCRIPTOR.name}: {why}", hint="is it whole, and of this format?"
+        ) from error
     return message
 
 

@@ -78,7 +78,7 @@ def load_symbol(source: Any, options: MxnetOptions) -> Graph:
     try:
         text = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FrontendError(what, why=f"it does not parse as JSON: {error}") from None
+        raise FrontendError(what, why=f"it does not parse as JSON: {error}", hint="is it whole?") from None
     if not isinstance(text, dict) or not isinstance(text.get("nodes"), list) or not text["nodes"]:
         raise FrontendError(what, why="it has no list of nodes")
     return Symbol(text, {} if params is None else read_params(params), options, what).run()

@@ -177,7 +177,10 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, want: int) -> Array
     except OSError as error:
         raise FrontendError(f"{what} is in '{location}', which cannot be read", why=str(error.strerror)) from error
     if offset < 0 or length < 0 or offset + length > size:
-        raise FrontendError(f"{what} is at bytes {offset} … {offset + length} of '{location}', which has {size}")
+        raise FrontendError(
+            f"{what} is at bytes {offset} … {offset + length} of '{location}', which has {size}",
+            hint="is that file complete?",
+        )
     if length != want:
         raise FrontendError(f"{what} takes {want} byte(s), {length} are given in '{location}'")
     return np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)

@@ -170,11 +170,11 @@ class Document:
             found = np.asarray(self.value)
             if found.ndim != 1 or found.dtype.kind not in ("biuf" if found.size else "biufO"):
                 raise ValueError
-            if np.dtype(dtype).kind == "f":
-                return found.astype(dtype)
-            if found.dtype.kind == "f" and not (found == np.rint(found)).all():
+            with np.errstate(invalid="ignore", over="ignore"):
+                cast = found.astype(dtype)
+            if cast.dtype.kind != "f" and not (cast == found).all():
                 raise ValueError
-            return found.astype(dtype)
+            return cast
         except (TypeError, ValueError, OverflowError):
             raise self.error("a list of numbers") from None
 

@@ -136,7 +136,9 @@ class _Reader:
         self.constants: list[np.ndarray[Any, Any]] = []
 
     def bad(self, why: str) -> FrontendError:
-        return FrontendError(f"{self.what} is not a valid TensorFlow Lite model", why=why)
+        return FrontendError(
+            f"{self.what} is not a valid TensorFlow Lite model", why=why, hint="is it damaged? copy it again"
+        )
 
     def model(self) -> Model:
         root = self.buffer.root()

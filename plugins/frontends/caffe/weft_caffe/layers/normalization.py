@@ -23,10 +23,11 @@ def batch_norm(c: Layer) -> Value:
     channels = 1 if len(x.shape) == 1 else c.fixed(x.shape[1:2], "channels")[0]
     mean, variance = (np.asarray(c.weight(k, (channels,), n).constant) for k, n in ((0, "mean"), (1, "variance")))
     count = float(np.asarray(c.weight(2, (1,), "count").constant)[0])
-    scale = np.float32(0 if count == 0 else 1 / count)
+    with np.errstate(over="ignore", invalid="ignore"):  # of weights that are not finite, which stay as they are
+        mean, variance = (a * np.float32(0 if count == 0 else 1 / count) for a in (mean, variance))
     ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
     values = [c.builder.constant(a, n) for a, n in ((ones, "scale"), (zeros, "bias"))]
-    values += [c.builder.constant(a * scale, n) for a, n in ((mean, "mean"), (variance, "variance"))]
+    values += [c.builder.constant(a, n) for a, n in ((mean, "mean"), (variance, "variance"))]
     axis = 1 if len(x.shape) > 1 else 0
     return c(ops.BatchNorm(decimal(p.eps), axis), x, *values)
 
