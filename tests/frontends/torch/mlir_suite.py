@@ -142,6 +142,9 @@ _CASES: dict[str, Any] = {}
 
 def _begin(folder: Path) -> None:
     torch.set_num_threads(1)
+    exporting = importlib.import_module("torch._export.utils")
+    exporting._materialize_cpp_cia_ops()  # once is enough: PyTorch does it several times a program
+    exporting._materialize_cpp_cia_ops = lambda: None
     _CASES.update({test.unique_name: test for test in cases(folder)})
 
 
@@ -165,11 +168,13 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="cases; none for all")
     parser.add_argument("--every", type=int, default=1, help="only every N-th case")
+    parser.add_argument("--first", type=int, default=0, help="begin with this case")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--target", help="compile for it instead of interpreting")
     options = parser.parse_args()
     _begin(options.folder)
-    names = [n for n in _CASES if not options.names or n in options.names][:: options.every]
+    names = [n for n in _CASES if not options.names or n in options.names]
+    names = names[options.first :: options.every]
     started, reasons, kept = time.perf_counter(), Counter[str](), []
     for result in run(options.folder, names, options.target, options.jobs):
         kept.append(result)

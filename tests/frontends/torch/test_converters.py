@@ -168,6 +168,7 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
             x[:, 2:].as_strided((2, 2), (30, 3), 4),
             x[:1].expand(5, 6, 5).as_strided((3,), (1,)),
             x.unfold(1, 3, 2).as_strided((2, 2), (5, 2)),
+            torch.ops.aten._unsafe_view(x[1:3], [12, 5]).as_strided((2, 2), (8, 1), 0),
         ),
         (X,),
     ),
@@ -175,6 +176,22 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "_index_put_impl": (
         lambda x, i, j: torch.ops.aten._index_put_impl_(x.clone(), [i, j], x[0, 0, :], True, False),
         (X, ROWS, COLUMNS),
+    ),
+    "iota, sum and product of prims": (
+        lambda x: (
+            torch.ops.prims.iota(4, start=3, step=-2, dtype=torch.int64, device="cpu", requires_grad=False) * x.size(0),
+            torch.ops.prims.sum(x, [0, 2]),
+            torch.ops.prims.prod(x, [1]),
+        ),
+        (X,),
+    ),
+    "_trilinear": (
+        lambda x: (
+            torch._trilinear(x[0], x[1], x, [0], [0], [], [1], 1),
+            torch._trilinear(x[0, 0], x[0, :, 0], x[0], [0], [1], [], []),
+            torch._trilinear(x, x, x, [], [], [], [0, 2]),
+        ),
+        (X,),
     ),
     "diagonals": (lambda x: (x.diagonal(1, 1, 2), x.diagonal(-2), torch.diag_embed(x[0], 1), x.tril(-1)), (X,)),
     "masked_scatter": (lambda x: torch.masked_scatter(x, x > 0, x.flatten() * 2), (X,)),
@@ -365,6 +382,13 @@ def test_counts() -> None:
     n = torch.tensor([3, 1, 1, 5])
     agrees(lambda n: torch.bincount(n) * 2, n)
     agrees(lambda n, w: torch.bincount(n, w, 9), n, torch.rand(4))
+    often = torch.tensor([0, 2, 0, 3, 1, 0])
+    agrees(torch.ops.aten.repeat_interleave.Tensor, often)
+    agrees(lambda n: torch.ops.aten.repeat_interleave.Tensor(n, output_size=6), often)
+    agrees(lambda x, n: torch.repeat_interleave(x, n, 1), random(2, 6), often)
+    graph = weft.load(Applied(lambda n: torch.ops.aten.repeat_interleave.Tensor(n, output_size=6)), inputs=(often,))
+    with pytest.raises(Exception, match="repeats make 9 elements, output_size is 6"):
+        evaluate(graph, [np.array([9, 0, 0, 0, 0, 0])])
     agrees(torch.gcd, torch.tensor([12, -18, 0, 7, 0]), torch.tensor([8, 12, 5, 0, 0]))
     agrees(lambda x: torch.mode(x, 0), torch.tensor([[1, 2], [3, 2], [3, 1], [1, 2]]))
     for kind in ("sum", "mean", "max", "min", "prod"):

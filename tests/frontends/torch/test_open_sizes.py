@@ -48,6 +48,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[Inputs]]] = {
     "adaptive means, more than there are": (lambda x: F.adaptive_avg_pool1d(x[0], 9), [[WIDE], [HIGH]]),
     "adaptive maxima": (lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), [[WIDE], [HIGH], [EXACT]]),
     "adaptive maxima of a line": (lambda x: F.adaptive_max_pool1d(x[0], 5, return_indices=True), [[WIDE], [HIGH]]),
+    "windows": (lambda x: (x.unfold(2, 3, 2), x.unfold(-1, 3, 1)), [[WIDE], [HIGH]]),
+    "rolls": (lambda x: (x.roll((1, -2), (2, 3)), x.roll(40)), [[WIDE], [HIGH]]),
+    "as_strided": (lambda x: x.as_strided((3, 4), (5, 2), 1), [[WIDE], [HIGH]]),
     "a size as a factor": (lambda x: torch.add(x, x, alpha=x.size(1)), [[WIDE], [HIGH]]),
 }
 
@@ -61,6 +64,14 @@ def test_open_sizes(name: str) -> None:
 def test_open_sizes_compiled() -> None:
     agrees_at(lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True), [WIDE], [HIGH], target="llvm")
     agrees_at(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), [WIDE], [EXACT], target="llvm")
+
+
+def test_places_behind_the_end_of_memory_end_the_run() -> None:
+    view = Applied(lambda x: x.as_strided((3, 4), (5, 2), 1))
+    graph = weft.load(view, inputs=(torch.ones(30),), dynamic_shapes={"xs": ({0: torch.export.Dim.AUTO},)})
+    assert evaluate(graph, [np.ones(18, np.float32)])[0].shape == (3, 4)
+    with pytest.raises(Exception, match="place"):
+        evaluate(graph, [np.ones(17, np.float32)])
 
 
 def test_adaptive_pooling_of_nothing_ends_the_run() -> None:

@@ -84,6 +84,19 @@ def bilinear(c: Context, x: Value, y: Value, w: Value, bias: Value | None) -> Va
     return found if bias is None else c.add(found, bias)
 
 
+@op("aten._trilinear")
+def trilinear(c: Context, x: Value, y: Value, z: Value, *given: Any) -> Value:
+    """The product of three tensors with axes put in, summed along some."""
+    *axes, summed, _ = given
+    spread = []
+    for v, new in zip((x, y, z), axes, strict=True):
+        for d in sorted(new):
+            v = c.reshape(v, (*v.shape[:d], 1, *v.shape[d:]))
+        spread.append(v)
+    found = c.mul(c.mul(spread[0], spread[1]), spread[2])
+    return c.sum(found, tuple(summed), False) if summed else found
+
+
 def _distance(c: Context, apart: Value, p: float) -> Value:
     """The p-norm along the last axis."""
     size = c(ops.Absolute(), apart)

@@ -57,6 +57,17 @@ def bincount(c: Context, x: Value, weights: Value | None, least: Any) -> Value:
     return _counted(c, places, updates, bins, dtype)
 
 
+@op("aten.repeat_interleave.Tensor")
+def repeat_interleave(c: Context, repeats: Value, size: Dim | None) -> Value:
+    """Place k as often as `repeats` says: how many places begin at or before each element, less one."""
+    many = c.within(c.cast(repeats, dt.int64), 0, None, "a number of repeats")
+    (total,) = c.sizes(c.sum(many, (0,)), "a number of elements")
+    count = total if size is None else size
+    begins = c.sized(c(ops.CumSum(0, True), many), total, count, "repeats make {0} elements, output_size is {1}")
+    ones = c(ops.Fill(dt.int64, (repeats.shape[0],), 1))
+    return c.cast(c.sub(c(ops.CumSum(0), _counted(c, begins, ones, count, dt.int64)), 1), c.result_dtype())
+
+
 @op("prims.gcd", "aten.gcd")
 def gcd(c: Context, x: Value, y: Value) -> Value:
     dtype, shape = c.result_dtype(), c.result_shape()

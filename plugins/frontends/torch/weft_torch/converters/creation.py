@@ -65,6 +65,11 @@ def arange(c: Context, first: Any, *rest: Any) -> Value:
     return c.cast(line, dtype)
 
 
+@op("prims.iota")
+def iota(c: Context, length: Any, start: Any, step: Any, *_: Any) -> Value:
+    return arange(c, start, None, step)
+
+
 @op("aten.linspace", "aten.logspace")
 def linspace(c: Context, start: Number, end: Number, steps: Dim, *rest: Any) -> Value:
     """From both ends to the middle, as PyTorch computes it."""
@@ -104,10 +109,11 @@ def triangle_indices(c: Context, rows: int, columns: int, offset: int, *_: Any) 
 
 
 RANDOM = (
-    "bernoulli", "bernoulli.p", "multinomial", "rand", "rand_like", "randn", "randn_like", "randint", "randint.low",
-    "randint_like", "randint_like.low_dtype", "randperm", "normal.Tensor_float", "normal.Tensor_Tensor",
-    "normal.float_float", "normal.float_Tensor", "uniform", "normal_functional", "exponential", "cauchy", "geometric",
-    "log_normal", "poisson", "_standard_gamma", "rrelu_with_noise", "rrelu_with_noise_functional", "binomial",
+    "bernoulli", "bernoulli.p", "bernoulli.Tensor", "multinomial", "rand", "rand_like", "randn", "randn_like",
+    "randint", "randint.low", "randint_like", "randint_like.low_dtype", "randperm", "normal.Tensor_float",
+    "normal.Tensor_Tensor", "normal.float_float", "normal.float_Tensor", "uniform", "normal_functional",
+    "exponential", "cauchy", "geometric", "log_normal", "poisson", "_standard_gamma", "rrelu_with_noise",
+    "rrelu_with_noise_functional", "binomial",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import torch
 
 import weft_ops as ops
 from weft import dtypes as dt
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, floormod, maximum
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_ops.shapes import axis_of, dim_expr, product, simplified
@@ -179,11 +179,11 @@ def roll(c: Context, x: Value, shifts: Sequence[int], dims: Sequence[int]) -> Va
     for shift, dim in zip(c.statics(shifts, "shifts"), dims, strict=True):
         d = axis(dim, len(x.shape))
         n = x.shape[d]
-        if not isinstance(n, int):
-            raise c.unsupported("an axis whose size is known only at run time")
-        if n and shift % n:
-            cut = n - shift % n
-            x = c.concat([c.slice(x, d, cut, n - cut), c.slice(x, d, 0, cut)], d)
+        some = max(n, 1) if isinstance(n, int) else as_dim(maximum(n, 1))
+        turned = tidy(as_dim(floormod(dim_expr(shift), dim_expr(some))))
+        if not isinstance(turned, int) or turned:
+            cut = tidy(as_dim(dim_expr(n) - turned))
+            x = c.concat([c.slice(x, d, cut, turned), c.slice(x, d, 0, cut)], d)
     return c.reshape(x, shape)
 
 
@@ -194,11 +194,10 @@ def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
         return c.reshape(x, (c.static(size, "a size"),))
     d = axis(dim, len(x.shape))
     count = c.result_shape()[d]
-    if not isinstance(count, int):
-        raise c.unsupported("an axis whose size is known only at run time")
-    c.affordable(count * size, "places of the windows")
-    places = np.arange(count)[:, None] * step + np.arange(size)
-    y = c.gather(x, c.builder.constant(places), d)
+    if isinstance(count, int) and isinstance(size, int):
+        c.affordable(count * size, "places of the windows")
+    starts = c.mul(c.reshape(c(ops.Iota(dt.int64, (count,))), (count, 1)), c.to(step, dt.int64))
+    y = c.gather(x, c.add(starts, c(ops.Iota(dt.int64, (size,)))), d)
     order = [k for k in range(len(y.shape)) if k != d + 1]
     return c.transpose(y, (*order, d + 1))
 
@@ -226,26 +225,29 @@ def as_strided(c: Context, x: Value, sizes: Sequence[Dim], strides: Sequence[Dim
     base = _whole_memory(c)
     x, fake = c.importer.env[base], base.meta["val"]
     order = _memory_order(c, fake)
-    places = _memory_places(c, x, sizes, strides, offset)
-    return c.gather(c.reshape(c.transpose(x, order), (product(x.shape),)), c.builder.constant(places), 0)
+    places = c.builder.constant(_memory_places(c, x, sizes, strides, offset))
+    size = product(x.shape)
+    if not isinstance(size, int):
+        places = c.within(places, 0, as_dim(dim_expr(size) - 1), "place")
+    return c.gather(c.reshape(c.transpose(x, order), (size,)), places, 0)
 
 
 def _whole_memory(c: Context) -> torch.fx.Node:
     """The first operand, or what it is a view of, that has all elements of its memory."""
     node = c.node.args[0]
     while isinstance(node, torch.fx.Node):
-        fake = node.meta["val"]
-        if not _without_gaps(fake) and isinstance(node.target, torch._ops.OpOverload):
-            first = node.target._schema.arguments[0]
-            if (
-                first.alias_info is not None
-                and not first.alias_info.is_write
-                and isinstance(c.importer.env[node], Value)
-            ):
-                node = node.args[0]
-                continue
-        return node
+        if _without_gaps(node.meta["val"]) or not _is_view(node) or not isinstance(c.importer.env[node], Value):
+            return node
+        node = node.args[0]
     raise c.unsupported("an operand whose elements do not lie in memory without gaps")
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node's result lies in the memory of its first operand."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    said = node.target._schema.arguments[0].alias_info
+    return node.target is torch.ops.aten._unsafe_view.default or (said is not None and not said.is_write)
 
 
 def _without_gaps(fake: Any) -> bool:
@@ -257,10 +259,22 @@ def _without_gaps(fake: Any) -> bool:
     return bool(fake.permute(order).is_contiguous() and fake.storage_offset() == 0 and held == fake.numel())
 
 
+def _surely_contiguous(fake: Any) -> bool:
+    """Whether a tensor of open sizes has the strides of one whose elements lie in the order of its axes."""
+    step = 1
+    for size, stride in zip(reversed(fake.shape), reversed(fake.stride())):
+        if not torch.fx.experimental.symbolic_shapes.statically_known_true(stride == step):
+            return False
+        step = step * size
+    return bool(torch.fx.experimental.symbolic_shapes.statically_known_true(fake.storage_offset() == 0))
+
+
 def _memory_order(c: Context, fake: Any) -> list[int]:
     """The axes of an operand in the order in which they lie in memory."""
     if any(isinstance(s, torch.SymInt) for s in (*fake.shape, *fake.stride())):
-        raise c.unsupported("sizes known only at run time")
+        if not _surely_contiguous(fake):
+            raise c.unsupported("sizes known only at run time")
+        return list(range(fake.dim()))
     order = sorted(range(fake.dim()), key=lambda d: (-fake.stride(d), fake.shape[d] != 1, d))
     if not fake.permute(order).is_contiguous() or fake.storage_offset() != 0:
         raise c.unsupported("an operand whose elements do not lie in memory without gaps")

@@ -41,6 +41,12 @@ def sum_(c: Context, x: Value, dims: Any = None, keep: Any = False, dtype: Any =
     return c(ops.ReduceSum(axes_of(x, dims), bool(keep)), c.cast(x, c.result_dtype()))
 
 
+@op("prims.sum", "prims.prod")
+def reduced(c: Context, x: Value, dims: Any, *_: Any) -> Value:
+    kind = ops.ReduceSum if c.op_type.endswith("sum") else ops.ReduceProd
+    return c(kind(axes_of(x, dims), False), c.cast(x, c.result_dtype()))
+
+
 @op("aten.nansum")
 def nansum(c: Context, x: Value, dims: Any, keep: bool, dtype: Any) -> Value:
     x = c.cast(x, c.result_dtype())
