@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 import weft
 from weft.compilation import Compilation
 from weft.graph.group import Group
-from weft.graph.nodes import Graph, TensorType, Type
+from weft.graph.nodes import Graph, Node, TensorType, Type
 from weft.graph.rewrite import substitute_symbols
 from weft.resolve import resolve_target
+from weft_ops import Transpose
 
 TARGET = "llvm -mcpu=x86-64-v3"
 
@@ -24,21 +25,31 @@ TARGET = "llvm -mcpu=x86-64-v3"
 def kernel_list(graph: Graph, target: str = TARGET) -> Counter[str]:
     """How many calls of each kernel a graph becomes; views, which compute nothing, are none. What is no group is named
     by its operator."""
-    grouped = Compilation(resolve_target(target), cache=False).optimize(graph)
-    found: Counter[str] = Counter()
-    for node in grouped.nodes:
-        if not isinstance(node.op, Group):
-            found[type(node.op).__name__] += 1
-        elif not node.op.view:
-            operators = sorted(type(n.op).__name__ for n in node.op.body.nodes)
-            found[f"{' '.join(operators)} -> {', '.join(_shown(o.type) for o in node.op.body.outputs)}"] += 1
-    return found
+    return Counter(_name(node) for node in _calls(graph, target))
 
 
 def transposes(graph: Graph, target: str = TARGET) -> list[str]:
-    """The kernels that transpose and compute no contraction: a line for each call, of `kernel_list`."""
-    kernels = kernel_list(graph, target)
-    return [name for name, count in sorted(kernels.items()) for _ in range(count) if "Transpose" in name.split()]
+    """The kernels, one for each call, that transpose and contract nothing: a contraction may read what it needs in any
+    order."""
+    return [
+        _name(node)
+        for node in _calls(graph, target)
+        if isinstance(node.op, Group)
+        and any(isinstance(n.op, Transpose) for n in node.op.body.nodes)
+        and not any(n.op.kind == "contraction" for n in node.op.body.nodes)
+    ]
+
+
+def _calls(graph: Graph, target: str) -> list[Node]:
+    grouped = Compilation(resolve_target(target), cache=False).optimize(graph)
+    return [n for n in grouped.nodes if not (isinstance(n.op, Group) and n.op.view)]
+
+
+def _name(node: Node) -> str:
+    if not isinstance(node.op, Group):
+        return type(node.op).__name__
+    operators = sorted(type(n.op).__name__ for n in node.op.body.nodes)
+    return f"{' '.join(operators)} -> {', '.join(_shown(o.type) for o in node.op.body.outputs)}"
 
 
 def differences(lists: Mapping[str, Counter[str]]) -> list[str]:
@@ -55,7 +66,7 @@ def differences(lists: Mapping[str, Counter[str]]) -> list[str]:
 
 def loaded(path: str, batch: int | None = None) -> Graph:
     """A model's graph; with every symbol of its inputs' first axes replaced by `batch`, if given."""
-    graph: Graph = weft.load(path).graph if hasattr(weft.load(path), "graph") else weft.load(path)
+    graph = weft.load(path)
     if batch is None:
         return graph
     symbols = [v.shape[0] for v in graph.inputs if isinstance(v.type, TensorType) and v.tensor.rank]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.kernels import differences, kernel_list, loaded, main
+from tests.frontends.kernels import differences, kernel_list, loaded, main, transposes
 
 import weft
 from weft.graph.evaluate import evaluate
@@ -154,6 +154,45 @@ def test_one_net_from_three_formats() -> None:
     convolutions = [name for name in lists["onnx"].elements() if "Conv" in name.split()]
     # No bias of zeros, no negation, and the activation where the sum is.
     assert sorted(convolutions) == ["Add Conv Sigmoid -> float32[4, 32] in blocks", "Conv -> float32[4, 32] in blocks"]
+
+
+def mobile_net(padded: bool) -> Graph:
+    """The first layers of a MobileNet as TFLite has it: channels last, each convolution with a bias and ReLU6."""
+    from tests.frontends.tflite.models import ModelWriter
+
+    model = ModelWriter()
+    g = model.graph()
+    x = g.input("float32", (1, 16, 16, 3))
+    if padded:  # Keras pads on its own
+        pads = g.constant(np.array([[0, 0], [0, 1], [0, 1], [0, 0]], np.int32))
+        (x,) = g.op("PAD", [x, pads], [{"type": "float32", "shape": (1, 17, 17, 3)}])
+    for kind, channels, kernel, stride in (
+        ("CONV_2D", 16, 3, 2),
+        ("DEPTHWISE_CONV_2D", 16, 3, 1),
+        ("CONV_2D", 32, 1, 1),
+    ):
+        before = g.tensors[x][0][1][3]
+        shape = (1, kernel, kernel, channels) if kind != "CONV_2D" else (channels, kernel, kernel, before)
+        taps, bias = (R.standard_normal(n).astype(np.float32) for n in (shape, channels))
+        options: dict[str, Any] = {"stride_w": stride, "stride_h": stride, "fused_activation_function": 3}
+        options |= {"padding": int(padded and stride == 2), "dilation_w_factor": 1, "dilation_h_factor": 1}
+        if kind != "CONV_2D":
+            options["depth_multiplier"] = 1
+        result = [{"type": "float32", "shape": (1, 8, 8, channels)}]
+        (x,) = g.op(kind, [x, g.constant(taps), g.constant(bias)], result, **options)
+    axes = g.constant(np.array([1, 2], np.int32))
+    g.outputs = g.op("MEAN", [x, axes], [{"type": "float32", "shape": (1, 32)}], keep_dims=False)
+    return weft.load(model.bytes(), frontend="tflite")
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_no_transposition_is_left_in_a_mobile_net(padded: bool) -> None:
+    graph = mobile_net(padded)
+    assert transposes(graph) == []
+    assert kernel_list(graph)["Add Conv Maximum Minimum Transpose -> float32[16, 8, 8] in blocks"] == 1
+    image = R.standard_normal((1, 16, 16, 3)).astype(np.float32)
+    (got,) = weft.compile(graph, target="llvm", cache=False).run({graph.inputs[0].name: image}).values()
+    np.testing.assert_allclose(got, evaluate(graph, [image])[0], rtol=1e-4, atol=1e-4)
 
 
 def test_differences_are_counted_for_each_model() -> None:

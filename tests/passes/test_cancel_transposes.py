@@ -79,6 +79,16 @@ def test_a_residual() -> None:
     assert transposes(cancelled(b.build())) == 1
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_region_before_a_mean(left: int) -> None:
+    """Of rows and columns it means the same in any order; not of rows alone."""
+    b = GraphBuilder()
+    x = b.input("x", tensor_type("float32", (2, 4, 5, 6)))
+    y = b.add(Add(), b.add(Transpose(LAST), b.add(Relu(), x)), b.constant(np.arange(4, dtype=np.float32)))
+    b.output(b.add(ReduceMax((1,) if left else (1, 2)), b.add(Relu(), y)))
+    assert transposes(cancelled(b.build())) == left
+
+
 def test_tables_that_are_looked_up() -> None:
     b = GraphBuilder()
     x = b.input("x", tensor_type("float32", (2, 4, 5)))

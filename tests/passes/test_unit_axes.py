@@ -24,6 +24,7 @@ from weft_ops import (
     Multiply,
     Negative,
     Pad,
+    ReduceMean,
     ReduceSum,
     Relu,
     Reshape,
@@ -155,6 +156,16 @@ def test_transpositions_with_a_reshape_of_ones_between_them() -> None:
 
     assert after(moved((0, 4, 2, 1, 3))) == ["Tanh", "Reshape"]
     assert after(moved((0, 1, 2, 4, 3))) == ["Tanh", "Transpose", "Reshape"]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_means_of_pictures_with_channels_last(keep: bool) -> None:
+    mean = lambda b, x: b.add(ReduceMean((1, 2), keep), b.add(Transpose(LAST), b.add(Tanh(), x)))
+    assert after(mean) == ["Tanh", "ReduceMean"] + ["Reshape"] * keep
+    of_channels = lambda b, x: b.add(ReduceMean((-1,), keep), b.add(Transpose(LAST), b.add(Tanh(), x)))
+    assert after(of_channels) == ["Tanh", "ReduceMean"] + ["Reshape"] * keep
+    columns = lambda b, x: b.add(ReduceMean((1,), keep), b.add(Transpose(LAST), b.add(Tanh(), x)))
+    assert after(columns) == ["Tanh", "Transpose", "ReduceMean"]
 
 
 def test_regions_behind_a_reshape_of_ones() -> None:
@@ -292,7 +303,7 @@ def test_any_chain_of_moves_computes_the_same(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(3, 12))):
         rank = x.tensor.rank
         kind = data.draw(
-            st.sampled_from(["ones", "ones", "transpose", "transpose", "unary", "term", "conv", "conv", "pad"])
+            st.sampled_from(["ones", "ones", "transpose", "transpose", "unary", "term", "conv", "conv", "pad", "mean"])
         )
         if kind == "ones":
             wide = [d for d in x.shape if d != 1]
@@ -311,6 +322,9 @@ def test_any_chain_of_moves_computes_the_same(data: st.DataObject) -> None:
         elif kind == "pad" and rank:
             edges = [data.draw(st.integers(0, 1)) if isinstance(d, int) and d > 1 else 0 for d in x.shape]
             x = b.add(Pad((*edges, *[0] * rank), data.draw(st.sampled_from(["constant", "edge"]))), x)
+        elif kind == "mean" and rank:
+            axes = tuple(data.draw(st.sets(st.integers(0, rank - 1), min_size=1)))
+            x = b.add(ReduceMean(axes, data.draw(st.booleans())), x)
         elif kind == "conv" and rank >= 3:
             kernel = [data.draw(st.integers(1, min(2, int(d)))) for d in x.shape[2:] if isinstance(d, int)]
             x = b.add(Conv(), x, b.constant(numbers(3, x.shape[1], *kernel)))

@@ -185,7 +185,22 @@ class _Fusion(Grouping):
             return self.with_producers(members, only_cheap=True, into=anchor, most=4)
         for position in node.op.reads_transposed:
             members = self.with_transposed(anchor, position, members)
+        if node.op.layout_role == "convolution" and node.output.tensor.layout is not None:
+            members = self.with_image(anchor, members)
         return members
+
+    def with_image(self, anchor: int, members: set[int]) -> set[int]:
+        """A convolution from rows to blocks of channels and the transpose that makes its image, which nothing else
+        uses: a tile reads the image number by number, wherever these lie."""
+        image = self.nodes[anchor].inputs[0]
+        k = self.index.get(id(image.producer)) if image is not None and image.producer is not None else None
+        if image is None or k is None or self.group[k] is not None or not self.fusable(k):
+            return members
+        if image.tensor.layout is not None or self.users[k] != [anchor] or id(image) in self.kept:
+            return members
+        if self.nodes[k].op.permutation(image.tensor.rank) is None or self.is_view(k):
+            return members
+        return members | {k} if self.sound(members | {k}) else members
 
     def with_transposed(self, anchor: int, position: int, members: set[int]) -> set[int]:
         """A product and the transpose that makes an operand: the product's kernel packs panels either way."""

@@ -24,7 +24,7 @@ from weft.graph.operator import Elementwise, Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft_ops.movement import Concat, Gather, Reshape, Transpose
 from weft_ops.passes.simplify_algebra import simplify_algebra
-from weft_ops.passes.unit_axes import moved_axes, of_ones, wide_axes
+from weft_ops.passes.unit_axes import moved_axes, of_ones, reduces_in_any_order, wide_axes
 from weft_ops.reduction import Reduction
 from weft_ops.shapes import axis_of
 from weft_ops.slicing import Pad, Slice
@@ -148,7 +148,7 @@ class _Region:
                 leaving = [u for u in self.uses.get(id(node.output), []) if u is None or id(u) not in members]
                 cost = _cost(node.output.tensor, back)
                 cancels = [u for u in leaving if u is not None and _order_of(u.outputs[0]) == back]
-                others = any(u is None or _order_of(u.outputs[0]) is None for u in leaving)
+                others = any(not _ends(u, order) for u in leaving)
                 gain += cost * (len(cancels) - others)
             if gain > best:
                 best, self.order = gain, order
@@ -212,6 +212,16 @@ def _order_of(value: Value) -> Order | None:
     wide = wide_axes(value.shape)
     place = dict(zip(sorted(a for a in axes if a is not None), wide))
     return tuple(k if (axis := axes[k]) is None else place[axis] for k in range(len(axes)))
+
+
+def _ends(user: Node | None, order: Order) -> bool:
+    """Whether what uses a transposed value transposes it again, or reduces it so that the order does not matter."""
+    if user is None:
+        return False
+    if _order_of(user.outputs[0]) is not None:
+        return True
+    value = user.inputs[0]
+    return value is not None and reduces_in_any_order(user.op, order, value.shape)
 
 
 def _untransposed(r: Rewriter, value: Value) -> Value:

@@ -30,6 +30,7 @@ from weft_ops.passes.unit_axes import (
     negligible_term,
     of_ones,
     pad_of_reshape,
+    reduction_of_transpose,
     sums_products,
     transpose_of_moves,
 )
@@ -553,6 +554,7 @@ RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("conv_of_reshape", (Conv,), conv_of_reshape),
     AlgebraRule("pool_by_axes", (MaxPool,), _pool_by_axes),
     AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
+    AlgebraRule("reduction_of_transpose", (Reduction,), reduction_of_transpose),
     AlgebraRule("swish", (Multiply,), _swish),
     AlgebraRule("gelu", (Multiply,), _gelu),
     AlgebraRule("negligible_term", (Add,), negligible_term),

@@ -24,7 +24,8 @@ from weft_ops.activation import Relu, Sigmoid
 from weft_ops.arithmetic import Absolute, Add, Multiply, Sqrt
 from weft_ops.contraction import Conv
 from weft_ops.movement import Pad, Reshape, Transpose
-from weft_ops.reduction import ReduceSum
+from weft_ops.reduction import ReduceSum, Reduction
+from weft_ops.shapes import axis_of
 from weft_ops.transcendental import Exp
 
 Inputs = tuple["Value | None", ...]
@@ -79,6 +80,31 @@ def transpose_of_moves(r: Rewriter, node: Node, inputs: Inputs) -> Value | None:
     order = tuple(next(after) if k in wide else k for k in range(rank))
     moved = source if order == tuple(range(rank)) else r.add(Transpose(order), source)
     return r.add(Reshape(node.output.shape), moved)
+
+
+def reduces_in_any_order(op: Operator, order: Sequence[int], shape: Sequence[Dim]) -> bool:
+    """Whether a reduction of what a transposition gives (of this shape) leaves axes in the order that they had before
+    it: without the transposition the result is the same."""
+    if not isinstance(op, Reduction) or op.axes is None or not all(isinstance(a, int) for a in op.axes):
+        return False
+    reduced = {axis_of(a, len(shape)) for a in op.axes if isinstance(a, int)}
+    left = [order[k] for k in wide_axes(shape) if k not in reduced]
+    return left == sorted(left)
+
+
+def reduction_of_transpose(r: Rewriter, node: Node, inputs: Inputs) -> Any:
+    """A reduction that leaves axes in the order that they had before a transposition needs none."""
+    op, before = node.op, r.producer(inputs[0], Transpose)
+    if before is None or before.inputs[0] is None or len(inputs) != 1:
+        return None
+    assert isinstance(before.op, Transpose) and isinstance(op, Reduction)
+    rank = before.output.tensor.rank
+    order = before.op.order(rank)
+    if not reduces_in_any_order(op, order, before.output.shape):
+        return None
+    axes = sorted(order[axis_of(a, rank)] for a in op.axes or () if isinstance(a, int))
+    moved = r.add(replace(op, axes=tuple(axes)), before.inputs[0])
+    return moved if moved.shape == node.output.shape else r.add(Reshape(node.output.shape), moved)
 
 
 # -- elementwise operators --------------------------------------------------------------------------------------------
