@@ -87,7 +87,7 @@ def draw(data: st.DataObject) -> tuple[Graph, dict[str, Any]]:
         keys=data.draw(st.sampled_from([2, 9, 49, 64, 150])), size=data.draw(st.sampled_from([2, 7, 16, 40, 64])),
         columns=data.draw(st.sampled_from([None, 5, 33])), term=data.draw(st.sampled_from(["", "added", "bias",
             "allowed"])),
-        side_by_side=data.draw(st.booleans()), blank="zero",
+        side_by_side=data.draw(st.booleans()), blank=data.draw(st.sampled_from(["zero", "empty"])),
     )  # fmt: skip
     return graph, arrays(graph, seed=number(0, 99))
 
@@ -103,6 +103,15 @@ def test_any_shape(data: st.DataObject) -> None:
 @settings(max_examples=40, deadline=None)
 def test_any_shape_of_many(data: st.DataObject) -> None:
     assert "attention" in check(*draw(data))
+
+
+@pytest.mark.parametrize("queries", [1, 13])
+def test_queries_that_may_attend_to_nothing(queries: int) -> None:
+    graph = attention(queries=queries, keys=9, term="allowed", blank="empty")
+    inputs = arrays(graph)
+    inputs["term"][-1] = False
+    assert "attention" in check(graph, inputs)
+    assert not evaluate(graph, inputs)[0][:, -1].any()
 
 
 def lowered(graph: Graph) -> Program:
@@ -127,6 +136,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "term": "allowed",
         "blank": "zero",
     },
+    "masked": {"heads": 4, "kv_heads": 2, "queries": 20, "keys": 33, "size": 16, "term": "allowed", "blank": "empty"},
+    "masked_decode": {"heads": 2, "queries": 1, "keys": 40, "size": 32, "term": "added", "blank": "empty"},
     "one_head": {"heads": 1, "kv_heads": 1, "queries": 70, "keys": 50, "size": 40, "term": "allowed", "blank": "zero"},
 }
 

@@ -113,8 +113,8 @@ def inline_formulas(s: Schedule, parts: Parts, once: bool) -> None:
     """Inlines what is computed element by element, but for packed keys and values, scores, and weights.
 
     Args:
-        once: scaled queries, and the reciprocals of the rows' sums, stay blocks of their own as well: what is read more
-            often than computed.
+        once: scaled queries, the reciprocals of the rows' sums, and what the result asks of the rows' maxima (whether
+            a query may attend to nothing) stay blocks of their own as well: what is read more often than computed.
     """
     outputs = {b.name for b in s.program.outputs}
     total = access.target(s.block(parts.total)).buffer
@@ -136,7 +136,25 @@ def inline_formulas(s: Schedule, parts: Parts, once: bool) -> None:
             continue
         if once and buffer.shape == total.shape and any(x.buffer.name == total.name for x in access.loads(block)):
             continue
+        if once and name in row_flags(s, parts):
+            continue
         s.compute_inline(name)
+
+
+def row_flags(s: Schedule, parts: Parts) -> list[str]:
+    """Blocks that compute from the rows' maxima, one element a row, what the result asks of them: whether a query may
+    attend to nothing."""
+    order = s.blocks()
+    greatest = access.target(s.block(parts.greatest)).buffer
+    after = {x.buffer.name for b in order[order.index(parts.exps) + 1 :] for x in access.loads(s.block(b))}
+    between = order[order.index(parts.greatest) + 1 : order.index(parts.exps)]
+    return [
+        b
+        for b in between
+        if (target := access.target(s.block(b)).buffer).name in after
+        and target.shape == greatest.shape
+        and any(x.buffer.name == greatest.name for x in access.loads(s.block(b)))
+    ]
 
 
 def tail_loops(s: Schedule, parts: Parts, tail: str) -> tuple[str | None, list[str]]:

@@ -47,6 +47,19 @@ def compiled(name: str, dtype: dt.DType, functions: frozenset[str] = NATIVE) -> 
     return f
 
 
+@pytest.mark.parametrize(("dtype", "least"), [(dt.float32, -176.1), (dt.float64, -1418.2)])
+def test_exp_of_masked_scores_is_no_product_that_underflows(dtype: dt.DType, least: float) -> None:
+    numbers = iter(range(100))
+    lets = Lets(NATIVE, lambda base: f"{base}{next(numbers)}")
+    result = FORMULAS["exp"](lets, Var("x", dtype))
+    env: dict[str, Any] = {"x": np.array([least, -1e4, np.finfo(dtype.numpy).min, -np.inf], dtype.numpy)}
+    with np.errstate(all="raise"):
+        for var, value in lets.bound:
+            env[var.name] = evaluate(value, env)
+        found = evaluate(result, env)
+    assert not found.any() and not np.signbit(found).any()
+
+
 def reference(name: str, *args: np.ndarray) -> np.ndarray:
     wide = np.float64 if args[0].dtype == np.float32 else np.longdouble
     if name == "erf":

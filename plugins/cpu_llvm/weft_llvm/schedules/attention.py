@@ -29,6 +29,7 @@ from weft_ops.scheduling.attention import (
     find_parts,
     inline_formulas,
     move_results,
+    row_flags,
     tail_loops,
 )
 
@@ -55,7 +56,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     parts = find_parts(s.program)
     assert isinstance(parts, Parts)
     inline_formulas(s, parts, once=True)
-    order = s.blocks()
+    order, flags = s.blocks(), row_flags(s, parts)
     early = order[: order.index(parts.scores)]
     packs = [b for b in order if s.block(b).annotation("role") == PACKED]
     for b in packs:
@@ -77,7 +78,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         # One query per head: a head is a tile; without heads, one iteration around all gives the rest a place.
         s.reorder(*others)
         tiles = others[-2] if len(others) > 1 else s.split(others[-1], [1, None])[0]
-    moved = [*reversed(late), parts.product, parts.exps, parts.greatest, *reversed(logits), parts.scores]
+    moved = [*reversed(late), parts.product, parts.exps, *flags, parts.greatest, *reversed(logits), parts.scores]
     moved += [b for b in reversed(early) if b not in packs]
     for b in moved:
         s.compute_at(b, tiles)
@@ -85,8 +86,11 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     row = tiles
     if len(inner) > 1:
         # One row at a time goes through the softmax: it stays in the first cache from its maximum to its sum.
-        row = inner[0]
-        s.compute_at(parts.greatest, row)
+        row = inner[0] if not flags else s.loops(parts.greatest)[s.loops(parts.greatest).index(tiles) + 1]
+        if not flags:
+            s.compute_at(parts.greatest, row)
+        for b in (*flags, parts.exps) if flags else ():
+            s.reverse_compute_at(b, row)
         s.reverse_compute_at(parts.total, row)
     tiled, streamed = [], False
     for p, t in ((parts.scores, logits[-1]), (parts.product, tail)):
@@ -103,7 +107,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
         if streamed and b == parts.product:
             stream_product(s, b, tiles, machine)
         elif b not in logits or parts.scores not in tiled:
-            schedule_row(s, b, row if b in (parts.greatest, parts.exps, parts.total) else tiles, machine)
+            schedule_row(s, b, row if b in (parts.greatest, *flags, parts.exps, parts.total) else tiles, machine)
     if parts.product not in tiled:
         schedule_row(s, tail, tiles, machine)
     around = s.loops(tail)[: s.loops(tail).index(tiles) + 1]
