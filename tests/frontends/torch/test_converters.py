@@ -172,6 +172,15 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         ),
         (X,),
     ),
+    "bits seen otherwise": (
+        lambda x: (
+            x.view(torch.int8),
+            x[:, :, :4].contiguous().view(torch.int64),
+            x.to(torch.int64).view(torch.float32),
+            x[:, :, :4].to(torch.int16).view(torch.float64),
+        ),
+        (X,),
+    ),
     "views of prims": (lambda x: torch.ops.prims.collapse(x, 0, 1), (X,)),
     "_index_put_impl": (
         lambda x, i, j: torch.ops.aten._index_put_impl_(x.clone(), [i, j], x[0, 0, :], True, False),
@@ -225,6 +234,7 @@ IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "adaptive maxima": lambda x: F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
     "transposed convolution": lambda x: F.conv_transpose2d(x, FILTERS, None, 2, 1, 1),
     "adaptive means of what is not finite": lambda x: F.adaptive_avg_pool2d(x / (x > -1.5), (3, 4)),
+    "rrelu, not training": lambda x: torch.ops.aten.rrelu(x, 0.1, 0.9, False),
     "_convolution": lambda x: torch.ops.aten._convolution(
         x, FILTERS, None, [2, 1], [1, 0], [1, 1], True, [1, 0], 1, False, False, True
     ),
@@ -265,6 +275,23 @@ def test_memory_seen_otherwise() -> None:
 def test_angles_of_complex_numbers() -> None:
     x, y = torch.randn(2, 5, 4)
     agrees(lambda x, y: torch.angle(torch.complex(x, y)), x, y)
+
+
+def test_activations_of_complex_numbers() -> None:
+    x, y = torch.randn(2, 5, 4)
+    agrees(lambda x, y: torch.view_as_real(F.silu(torch.complex(x, y))), x, y)
+
+
+def test_different_elements() -> None:
+    x = torch.tensor([[3.0, 1, torch.nan, 3], [torch.nan, 1, 1, -0.5]])
+    agrees(lambda x: torch.unique(x), x)
+    agrees(lambda x: torch.unique(x, return_inverse=True, return_counts=True), x)
+    agrees(lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), x)
+    agrees(lambda n: torch.unique(n, return_counts=True), torch.tensor([7, 2, 2, -1, 7]))
+    agrees(lambda n: torch.unique_consecutive(n, dim=0), torch.tensor([True, True, False, True]))
+    graph = weft.load(Applied(lambda x: torch.unique(x, return_counts=True)), inputs=(x,))
+    values, counts = weft.compile(graph, "llvm", cache=False)(x.numpy())
+    assert counts.tolist() == [1, 3, 2, 1, 1] and values[:3].tolist() == [-0.5, 1, 3]
 
 
 def test_norms_of_complex_numbers() -> None:
@@ -414,6 +441,9 @@ def test_matrices_taken_apart() -> None:
         )  # fmt: skip
     q, tau = torch.geqrf(torch.randn(5, 3))
     agrees(torch.linalg.householder_product, q, tau)
+    for shape in ((2, 5, 3), (3, 5), (4, 4)):
+        agrees(torch.geqrf, random(*shape))
+    agrees(torch.geqrf, torch.tensor([[2.0, 1], [0, -3], [0, 0]]))
     for left, turned in ((True, False), (True, True), (False, False)):
         y = torch.randn(5, 2) if left else torch.randn(2, 5)
         agrees(lambda q, t, y, left=left, turned=turned: torch.ormqr(q, t, y, left, turned), q, tau, y)

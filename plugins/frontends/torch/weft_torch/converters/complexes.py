@@ -143,7 +143,10 @@ def div(c: Context) -> Complex:
         divisor = c.to(y, c.part_dtype())
         a = pair(c, x)
         return Complex(c.div(a.re, divisor), c.div(a.im, divisor))
-    a, b = pair(c, x), pair(c, y)
+    return quotient(c, pair(c, x), pair(c, y))
+
+
+def quotient(c: Context, a: Complex, b: Complex) -> Complex:
     square = c.add(c.mul(b.re, b.re), c.mul(b.im, b.im))
     found = product(c, a, Complex(b.re, c(ops.Negative(), b.im)))
     return Complex(c.div(found.re, square), c.div(found.im, square))
@@ -175,9 +178,20 @@ def angle(c: Context) -> Value:
     return atan2(c, x.im, x.re)
 
 
+@complex_op("aten.silu")
+def silu(c: Context) -> Complex:
+    """x / (1 + exp(-x))."""
+    (x,) = c.operands
+    grown = exponential(c, Complex(c(ops.Negative(), x.re), c(ops.Negative(), x.im)))
+    return quotient(c, x, Complex(c.add(grown.re, 1.0), grown.im))
+
+
 @complex_op("aten.exp")
 def exp(c: Context) -> Complex:
-    (x,) = c.operands
+    return exponential(c, c.operands[0])
+
+
+def exponential(c: Context, x: Complex) -> Complex:
     size = c(ops.Exp(), x.re)
     return Complex(c.mul(size, c(ops.Cos(), x.im)), c.mul(size, c(ops.Sin(), x.im)))
 

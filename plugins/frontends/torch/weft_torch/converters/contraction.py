@@ -64,6 +64,15 @@ def scaled_mm(
     return c.cast(found, c.result_dtype())
 
 
+@op("aten._scaled_mm_v2")
+def scaled_mm_by_recipes(c: Context, x: Value, y: Value, *given: Any) -> Value:
+    """As above where a recipe is one scale for a tensor (0) or one for each row (1)."""
+    scales, recipes, _, others, other_recipes, _, bias, *_ = given
+    if not {*recipes, *other_recipes} <= {0, 1} or len(scales) != 1 or len(others) != 1:
+        raise c.unsupported("scales of blocks")
+    return scaled_mm(c, x, y, scales[0], others[0], bias, None)
+
+
 @op("aten.addr")
 def addr(c: Context, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
     outer = scaled(c, c.mul(c.reshape(a, (*a.shape, 1)), b), alpha)
@@ -88,6 +97,8 @@ def bilinear(c: Context, x: Value, y: Value, w: Value, bias: Value | None) -> Va
 def trilinear(c: Context, x: Value, y: Value, z: Value, *given: Any) -> Value:
     """The product of three tensors with axes put in, summed along some."""
     *axes, summed, _ = given
+    if product(c.result_shape()) == 0:  # PyTorch gives nothing where every tensor has the axis put in that is unrolled
+        return c(ops.Fill(c.result_dtype(), c.result_shape(), 0))
     spread = []
     for v, new in zip((x, y, z), axes, strict=True):
         for d in sorted(new):

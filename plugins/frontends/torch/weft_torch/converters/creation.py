@@ -113,7 +113,7 @@ RANDOM = (
     "randint", "randint.low", "randint_like", "randint_like.low_dtype", "randperm", "normal.Tensor_float",
     "normal.Tensor_Tensor", "normal.float_float", "normal.float_Tensor", "uniform", "normal_functional",
     "exponential", "cauchy", "geometric", "log_normal", "poisson", "_standard_gamma", "rrelu_with_noise",
-    "rrelu_with_noise_functional", "binomial",
+    "binomial",
 )  # fmt: skip
 
 
@@ -121,6 +121,13 @@ RANDOM = (
 def random(c: Context, *_: Any) -> Value:
     """Other numbers at every run: what PyTorch would give cannot be given."""
     raise c.unsupported("random numbers")
+
+
+@op("aten.rrelu_with_noise_functional")
+def rrelu(c: Context, x: Value, noise: Value, lower: Number, upper: Number, training: bool, *_: Any) -> Any:
+    if training:
+        raise c.unsupported("random numbers: the module is training; call eval() before it is exported")
+    return c(ops.LeakyRelu((float(lower) + float(upper)) / 2), x), noise
 
 
 __all__ = ["filled"]

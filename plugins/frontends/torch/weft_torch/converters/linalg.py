@@ -235,29 +235,57 @@ def cholesky_inverse(c: Context, factor: Value, upper: bool) -> Value:
     return c.broadcast(cholesky_solve(c, _eye(c, n, factor), factor, upper), factor.shape)
 
 
+def _reflection(c: Context, r: Value, k: int) -> tuple[Value, Value]:
+    """Householder's reflection 1 - scale · v · vᵀ that makes zeros below the diagonal in column k, with LAPACK's signs:
+    v [..., m, 1] and scale [..., 1, 1], which is 0 where there is nothing to reflect."""
+    rows = np.arange(sizes(c, r)[0]).reshape(-1, 1)
+    x = c(ops.Where(), _mask(c, rows >= k), c.slice(r, -1, k, 1), 0.0)
+    top = c.slice(x, -2, k, 1)
+    tail = c.sum(c(ops.Where(), _mask(c, rows > k), c.mul(x, x), 0.0), (-2,))
+    norm = c(ops.Sqrt(), c.add(c.mul(top, top), tail))
+    end = c(ops.Where(), c(ops.Less(), top, 0.0), norm, c(ops.Negative(), norm))
+    v = c(ops.Where(), _mask(c, rows == k), c.sub(top, end), x)
+    size = c.sum(c.mul(v, v), (-2,))
+    still = c(ops.Equal(), tail, 0.0)
+    return v, c(ops.Where(), still, 0.0, c.div(2.0, c(ops.Where(), still, 1.0, size)))
+
+
+def _reflected(c: Context, r: Value, v: Value, scale: Value) -> Value:
+    return c.sub(r, c.mul(c.mul(scale, v), c(ops.MatMul(), _swapped(c, v), r)))
+
+
 @op("aten.linalg_qr")
 def qr(c: Context, a: Value, mode: str) -> list[Value]:
-    """Householder's reflections, with the signs that LAPACK gives."""
     m, n = sizes(c, a)
     r, q = a, c.broadcast(_eye(c, m, a), (*a.shape[:-2], m, m))
-    rows = np.arange(m).reshape(m, 1)
     for k in range(min(m - 1, n)):
-        x = c(ops.Where(), _mask(c, rows >= k), c.slice(r, -1, k, 1), 0.0)
-        top = c.slice(x, -2, k, 1)
-        tail = c.sum(c(ops.Where(), _mask(c, rows > k), c.mul(x, x), 0.0), (-2,))
-        norm = c(ops.Sqrt(), c.add(c.mul(top, top), tail))
-        end = c(ops.Where(), c(ops.Less(), top, 0.0), norm, c(ops.Negative(), norm))
-        v = c(ops.Where(), _mask(c, rows == k), c.sub(top, end), x)
-        size = c.sum(c.mul(v, v), (-2,))
-        still = c(ops.Equal(), tail, 0.0)  # nothing to reflect: LAPACK keeps the sign
-        scale = c(ops.Where(), still, 0.0, c.div(2.0, c(ops.Where(), still, 1.0, size)))
-        r = c.sub(r, c.mul(c.mul(scale, v), c(ops.MatMul(), _swapped(c, v), r)))
+        v, scale = _reflection(c, r, k)
+        r = _reflected(c, r, v, scale)
         q = c.sub(q, c.mul(c(ops.MatMul(), q, v), c.mul(scale, _swapped(c, v))))
     upper = c(ops.Trilu(True, 0), r)
     if mode == "r":
         return [c(ops.Fill(a.dtype, c.result_shape(), 0)), c.slice(upper, -2, 0, min(m, n))]
     k = m if mode == "complete" else min(m, n)
     return [c.slice(q, -1, 0, k), c.slice(upper, -2, 0, k)]
+
+
+@op("aten.geqrf")
+def geqrf(c: Context, a: Value) -> list[Value]:
+    """The triangle, below it the reflections divided by their first elements, and the scales that go with these."""
+    m, n = sizes(c, a)
+    r, columns, scales = a, [], []
+    for k in range(min(m, n)):
+        v, scale = _reflection(c, r, k)
+        r = _reflected(c, r, v, scale)
+        first = c.slice(v, -2, k, 1)
+        unit = c.div(v, c(ops.Where(), c(ops.Equal(), scale, 0.0), 1.0, first))
+        columns.append(c(ops.Where(), c(ops.Equal(), scale, 0.0), 0.0, unit))
+        scales.append(c.reshape(c.mul(scale, c.mul(first, first)), (*a.shape[:-2], 1)))
+    if not columns:
+        return [a, c(ops.Fill(a.dtype, c.result_shape(1), 0))]
+    below = c(ops.Trilu(False, -1), c.concat(columns, -1))
+    below = c.pad(below, (*[0] * (2 * len(a.shape) - 1), n - min(m, n)))
+    return [c.add(c(ops.Trilu(True, 0), r), below), c.concat(scales, -1)]
 
 
 __all__ = ["Factors", "cholesky_factor", "substituted"]

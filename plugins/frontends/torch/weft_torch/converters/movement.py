@@ -41,9 +41,29 @@ def reshape(c: Context, x: Value, *_: Any) -> Value:
 @op("aten.view.dtype", "aten.view_copy.dtype")
 def bitcast(c: Context, x: Value, _: Any) -> Value:
     to = c.result_dtype()
-    if to.bits != x.dtype.bits:
-        raise c.unsupported("a dtype of another width")
-    return x if to == x.dtype else c(ops.Bitcast(to), x)
+    if to.bits == x.dtype.bits:
+        return x if to == x.dtype else c(ops.Bitcast(to), x)
+    if x.dtype.is_bool or to.is_bool:
+        raise c.unsupported("bool beside another dtype")
+    whole, part = (dt.dtype(f"uint{d.bits}") for d in (x.dtype, to))
+    *front, last = x.shape
+    if whole.bits > part.bits:  # the low bits come first
+        wide, many = _bits(c, x), whole.bits // part.bits
+        shifted = [c(ops.RightShift(), wide, c.number(k * part.bits, whole)) for k in range(many)]
+        parts = [c.reshape(c.cast(v, part), (*front, last, 1)) for v in shifted]
+        y = c.reshape(c.concat(parts, -1), c.result_shape())
+    else:
+        many = part.bits // whole.bits
+        rows = c.cast(c.reshape(_bits(c, x), (*front, c.result_shape()[-1], many)), part)
+        y = c.pick(rows, -1, 0)
+        for k in range(1, many):
+            y = c(ops.BitwiseOr(), y, c(ops.LeftShift(), c.pick(rows, -1, k), c.number(k * whole.bits, part)))
+    return y if y.dtype == to else c(ops.Bitcast(to), y)
+
+
+def _bits(c: Context, x: Value) -> Value:
+    whole = dt.dtype(f"uint{x.dtype.bits}")
+    return x if x.dtype == whole else c(ops.Bitcast(whole), x)
 
 
 @op("aten.permute", "aten.permute_copy", "prims.transpose")

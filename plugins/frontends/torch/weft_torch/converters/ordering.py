@@ -13,6 +13,7 @@ from weft.graph.nodes import Value
 from weft.tensor.language import as_dim
 from weft_ops.shapes import dim_expr, product
 from weft_torch.context import Context
+from weft_torch.converters.indexing import nonzero_places
 from weft_torch.converters.movement import axis
 from weft_torch.registry import op
 
@@ -102,6 +103,33 @@ def nanmedian(c: Context, x: Value, dim: int = 0, keep: bool = False) -> Any:
     nothing = c(ops.Equal(), some, 0)
     place = c(ops.Where(), nothing, 0, place)
     return [c.reshape(v, c.result_shape(k)) for k, v in enumerate((value, place))]
+
+
+@op("aten._unique2", "aten.unique_consecutive")
+def unique(c: Context, x: Value, *options: Any) -> list[Value]:
+    """Of sorted elements, or as they are, those that differ from the one before; NaN differs from all."""
+    together = c.op_type.endswith("consecutive")
+    if together and options[-1] is not None and len(x.shape) != 1:
+        raise c.unsupported("slices along an axis")
+    # What is not asked for has no elements, or as many as if it were.
+    inverse, counts = (not any(isinstance(d, int) and d == 0 for d in c.fake(k).shape) for k in (1, 2))
+    n = product(x.shape)
+    flat = c.reshape(x, (n,))
+    k = c(ops.Iota(dt.int64, (n,)))
+    values, places = (flat, k) if together else sorted_with_places(c, flat, 0, False)
+    before = c.gather(values, c(ops.Maximum(), c.sub(k, 1), 0), 0)
+    new = c(ops.LogicalOr(), c(ops.Equal(), k, 0), c(ops.NotEqual(), values, before))
+    first = c.pick(nonzero_places(c, new), 0, 0)
+    group = c.sub(c(ops.CumSum(0), c.cast(new, dt.int64)), 1)
+    nothing = c(ops.Fill(dt.int64, (0,), 0))
+    found = [c.gather(values, first, 0), nothing, nothing]
+    if inverse:
+        zeros = c(ops.Fill(dt.int64, (n,), 0))
+        found[1] = c.reshape(c(ops.ScatterElements(0), zeros, places, group), x.shape)
+    if counts:
+        zeros = c(ops.Fill(dt.int64, found[0].shape, 0))
+        found[2] = c(ops.ScatterElements(0, "add"), zeros, group, c(ops.Fill(dt.int64, (n,), 1)))
+    return found
 
 
 LONGEST = 1024
