@@ -3,6 +3,7 @@
 python -m tests.frontends.coreml.coverage                     # 1,500 cases, of every test function about as many
 python -m tests.frontends.coreml.coverage --count 0 -k conv   # all whose name has "conv"
 python -m tests.frontends.coreml.coverage --compiled          # compiled, not interpreted
+python -m tests.frontends.coreml.coverage --part 1/5          # every fifth of the 1,500, from the first on
 
 A case counts if it asks for a prediction. coremltools 9.0, torch and pytest have to be installed. The interpreter makes
 the predictions. coremltools compares with its own tolerances, those within which Core ML itself has to be; for float16
@@ -32,10 +33,11 @@ class Answers:
     Args:
         count: cases at most; 0: all.
         compiled: they are compiled for this machine.
+        part: (k, n), of the cases every n-th, from the k-th on.
     """
 
-    def __init__(self, count: int, compiled: bool) -> None:
-        self.count, self.compiled = count, compiled
+    def __init__(self, count: int, compiled: bool, part: tuple[int, int] = (1, 1)) -> None:
+        self.count, self.compiled, self.part = count, compiled, part
         self.asked: set[str] = set()
         self.now = ""
         self.outcomes: dict[str, tuple[str, str]] = {}
@@ -43,7 +45,8 @@ class Answers:
     # -- pytest
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = chosen(items, self.count)
+        first, step = self.part
+        items[:] = chosen(items, self.count)[first - 1 :: step]
 
     def pytest_runtest_setup(self, item: Any) -> None:
         self.now = item.nodeid
@@ -192,8 +195,10 @@ def main() -> int:
     parser.add_argument("--compiled", action="store_true", help="compile what is interpreted otherwise")
     parser.add_argument("-k", default="", help="as pytest's")
     parser.add_argument("--list", action="store_true", help="every case that fails")
+    parser.add_argument("--part", default="1/1", help="K/N: every N-th case, from the K-th on")
     chosen = parser.parse_args()
-    answers = Answers(chosen.count, chosen.compiled)
+    first, step = map(int, chosen.part.split("/"))
+    answers = Answers(chosen.count, chosen.compiled, (first, step))
     answers.install()
     arguments = ["--pyargs", SUITE, "-q", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "--no-summary",
                  "-c", "/dev/null", "--rootdir", tempfile.gettempdir(), "-W", "ignore"]  # fmt: skip

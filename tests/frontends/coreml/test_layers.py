@@ -48,6 +48,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], list[Any]
     ("gelu", {"mode": 2}, A, {}, [X * sigmoid(1.702 * X)]),
     ("unary", {"type": 1, "epsilon": 0.5, "scale": 2.0, "shift": 1.0}, {"a": P}, {}, [1 / np.sqrt(2 * P + 1.5)]),
     ("unary", {"type": 3, "alpha": 3.0}, A, {}, [X**3]), ("unary", {"type": 7, "alpha": 0.5}, A, {}, [np.maximum(X, 0.5)]),
+    ("unary", {"type": 5, "epsilon": 0.5, "scale": 0.0}, {"a": P}, {}, [np.log(P + 0.5)]), ("unary", {"type": 5}, {"a": P}, {}, [np.log(P)]),
+    ("unary", {"type": 2, "epsilon": 0.0}, {"a": F([0, 1])}, {}, [F([1e6, 1 / (1 + 1e-6)])]),
     ("activation", {"leakyReLU": {"alpha": 0.3}}, A, {}, [np.where(X < 0, 0.3 * X, X)]),
     ("activation", {"sigmoidHard": {"alpha": 0.3, "beta": 0.4}}, A, {}, [np.clip(0.3 * X + 0.4, 0, 1)]),
     ("activation", {"PReLU": {"alpha": {}}}, A, {"PReLU.alpha": V}, [np.where(X < 0, V.reshape(3, 1, 1) * X, X)]),

@@ -24,7 +24,8 @@ from weft_frontend.bodies import shaped
 from weft_frontend.contents import Content
 from weft_frontend.importer import GraphImporter
 from weft_frontend.operands import Absent
-from weft_ops import Cast, StringConstant
+from weft_ops import Cast, Gather, Reshape, StringConstant, StringTake
+from weft_ops.shapes import product
 
 LARGEST = (1 << 31) - 1
 """A size."""
@@ -47,6 +48,8 @@ class Importer(GraphImporter):
         super().__init__(f"n{stem}" if stem[:1].isdigit() else stem, "coreml", REGISTRY, count)
         self.file, self.options = file, options
         self.open: set[str] = set()
+        self.given: Mapping[str, Any] | None = None
+        """Of a model of a pipeline what stands for its inputs."""
 
     # -- inputs
     def dimension(self, name: str) -> Dim:
@@ -61,8 +64,35 @@ class Importer(GraphImporter):
         stem = f"n{stem}" if stem[:1].isdigit() else stem
         if any(d is not None and not 0 <= d <= LARGEST for d in sizes):
             raise FrontendError(f"input '{name}' has the shape {tuple(sizes)}")
+        if self.given is not None:
+            return self.taken(name, dtype, sizes)
         shape = tuple(self.dimension(f"{stem}_{k}") if d is None else d for k, d in enumerate(sizes))
         return self.builder.input(name, TensorType(dtype, shape))
+
+    def taken(self, name: str, dtype: DType, sizes: Sequence[int | None]) -> Value:
+        """An input that another model of the pipeline gives."""
+        assert self.given is not None
+        if name not in self.given:
+            raise FrontendError(f"'{name}' is given by no model before")
+        value = self.as_value(self.given[name], name)
+        same = len(value.shape) == len(sizes) and all(
+            a is None or not isinstance(b, int) or a == b for a, b in zip(sizes, value.shape)
+        )
+        fixed = tuple(d for d in sizes if d is not None)
+        if not same:
+            if len(fixed) < len(sizes) or not value.tensor.is_static or product(value.shape) != product(fixed):
+                raise FrontendError(
+                    f"'{name}' has the shape {_shown(value.shape)}, a model of the pipeline takes {_shown(sizes)}"
+                )
+            value = self.builder.add(Reshape(fixed), value)
+        return value if value.dtype == dtype else self.builder.add(Cast(dtype), value)
+
+    def labelled(self, labels: Sequence[Any], place: Value) -> Value:
+        """The label at a place: a string, or int64."""
+        b = self.builder
+        if labels and isinstance(labels[0], str):
+            return b.add(StringTake(), place, b.add(StringConstant(tuple(labels), (len(labels),))))
+        return b.add(Gather(0), b.constant(np.array(labels, np.int64)), place)
 
     def check_sizes(self) -> None:
         """Raises FrontendError for sizes in the options that no input has open."""

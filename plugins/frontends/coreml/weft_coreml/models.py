@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.errors import FrontendError, UnsupportedError
+from weft.errors import FrontendError
 from weft.graph.nodes import Graph
 from weft_coreml.model_file import ModelFile
 from weft_coreml.plugin import CoreMLOptions
@@ -38,10 +38,9 @@ def import_model(file: ModelFile, options: CoreMLOptions) -> Graph:
         from weft_coreml.network import import_network
 
         return import_network(file, options, kind)
-    raise UnsupportedError(
-        f"'{file.title}' is a model of the kind {kind}, which the Core ML frontend does not read",
-        hint="ML programs and neural networks are read",
-    )
+    from weft_coreml.classical import import_classical
+
+    return import_classical(file, options)
 
 
 __all__ = ["import_model", "kind_of"]

@@ -23,8 +23,8 @@ from weft_coreml.registry import NETWORK, REGISTRY
 from weft_coreml.schema import chosen
 from weft_coreml.types import ARRAYS, count_of, label_list
 from weft_frontend.contents import Content
-from weft_frontend.operands import Poison, poisoned
-from weft_ops import Argmax, Cast, Gather, Reshape, StringConstant, StringTake
+from weft_frontend.operands import Poison, Scope, poisoned
+from weft_ops import Argmax, Cast, Reshape
 from weft_ops.composing import Composer
 
 COLOURS = {10: 1, 20: 3, 30: 3, 40: 1}
@@ -46,11 +46,11 @@ class Layer(Context):
 
     importer: Network
 
-    def __init__(self, importer: Network, message: Any, kind: str, operands: Sequence[Any]) -> None:
+    def __init__(self, importer: Network, message: Any, kind: str, operands: Sequence[Any], scope: Scope) -> None:
         name = message.name or kind
         declared: list[Any] = [(None, None)] * len(message.output)
         super().__init__(importer, message, kind, name, {"in": list(operands)}, declared, NETWORK)
-        self.parameters = getattr(message, kind)
+        self.parameters, self.scope = getattr(message, kind), scope
 
     @property
     def place(self) -> str:
@@ -147,6 +147,16 @@ def _quantized(message: Any, shape: tuple[int, ...], place: str) -> Array:
     return np.asarray(rows * scale.reshape(-1, 1) + (bias.reshape(-1, 1) if bias.size else 0)).reshape(-1)
 
 
+def sizes_of(array: Any) -> list[int | None]:
+    """The sizes of an array that a model takes; None: open ones."""
+    sizes: list[int | None] = [int(d) for d in array.shape]
+    flexible = [(s.lowerBound, s.upperBound) for s in array.shapeRange.sizeRanges]
+    for shape in array.enumeratedShapes.shapes:
+        flexible = flexible or [(int(d), int(d)) for d in shape.shape]
+        flexible = [(min(lo, int(d)), max(hi, int(d))) for (lo, hi), d in zip(flexible, shape.shape)]
+    return [lo if lo == hi else None for lo, hi in flexible] if flexible else sizes
+
+
 class Network(Importer):
     """The state of reading one network."""
 
@@ -156,16 +166,22 @@ class Network(Importer):
         super().__init__(file, options, len(network.layers))
         self.network = network
         self.exact = network.arrayInputShapeMapping == 1
-        self.scope: dict[str, Any] = {}
+        self.scope = Scope()
 
     def run(self) -> Graph:
+        return self.finished(self.results())
+
+    def results(self) -> list[tuple[str, Any]]:
+        """What the network gives, by name; of one that uses what is not supported poison."""
         description = self.file.message.description
+        before = sum(map(len, self.unsupported.values()))
         for feature in description.input:
-            self.scope[feature.name] = self.input_of(feature)
+            self.scope.values[feature.name] = self.input_of(feature)
         for message in self.network.layers:
-            self.add(message)
-        outputs = [] if self.unsupported else self.outputs(description)
-        return self.finished(outputs)
+            self.add(message, self.scope)
+        if sum(map(len, self.unsupported.values())) > before:
+            return [(f.name, Poison()) for f in description.output]
+        return self.outputs(description)
 
     # -- inputs and outputs
     def input_of(self, feature: Any) -> Value:
@@ -178,13 +194,7 @@ class Network(Importer):
         dtype = ARRAYS.get(array.dataType)
         if dtype is None:
             raise FrontendError(f"input '{feature.name}' has the element type {array.dataType}")
-        sizes: list[int | None] = [int(d) for d in array.shape]
-        flexible = [(s.lowerBound, s.upperBound) for s in array.shapeRange.sizeRanges]
-        for shape in array.enumeratedShapes.shapes:
-            flexible = flexible or [(int(d), int(d)) for d in shape.shape]
-            flexible = [(min(lo, int(d)), max(hi, int(d))) for (lo, hi), d in zip(flexible, shape.shape)]
-        if flexible:
-            sizes = [lo if lo == hi else None for lo, hi in flexible]
+        sizes = sizes_of(array)
         x = self.input(feature.name, dtype, sizes)
         x = x if dtype == dt.float32 else self.builder.add(Cast(dt.float32), x)
         if self.exact:
@@ -227,11 +237,11 @@ class Network(Importer):
         found: list[tuple[str, Any]] = []
         label, probabilities = description.predictedFeatureName, description.predictedProbabilitiesName
         for feature in description.output:
-            if feature.name == label or (feature.name == probabilities and feature.name not in self.scope):
+            if feature.name == label or (feature.name == probabilities and feature.name not in self.scope.values):
                 continue
-            if feature.name not in self.scope:
+            if feature.name not in self.scope.values:
                 raise FrontendError(f"output '{feature.name}' is computed by no layer")
-            found.append((feature.name, self.as_output(feature, self.scope[feature.name])))
+            found.append((feature.name, self.as_output(feature, self.scope.values[feature.name])))
         return found + (self.classified(label, probabilities) if label else [])
 
     def as_output(self, feature: Any, operand: Any) -> Any:
@@ -247,35 +257,33 @@ class Network(Importer):
     def classified(self, label: str, probabilities: str) -> list[tuple[str, Any]]:
         labels = label_list(self.network)
         name = self.network.labelProbabilityLayerName or probabilities
-        if name not in self.scope:
+        if name not in self.scope.values:
             name = list(self.network.layers)[-1].output[0]
         b = self.builder
-        flat = b.add(Reshape((len(labels),)), self.as_value(self.scope[name]))
+        flat = b.add(Reshape((len(labels),)), self.as_value(self.scope.values[name]))
         best = b.add(Argmax(0, False), flat)
-        if labels and isinstance(labels[0], str):
-            names = b.add(StringConstant(tuple(labels), (len(labels),)))
-            return [(label, b.add(StringTake(), best, names)), (probabilities or "probabilities", flat)]
-        number = b.add(Gather(0), b.constant(np.array(labels, np.int64)), best)
-        return [(label, number), (probabilities or "probabilities", flat)]
+        return [(label, self.labelled(labels, best)), (probabilities or "probabilities", flat)]
 
     # -- layers
-    def add(self, message: Any) -> None:
+    def add(self, message: Any, scope: Scope) -> None:
+        """Converts a layer; names of its outputs are put into the scope."""
         kind = chosen(message, tuple(f.name for f in message.DESCRIPTOR.fields if f.number >= 100))
         if kind is None:
             raise FrontendError("a layer has no kind", where=f"layer '{message.name}'")
         operands = []
         for name in message.input:
-            if name not in self.scope:
+            found = scope.find(name)
+            if found is None:
                 raise FrontendError(
                     f"'{name}' is used and computed by no layer before", where=f"layer '{message.name}'"
                 )
-            operands.append(self.scope[name])
-        layer = Layer(self, message, kind, operands)
+            operands.append(found)
+        layer = Layer(self, message, kind, operands, scope)
         results = list(self.node(layer))
         if len(results) < len(message.output):
             raise FrontendError(f"{kind} gives {len(results)} result(s)", where=layer.place)
         for name, result in zip(message.output, results):
-            self.scope[name] = Poison() if result is None else self.as_float(result)
+            scope.values[name] = Poison() if result is None else self.as_float(result)
 
     def as_float(self, result: Any) -> Any:
         if poisoned(result) or isinstance(result, Content):
@@ -283,4 +291,4 @@ class Network(Importer):
         return result if result.dtype == dt.float32 else self.builder.add(Cast(dt.float32), result)
 
 
-__all__ = ["Layer", "Network", "import_network", "weights_of"]
+__all__ = ["COLOURS", "Layer", "Network", "import_network", "sizes_of", "weights_of"]

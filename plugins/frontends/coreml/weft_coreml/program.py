@@ -43,10 +43,11 @@ def import_program(file: ModelFile, options: CoreMLOptions) -> Graph:
     """
     functions = entries(file.message.mlProgram.functions)
     count = sum(len(b.value.operations) for f in functions.values() for b in f.block_specializations)
-    return Program(file, options, count).run(_function(file, functions, options.function))
+    return Program(file, options, count).run(function_of(file, functions, options.function))
 
 
-def _function(file: ModelFile, functions: Mapping[str, Any], name: str | None) -> Any:
+def function_of(file: ModelFile, functions: Mapping[str, Any], name: str | None) -> Any:
+    """The function of a name; None: the program's own choice."""
     default = file.message.description.defaultFunctionName or "main"
     wanted = name if name is not None else default
     if wanted in functions:
@@ -70,6 +71,11 @@ class Program(Importer):
         self.depth = 0
 
     def run(self, function: Any) -> Graph:
+        found = self.results_of(function)
+        return self.finished([] if any(poisoned(o) for _, o in found) else found)
+
+    def results_of(self, function: Any) -> list[tuple[str, Any]]:
+        """What a function gives, and what becomes of its states, by name."""
         self.opset = function.opset
         blocks = entries(function.block_specializations)
         block = blocks.get(function.opset) or (next(iter(blocks.values())) if len(blocks) == 1 else None)
@@ -81,10 +87,7 @@ class Program(Importer):
                 raise FrontendError(f"two inputs have the name '{given.name}'")
             scope.values[given.name] = self.input_of(given)
         results = self.block(block, scope, "")
-        outputs = [*zip(block.outputs, results), *self.states.results()]
-        if any(poisoned(r) for r in results):
-            outputs = []
-        return self.finished([(name, o) for name, o in outputs])
+        return [*zip(block.outputs, results), *self.states.results()]
 
     # -- types
     def input_of(self, given: Any) -> Any:
@@ -260,4 +263,4 @@ class Program(Importer):
 LARGEST_CONSTANT = 1 << 36
 """Numbers of a constant."""
 
-__all__ = ["Program", "import_program"]
+__all__ = ["Program", "function_of", "import_program"]

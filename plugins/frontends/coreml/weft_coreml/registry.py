@@ -4,7 +4,7 @@
     def leaky_relu(c: Context) -> Result:
         return c(LeakyRelu(c.real("alpha")), c.value_of("x"))
 
-Layers have the domain `NETWORK`.
+Layers have the domain `NETWORK`, classical models the domain `MODEL`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NETWORK = "network"
 """The domain of layers of neural networks."""
+MODEL = "model"
+"""The domain of classical models."""
 REGISTRY: Registry[Context] = Registry("weft_coreml.converters")
 op, formula = REGISTRY.op, REGISTRY.formula
 
@@ -29,4 +31,9 @@ def layer(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return REGISTRY.op(*names, domain=NETWORK)
 
 
-__all__ = ["NETWORK", "REGISTRY", "Result", "formula", "layer", "op"]
+def model(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a converter for classical models."""
+    return REGISTRY.op(*names, domain=MODEL)
+
+
+__all__ = ["MODEL", "NETWORK", "REGISTRY", "Result", "formula", "layer", "model", "op"]

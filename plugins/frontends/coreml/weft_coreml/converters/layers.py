@@ -143,17 +143,17 @@ def gelu(c: Layer) -> Any:
 def function(c: Layer) -> Any:
     p = c.parameters
     x = c.x()
-    if p.HasField("scale") and p.scale != 1:
+    if p.scale not in (0, 1):
         x = c.mul(x, p.scale)
     x = c.add(x, p.shift) if p.shift else x
     kind = ("sqrt", "rsqrt", "inverse", "power", "exp", "log", "abs", "threshold")[p.type]
-    epsilon = float(p.epsilon) if p.HasField("epsilon") else 1e-6
     if kind in ("rsqrt", "inverse"):
-        return c.mil(kind, x=x, epsilon=epsilon)
+        return c.mil(kind, x=x, epsilon=float(p.epsilon) or 1e-6)
+    if kind == "log":  # Core ML adds an epsilon that is given; the format's description does not say so
+        return c.mil(kind, x=x, epsilon=float(p.epsilon))
     if kind == "power":
         return c(ops.Power(), x, float(p.alpha))
-    return c.mil("threshold", x=x, alpha=float(p.alpha)) if kind == "threshold" else c.mil(kind, x=x, **(
-        {"epsilon": 0.0} if kind == "log" else {}))  # fmt: skip
+    return c.mil("threshold", x=x, alpha=float(p.alpha)) if kind == "threshold" else c.mil(kind, x=x)
 
 
 ACTIVATIONS = {

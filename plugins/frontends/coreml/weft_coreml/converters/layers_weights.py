@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -301,14 +300,13 @@ NAMES = {"sigmoid": "sigmoid", "tanh": "tanh", "ReLU": "relu", "linear": "linear
          "scaledTanh": "scaled_tanh"}  # fmt: skip
 
 
-def named_activation(c: Layer, message: Any) -> str:
+def named_activation(c: Layer, key: str, message: Any) -> dict[str, Any]:
+    """An activation as an operand of operators of programs, and its parameters."""
     kind, p = activation_of(c, message)
-    standard = {"linear": (1, 0), "sigmoidHard": (0.2, 0.5), "scaledTanh": (1.7159, 2 / 3)}.get(kind)
-    if kind not in NAMES or (
-        standard and not all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip((p.alpha, p.beta), standard))
-    ):
-        raise c.unsupported(f"activation {kind} with other parameters" if kind in NAMES else f"activation {kind}")
-    return NAMES[kind]
+    if kind not in NAMES:
+        raise c.unsupported(f"activation {kind}")
+    named = {key: NAMES[kind]}
+    return named | ({f"{key}_parameters": [p.alpha, p.beta]} if kind in ("linear", "sigmoidHard", "scaledTanh") else {})
 
 
 def sequence(c: Layer, k: int) -> Value:
@@ -357,8 +355,14 @@ def lstm(c: Layer) -> Any:
             named[f"bias{side}"] = c.concat(rows, 0)
         if p.params.hasPeepholeVectors:
             named[f"peephole{side}"] = _gates(c, w, tuple(f"{g}PeepholeVector" for g in gates[:3]), (hidden,))
-    acts = [named_activation(c, a) for a in (p.activationsForwardLSTM if both else p.activations)]
-    named |= dict(zip(("recurrent_activation", "cell_activation", "activation"), acts))
+    if both and [a.SerializeToString() for a in p.activationsForwardLSTM] != [
+        a.SerializeToString() for a in p.activationsBackwardLSTM
+    ]:
+        raise c.unsupported("activations that differ by direction")
+    for key, one in zip(
+        ("recurrent_activation", "cell_activation", "activation"), p.activationsForwardLSTM if both else p.activations
+    ):
+        named |= named_activation(c, key, one)
     if p.params.cellClipThreshold:
         named["clip"] = float(p.params.cellClipThreshold)
     batch = x.shape[1]
@@ -379,8 +383,8 @@ def gru(c: Layer) -> Any:
     named: dict[str, Any] = {
         "weight_ih": _gates(c, p, tuple(f"{g}WeightMatrix" for g in gates), (hidden, given)),
         "weight_hh": _gates(c, p, tuple(f"{g}RecursionMatrix" for g in gates), (hidden, hidden)),
-        "recurrent_activation": named_activation(c, p.activations[0]),
-        "activation": named_activation(c, p.activations[1]),
+        **named_activation(c, "recurrent_activation", p.activations[0]),
+        **named_activation(c, "activation", p.activations[1]),
         "bias": _gates(c, p, tuple(f"{g}BiasVector" for g in gates), (hidden,)) if p.hasBiasVectors else None,
     }
     x = c.mil("reverse", x=x, axes=[0]) if p.reverseInput else x
@@ -398,7 +402,7 @@ def simple_recurrent(c: Layer) -> Any:
         "weight_ih": c.weights(p.weightMatrix, (hidden, given)),
         "weight_hh": c.weights(p.recursionMatrix, (hidden, hidden)),
         "bias": c.weights(p.biasVector, (hidden,)) if p.hasBiasVector else None,
-        "activation": named_activation(c, p.activation),
+        **named_activation(c, "activation", p.activation),
     }
     h = _state(c, 1, x.shape[1], hidden)
     return _ended(c, c.mil("rnn", x=x, initial_h=h, output_sequence=bool(p.sequenceOutput), **named))

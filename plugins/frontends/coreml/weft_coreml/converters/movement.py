@@ -245,12 +245,16 @@ def crop(c: Context) -> Value:
     return c.pad(x, (*([0] * (len(x.shape) - 2)), -top, -left, *([0] * (len(x.shape) - 2)), -bottom, -right))
 
 
+def turned(c: Context, x: Value, axis: int) -> Value:
+    """An axis from its end on."""
+    return c.slice(x, axis, tidy(as_dim(dim_expr(x.shape[axis]) - 1)), x.shape[axis], -1)
+
+
 @op("reverse")
 def reverse(c: Context) -> Value:
     x = c.of("x")
     for axis in c.ints("axes", range(len(x.shape))):
-        d = c.axis(axis, len(x.shape))
-        x = c.slice(x, d, tidy(as_dim(dim_expr(x.shape[d]) - 1)), x.shape[d], -1)
+        x = turned(c, x, c.axis(axis, len(x.shape)))
     return x
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import weft_ops as ops
 from weft.graph.nodes import Value
 from weft_coreml.context import Context
+from weft_coreml.converters.movement import turned
 from weft_coreml.registry import op
 
 ACTIVATIONS = {
@@ -19,14 +20,17 @@ ACTIVATIONS = {
 
 
 def activation(c: Context, name: str, default: str) -> tuple[str, float, float]:
-    return ACTIVATIONS[c.word(name, default, tuple(ACTIVATIONS))]
+    """The operator library's name of an activation; of a layer's with parameters of its own."""
+    found = ACTIVATIONS[c.word(name, default, tuple(ACTIVATIONS))]
+    own = c.array(f"{name}_parameters")
+    return found if own is None else (found[0], float(str(own[0])), float(str(own[1])))
 
 
 def parameters(
     names: Sequence[tuple[str, float, float]],
 ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
     """Names of activations, and the parameters of those that have some."""
-    some = [n for n in names if n[1:] != (0.0, 0.0)]
+    some = [n for n in names if n[0] in ("hardsigmoid", "affine", "scaledtanh")]
     return tuple(n[0] for n in names), tuple(n[1] for n in some), tuple(n[2] for n in some)
 
 
@@ -61,14 +65,20 @@ def results(c: Context, y: Value, *ends: Value) -> list[Value]:
     return [whole, *last]
 
 
+def steps_of(c: Context, *more: str) -> tuple[Value, Any]:
+    """The steps in the order in which they are taken, and the direction: "reverse" turns them around, and the results
+    stay in that order."""
+    x, direction = c.of("x"), c.word("direction", "forward", ("forward", "reverse", *more))
+    return (turned(c, x, 0), "forward") if direction == "reverse" else (x, direction)
+
+
 def _times(directions: Any, hidden: Any) -> Any:
     return directions * hidden
 
 
 @op("lstm")
 def lstm(c: Context) -> list[Value]:
-    x = c.of("x")
-    direction: Any = c.word("direction", "forward", ("forward", "reverse", "bidirectional"))
+    x, direction = steps_of(c, "bidirectional")
     sides = ("", "_back") if direction == "bidirectional" else ("",)
     hidden = c.integer_of(c.of("weight_hh").shape[1])
     order = (0, 2, 1, 3)  # Core ML: input, forget, output, cell
@@ -103,8 +113,7 @@ def _states(c: Context, name: str, directions: int, hidden: int) -> Value:
 
 @op("gru")
 def gru(c: Context) -> list[Value]:
-    x = c.of("x")
-    direction: Any = c.word("direction", "forward", ("forward", "reverse"))
+    x, direction = steps_of(c)
     order = (2, 0, 1)  # Core ML: reset, output, update
     w, r = (ahead(c, ordered(c, c.cast(c.of(n), x.dtype), order)) for n in ("weight_ih", "weight_hh"))
     given = (
@@ -123,8 +132,7 @@ def gru(c: Context) -> list[Value]:
 
 @op("rnn")
 def rnn(c: Context) -> list[Value]:
-    x = c.of("x")
-    direction: Any = c.word("direction", "forward", ("forward", "reverse"))
+    x, direction = steps_of(c)
     w, r = (ahead(c, c.cast(c.of(n), x.dtype)) for n in ("weight_ih", "weight_hh"))
     b = biases(c, c.pick(w, 0, 0), (c.maybe("bias"), None), (0,))
     name = activation(c, "activation", "tanh")

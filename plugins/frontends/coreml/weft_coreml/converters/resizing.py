@@ -143,6 +143,8 @@ def sampled(c: Context, x: Value, px: Value, py: Value, mode: Interpolation, bor
     for p, size in ((px, x.shape[3]), (py, x.shape[2])):
         n = c.cast(c.dim(size), dt.float32)
         p = c.cast(p, dt.float32)
+        if mode == "nearest":  # halves go up, before what lies outside is reflected
+            p = c(ops.Floor(), c.add(p, 0.5))
         if corners:
             grids.append(c.sub(c.div(c.mul(p, 2.0), c(ops.Maximum(), c.sub(n, 1.0), 1.0)), 1.0))
         else:

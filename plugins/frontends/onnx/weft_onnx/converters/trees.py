@@ -10,7 +10,7 @@ import numpy as np
 import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
-from weft_onnx.forest import compared
+from weft_frontend.forest import compared
 from weft_onnx.importer import Context
 from weft_onnx.registry import onnx_op
 from weft_ops import forests

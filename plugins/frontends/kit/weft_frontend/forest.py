@@ -1,4 +1,4 @@
-"""Comparisons of nodes, as ai.onnx.ml numbers them."""
+"""Comparisons of the nodes of trees, as ai.onnx.ml numbers them, and Core ML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft_ops.forests import number_before
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
-"""Comparisons, as TreeEnsemble of ai.onnx.ml 5 numbers them."""
+"""Comparisons; Core ML has the first six."""
 
 
 def compared(
