@@ -13,6 +13,7 @@ from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Const, Expr, Var, free_vars, maximum
 from weft.expr.parser import parse_expr
 from weft.graph.evaluate import evaluate as interpret
+from weft.graph.layout import blocked
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, tensor_type
 from weft.graph.rewrite import mentioned_symbols
 from weft.graph.whole_sizes import whole_sizes
@@ -43,6 +44,28 @@ def test_a_size_known_as_a_whole_only_is_one_symbol() -> None:
         "extent1": "(b + 7)//8",
         "extent0": "(c + 7)//8",
     }
+
+
+def in_blocks(*shapes: Sequence[str]) -> Graph:
+    """The `body` with channels, the second axis, in blocks of eight."""
+    graph = body(*shapes)
+    for value in graph.values():
+        value.type = value.tensor.with_layout(blocked(value.tensor.rank, 1, 8))
+    return graph
+
+
+def test_multiples_are_whole_sizes_where_lanes_lie_along_channels() -> None:
+    size = ["a", "16", "(b + 7)//8*4", "(c + 7)//8"]
+    found, formulas = whole_sizes(in_blocks(size, size))
+    assert shapes(found) == [["a", "16", "extent0", "extent1"]] * 2
+    assert [str(f) for f in formulas.values()] == ["a", "(b + 7)//8*4", "(c + 7)//8"]
+    # Half of it is known as well, and as a part of it: it is no size as a whole.
+    found, _ = whole_sizes(in_blocks(size, ["a", "16", "(b + 7)//8*2", "(c + 7)//8"]))
+    assert [s[2] for s in shapes(found)] == ["extent1*4", "extent1*2"]
+    # Lanes may lie along it, of rows and of blocks.
+    assert shapes(whole_sizes(body(size))[0])[0][2].endswith("*4")
+    rows = ["a", "(b + 7)//8*4", "16", "16"]
+    assert shapes(whole_sizes(in_blocks(rows))[0])[0][1].endswith("*4")
 
 
 def test_a_product_is_one_size_unless_its_factors_are_needed() -> None:
@@ -92,12 +115,14 @@ dims = st.recursive(
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.lists(dims, min_size=1, max_size=3), min_size=1, max_size=3), st.data())
-def test_sizes_are_what_they_were(shapes: list[list[Expr]], data: st.DataObject) -> None:
+@given(st.lists(st.lists(dims, min_size=1, max_size=3), min_size=1, max_size=3), st.booleans(), st.data())
+def test_sizes_are_what_they_were(shapes: list[list[Expr]], blocks: bool, data: st.DataObject) -> None:
     b = GraphBuilder("body")
     for shape in shapes:
         b.output(b.add(Relu(), b.input("x", tensor_type("float32", shape))))
     graph = b.build()
+    for v in graph.values() if blocks else ():
+        v.type = v.tensor.with_layout(blocked(v.tensor.rank, 0, 8))
     found, formulas = whole_sizes(graph)
     outside = {name: data.draw(st.integers(0, 50)) for name in mentioned_symbols(graph)}
     inside = {name: int(evaluate(f, outside)) for name, f in formulas.items()}

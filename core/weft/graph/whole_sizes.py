@@ -28,12 +28,12 @@ def whole_sizes(body: Graph) -> tuple[Graph, dict[str, Expr]]:
     order, the formula outside.
 
     A formula gets a symbol if what it is made of occurs nowhere else in the body, so that no relation of sizes is
-    lost. It may be a product; constants that it is multiplied by stay beside the symbol, since kernels make use of
-    them.
+    lost. It may be a product. Constants that it is multiplied by stay beside the symbol, since kernels make use of
+    them, unless all values of open sizes are stored in blocks: lanes then lie along an axis of known size.
     """
     symbols = mentioned_symbols(body)
     formulas: dict[str, Expr] = {}
-    for formula in sorted(dict.fromkeys(_candidates(body)), key=size_of, reverse=True):
+    for formula in sorted(dict.fromkeys(_candidates(body, _in_blocks(body))), key=size_of, reverse=True):
         own = free_vars(formula)
         if not own.keys() <= symbols.keys() or range_of(formula, dict.fromkeys(own, Range(0, None))).lo != 0:
             continue
@@ -45,17 +45,31 @@ def whole_sizes(body: Graph) -> tuple[Graph, dict[str, Expr]]:
     return body, {name: formulas.get(name, symbol) for name, symbol in symbols.items()}
 
 
-def _candidates(body: Graph) -> Iterator[Expr]:
-    """Products of sizes, their factors and terms of sums that are neither symbols nor sums themselves."""
+def _in_blocks(body: Graph) -> bool:
+    """Whether every value of open sizes is stored in blocks of axes of known sizes."""
+
+    def blocks(t: Type) -> bool:
+        if not isinstance(t, TensorType) or t.is_static:
+            return isinstance(t, TensorType)
+        return t.layout is not None and all(isinstance(t.shape[axis], int) for axis, _ in t.layout.blocks(t.rank))
+
+    return all(blocks(v.type) for v in body.values())
+
+
+def _candidates(body: Graph, multiples: bool) -> Iterator[Expr]:
+    """Products of sizes, their factors and terms of sums that are neither symbols nor sums themselves. `multiples`: as
+    they are, with the constants that they are multiplied by, as well."""
     stack: list[Expr] = [d for v in body.values() for d in v.shape if isinstance(d, Expr)]
     while stack:
         e = stack.pop()
         if isinstance(e, (Add, Sub)):
             stack += e.children()
         elif isinstance(e, Expr) and not isinstance(e, Var):
-            _, symbolic = factors([e])
+            number, symbolic = factors([e])
             if symbolic:
                 yield _product(symbolic.elements())
+            if multiples and len(symbolic) == 1 and number != 1:
+                yield e
             if len(symbolic) > 1 or isinstance(e, Mul):
                 stack += symbolic
 
@@ -68,16 +82,16 @@ def _product(parts: Iterable[Expr]) -> Expr:
 
 
 def _replaced(old: Expr, new: Var, e: Expr) -> Expr:
-    """`e` with `new` for `old`, in products too."""
-    if isinstance(e, Mul):
+    """`e` with `new` for `old`, in products too, if it has no constant factor."""
+    if e == old:
+        return new
+    if isinstance(e, Mul) and factors([old])[0] == 1:
         number, symbolic = factors([e])
         _, wanted = factors([old])
         parts = Counter({_replaced(old, new, f): n for f, n in symbolic.items()})
         while wanted <= parts:
             parts = parts - wanted + Counter([new])
         return mul(_product(parts.elements()), number)
-    if e == old:
-        return new
     children = e.children()
     changed = tuple(_replaced(old, new, c) for c in children)
     return e if all(a is b for a, b in zip(changed, children)) else e.with_children(changed)
