@@ -215,9 +215,11 @@ def test_convolutions_along_one_axis() -> None:
     assert after(rows, (N, 12, 3)) == ["Transpose", "Conv", "Reshape"]
 
 
-def test_convolutions_of_one_pixel_stay() -> None:
-    """Their axes of one element are nobody's addition: what is around them has these as well."""
+def test_convolutions_of_which_no_axis_goes() -> None:
+    """Nobody has added the axis; or the result is the gate of a picture, which has it as well."""
     assert after(lambda b, x: conv(b, x), (N, 3, 1, 12)) == ["Conv"]
+    pixel = lambda b, x: conv(b, b.add(Reshape((N, 3, 1, 1)), x))
+    assert after(pixel, (N, 3)) == ["Reshape", "Conv"]
     padded = lambda b, x: conv(b, b.add(Reshape((N, 3, 1, 12)), x), pads=(1, 0, 1, 0))
     assert after(padded, (N, 3, 12)) == ["Reshape", "Conv"]
 

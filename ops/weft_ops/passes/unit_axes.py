@@ -245,9 +245,12 @@ def _without(r: Rewriter, x: Value, axis: int) -> tuple[Value, tuple[int, ...]] 
 
 
 def conv_of_reshape(r: Rewriter, node: Node, inputs: Inputs) -> Any:
-    """A convolution along an axis of one element that a reshape has added is one along the others."""
+    """A convolution along an axis of one element that a reshape has added is one along the others. Not of one pixel:
+    what it gives is the gate of a picture, with whose axes it is read."""
     op, x, weights = node.op, inputs[0], inputs[1]
     assert isinstance(op, Conv) and x is not None
+    if not wide_axes(x.shape[2:]):
+        return None
     if x.tensor.rank < 4 or weights is None or weights.constant is None or len(inputs) > 2:
         return None
     strides, pads, dilations = op.spatial(x.tensor.rank - 2)
