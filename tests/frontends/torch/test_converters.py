@@ -218,6 +218,7 @@ def test_movement(name: str) -> None:
     agrees(function, *xs)
 
 
+TBC = random(3, 9, 4)
 IMAGE, FILTERS, SMALL, GRID = random(1, 2, 7, 9), random(2, 3, 3, 3), random(4, 1, 2, 3), random(1, 4, 4, 2).tanh()
 IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "nearest": lambda x: [F.interpolate(x, size=s, mode="nearest") for s in ((14, 18), (5, 4), (10, 13))],
@@ -238,6 +239,7 @@ IMAGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "_convolution": lambda x: torch.ops.aten._convolution(
         x, FILTERS, None, [2, 1], [1, 0], [1, 1], True, [1, 0], 1, False, False, True
     ),
+    "conv_tbc": lambda x: torch.conv_tbc(x[0], TBC, TBC[0, 0], 1),
     "same padding": lambda x: F.conv2d(x, SMALL, None, padding="same", groups=2, dilation=(1, 2)),
     "pads": lambda x: [F.pad(x, (2, 1, 3, 0), mode=m) for m in ("constant", "reflect", "replicate", "circular")],
     "norms": lambda x: (F.group_norm(x, 2), F.instance_norm(x), F.layer_norm(x, (9,)), F.rms_norm(x, (9,))),

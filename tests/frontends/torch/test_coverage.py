@@ -32,8 +32,24 @@ def test_every_module_that_pytorch_exports_agrees(request: pytest.FixtureRequest
 
 
 def test_operators_are_right_when_compiled() -> None:
-    names = {"addmm", "cumsum", "gather", "index_put", "nn.functional.conv2d", "softmax", "sort", "where"}
+    names = {
+        "torch._scaled_mm_v2",
+        "addmm",
+        "cumsum",
+        "gather",
+        "index_put",
+        "nn.functional.conv2d",
+        "softmax",
+        "sort",
+        "where",
+    }
     results = list(run([op for op in entries() if named(op) in names], "llvm"))
+    assert {r.name: r.verdict for r in results} == dict.fromkeys(names, "agrees"), results
+
+
+def test_losses_in_chunks() -> None:
+    names = {f"nn.functional.linear_cross_entropy.{kind}" for kind in ("chunked", "chunked_none")}
+    results = list(run([op for op in entries() if named(op) in names]))
     assert {r.name: r.verdict for r in results} == dict.fromkeys(names, "agrees"), results
 
 

@@ -25,6 +25,9 @@ def table(others: Converters | None = None) -> Any:
         if op not in found:
             found[op] = function
     found[LOSS] = _multilabel_margin_loss
+    for name, function in CHUNKED.items():
+        if hasattr(torch.ops.torch_nn, name):  # PyTorch registers it where a program first uses it
+            found[getattr(torch.ops.torch_nn, name).default] = function
     for op in list(found):
         if isinstance(op, torch._ops.OpOverload) and _converted(op, others):
             found.pop(op)
@@ -47,6 +50,42 @@ def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: in
     loss = (loss, loss.mean(), loss.sum())[reduction]
     is_target = is_target.to(x.dtype).reshape(x.shape)
     return (loss.reshape(()) if x.dim() < 2 else loss), is_target
+
+
+def _chunked(
+    x: torch.Tensor, linear: torch.Tensor, target: torch.Tensor, bias: Any, weight: Any, reduction: str, ignored: int,
+    smoothing: float, size: int, policy: str, exact: torch.dtype, retain: bool, *gradients: bool,
+) -> Any:  # fmt: skip
+    """The loss of a linear layer's results, without gradients: that PyTorch computes it in chunks saves memory."""
+    if any(gradients):
+        return NotImplemented
+    loss = _loss(x, linear, target, bias, weight, ignored, exact, reduction, smoothing)
+    return loss, x.new_empty(0, 0), x.new_empty(0, 0), x.new_empty(0)
+
+
+def _chunked_rows(
+    x: torch.Tensor, linear: torch.Tensor, target: torch.Tensor, bias: Any, weight: Any, ignored: int,
+    size: int, policy: str, exact: torch.dtype,
+) -> torch.Tensor:  # fmt: skip
+    return _loss(x, linear, target, bias, weight, ignored, exact, "none", 0.0)
+
+
+def _loss(
+    x: torch.Tensor, linear: torch.Tensor, target: torch.Tensor, bias: Any, weight: Any, ignored: int,
+    exact: torch.dtype, reduction: str, smoothing: float,
+) -> torch.Tensor:  # fmt: skip
+    bias, weight = (None if v is None else v.to(exact) for v in (bias, weight))
+    logits = torch.nn.functional.linear(x.to(exact), linear.to(exact), bias)
+    loss = torch.nn.functional.cross_entropy(
+        logits, target, weight, ignore_index=ignored, reduction=reduction, label_smoothing=smoothing
+    )
+    return loss.to(x.dtype)
+
+
+CHUNKED: dict[str, Callable[..., Any]] = {
+    "_linear_cross_entropy_batch_chunked": _chunked,
+    "_linear_cross_entropy_batch_chunked_no_reduction": _chunked_rows,
+}
 
 
 def _converted(op: torch._ops.OpOverload[..., Any], others: Converters | None) -> bool:

@@ -210,4 +210,11 @@ def convolution(
     return convolved(c, x, w, bias, stride, padding, dilation, groups)
 
 
+@op("aten.conv_tbc")
+def conv_tbc(c: Context, x: Value, w: Value, bias: Value, pad: int) -> Value:
+    """Of [time, batch, channels], with weights [time, channels, filters]."""
+    y = convolved(c, c.transpose(x, (1, 2, 0)), c.transpose(w, (2, 1, 0)), bias, 1, pad, 1, 1)
+    return c.transpose(y, (2, 0, 1))
+
+
 __all__ = ["convolved"]
