@@ -181,6 +181,7 @@ REFUSED = {
     "shapes": (net({"type": "Relu", "output": ["z"]}, {"type": "Flatten"}, {"type": "Sum", "input": ["z", "y"]}), "takes blobs of one shape"),
     "group": (one("ChannelShuffle", group=2), "2 groups of 3 channels"),
     "missing": (one("MatMul"), "MatMul: input 1 is missing"),
+    "factors": (net({"type": "Tile", "output": ["t"], "arguments": {"tiles": 1 << 28, "axis": 1}}, {"type": "LayerNorm", "input": ["t"], "output": ["y", "m", "s"]}), "the factors would be"),
     "even LRN": (one("LRN", size=4), "size is 4, expected an odd number"),
 }  # fmt: skip
 

@@ -296,6 +296,14 @@ def test_files_are_checked_before_keras_sees_them(tmp_path: Path) -> None:
             weft.load(changed_config(path, change))
 
 
+def test_classes_that_would_take_gigabytes() -> None:
+    keras = the_keras()
+    x = keras.Input((3,), dtype="int32")
+    model = keras.Model(x, keras.ops.one_hot(x, 1 << 30))
+    with pytest.raises(FrontendError, match="the classes would be 1073741824 numbers"):
+        weft.load(model)
+
+
 def test_weights_alone_and_damaged_files(tmp_path: Path) -> None:
     model = convolutional(the_keras())
     weights = tmp_path / "w.weights.h5"

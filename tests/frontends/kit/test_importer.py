@@ -25,7 +25,7 @@ from weft_frontend.bodies import Level, build_body
 from weft_frontend.contents import Content
 from weft_frontend.context import Context
 from weft_frontend.importer import GraphImporter
-from weft_frontend.operands import Absent, Elements
+from weft_frontend.operands import Absent, Elements, Poison
 from weft_frontend.registry import Registry
 from weft_ops import Add, Gather, Relu, Reshape, SequenceConstruct
 
@@ -200,6 +200,25 @@ def test_a_file_may_not_ask_for_any_number_of_numbers() -> None:
     c.affordable(1 << 20, "the numbers")
     with pytest.raises(FrontendError, match="range: the numbers would be 16777216 numbers, at most 16777216 are made"):
         c.affordable(1 << 24, "the numbers")
+
+
+def test_a_file_may_not_ask_for_any_number_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_frontend.importer.COMPOSED", 2000)
+    importer = PlainImporter([], x=X)
+    c, x = Plain(importer, ("y", "many", [], {})), importer.builder.input("x", X)
+    for _ in range(2000):
+        c(Add(), x, x)
+    with pytest.raises(UnsupportedError, match=r"comes to more than 2,000 operators\n  node 'y': many\n  why: an attr"):
+        c(Add(), x, x)
+
+
+def test_an_output_that_nothing_makes_is_an_error() -> None:
+    importer = PlainImporter([])
+    for operand in (Absent(), Poison()):
+        with pytest.raises(
+            UnsupportedError, match=r"'mask' needs an output of a node that the .* does not compute\n  h"
+        ):
+            importer.as_value(operand, "mask")
 
 
 @dataclass

@@ -192,6 +192,8 @@ REFUSED = {
     "split": (symbol(X, node("SliceChannel", num_outputs="2")), "3 elements are not a multiple of 2 outputs"),
     "layout": (symbol(X, node("Pooling", layout="NHWC", kernel="(1,)")), "layout NHWC"),
     "missing operand": (symbol(X, node("elemwise_add")), "elemwise_add: input 1 is missing"),
+    "depth": (symbol(X, node("one_hot", depth="10000000000")), "the classes would be 10000000000 numbers"),
+    "parts": (symbol(X | {"attrs": {"__shape__": "(1, 1, 2, 3)"}}, node("_contrib_AdaptiveAvgPooling2D", output_size="(999999999,)")), "the parts of an axis would be 999999999 numbers"),
     "take": (symbol(X, node("take", [0, 0, 0], [0, 0, 0], mode="wrap")), "mode wrap"),
 }  # fmt: skip
 

@@ -236,7 +236,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         ("c.json", b"[" * 100_000, "is no XGBoost model"),
         ("d.ubj", b"\x00" * 64, "is no XGBoost model"),
         ("e.ubj", b"{L\0\0\0\0\0\0\0\7learner" + b"[" * 99, "more than 64 values in values"),
-        ("f.json", b'{"learner": ' + b"[" * 100_000, "deeper than can be followed"),
+        ("f.json", b'{"learner": ' + b"[" * 100_000, "is no XGBoost model"),
         ("g.json", b"", "is no XGBoost model"),
     ):
         (tmp_path / name).write_bytes(content)

@@ -90,6 +90,20 @@ def test_a_damaged_model_says_where() -> None:
     )
 
 
+def test_windows_and_sizes_of_a_few_bytes_that_take_gigabytes() -> None:
+    x, scale = np.zeros((1, 4, 4, 3), np.int8), Scale(0.1, 0)
+    result: Any = {"shape": (1, 4, 4, 3), "type": "int8", "scale": scale}
+    window = {"padding": 0, "stride_w": 1, "stride_h": 1, "filter_width": 1 << 20, "filter_height": 1 << 20}
+    for name, given, options, what in (
+        ("AVERAGE_POOL_2D", [x], window, "the elements of windows would be"),
+        ("RESIZE_BILINEAR", [x, [np.array([1 << 30, 4], np.int32)]], {}, "the places of an axis would be"),
+    ):
+        model = one_op(name, given, [result], {0: scale}, **options)
+        with pytest.raises(FrontendError) as caught:
+            weft.load(model, frontend="tflite")
+        assert what in str(caught.value)
+
+
 def test_parts_that_are_referred_to_too_often() -> None:
     """A vector whose elements are all one table, which again is large."""
     model = ModelWriter()

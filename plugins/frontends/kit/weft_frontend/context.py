@@ -9,7 +9,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.dtypes import DType
-from weft.errors import FrontendError
+from weft.errors import FrontendError, UnsupportedError
 from weft.expr.nodes import Expr, wrap
 from weft.graph.identity import Require
 from weft.graph.nodes import OpenType, TensorType, Value
@@ -81,7 +81,18 @@ class Context(Composer):
         return "shape"
 
     def all(self, op: Operator, *inputs: Any) -> tuple[Value, ...]:
-        """The outputs of `op`; small results of constants are constants."""
+        """The outputs of `op`; small results of constants are constants.
+
+        Raises:
+            UnsupportedError: the model comes to too many operators.
+        """
+        self.importer.composed += 1
+        if self.importer.composed > self.importer.most_composed:
+            raise UnsupportedError(
+                f"the model comes to more than {self.importer.most_composed:,} operators",
+                where=self.place,
+                why="an attribute or a size makes the node many",
+            )
         if isinstance(op, Elementwise) and len(inputs) > 1:
             inputs = tuple(self.aligned(inputs))
         results = super().all(op, *inputs)

@@ -39,6 +39,8 @@ FOLDED_WORK = 1 << 34
 # Nodes that functions, branches and loops may come to when they are written out: so many, or so many times those in the
 # file.
 WRITTEN, WRITTEN_PER_NODE = 20_000, 100
+# Operators that converters make of nodes, in all: an attribute may ask for any number of them.
+COMPOSED, COMPOSED_PER_NODE = 1 << 17, 1000
 # Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of
 # formulas would double with each step.
 LONGEST = 40
@@ -76,9 +78,10 @@ class GraphImporter:
         self.registry = registry
         self.others = Converters(frontend, (Unsupported, Poisoned), check=wrong_result, domains=domains or {})
         self.unsupported: dict[str, list[str]] = {}
-        self.written = self.made = self.folding = self.shortened = 0
+        self.written = self.composed = self.made = self.folding = self.shortened = 0
         self.most_made = MADE
         self.most_written = max(WRITTEN, WRITTEN_PER_NODE * nodes)
+        self.most_composed = max(COMPOSED, COMPOSED_PER_NODE * nodes)
         # By the ids of values, which are kept: an id is another's when its value has gone.
         self._contents: dict[int, tuple[Value, Content | None]] = {}
         self._tensors: dict[int, tuple[Content, Value]] = {}

@@ -91,7 +91,7 @@ def document(data: bytes, where: str) -> Any:
         if data[:1] == b"{" and data.lstrip(b"{ \t\r\n")[:1] in (b'"', b"}"):
             return json.loads(data)
         return decode(data)
-    except (BadUbjson, ValueError) as error:  # of json: ValueError, for texts that are not UTF-8 as well
+    except (BadUbjson, ValueError, RecursionError) as error:  # of json: ValueError, for texts not in UTF-8 as well
         raise _damaged(where, str(error)) from None
 
 

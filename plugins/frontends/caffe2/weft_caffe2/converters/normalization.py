@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,6 +66,7 @@ def layer_norm(c: Node) -> list[Value | None]:
     if affine != (c.count == 3):
         raise c.error(f"elementwise_affine is {int(affine)}, with {c.count} inputs")
     behind = c.fixed(x.shape[axis:], "a mean over sizes")
+    c.affordable(0 if affine else math.prod(behind), "the factors")
     factors = [c.value(1), c.value(2)] if affine else [
         c.builder.constant(np.full(behind, value, x.dtype.numpy), name) for value, name in ((1, "scale"), (0, "bias"))
     ]  # fmt: skip

@@ -303,6 +303,7 @@ def one_hot(c: Call) -> Value:
         raise c.unsupported("a sparse result")
     x, classes, axis = c.tensor("x"), int(c.attribute("num_classes")), int(c.attribute("axis"))
     axis = c.axis(axis, len(x.shape) + 1)
+    c.affordable(classes, "the classes")
     steps = c.builder.constant(np.arange(classes, dtype=x.dtype.numpy), "classes")
     x = c.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
     steps = c.reshape(steps, [classes if k == axis else 1 for k in range(len(x.shape))])

@@ -281,6 +281,7 @@ def one_hot(c: Node) -> Value:
     x, depth = c.cast(c.value(0), dt.int64), c.integer("depth")
     if depth < 1:
         raise c.error(f"depth is {depth}")
+    c.affordable(depth, "the classes")
     test = c(ops.Equal(), c.reshape(x, (*x.shape, 1)), c.builder.constant(np.arange(depth), "classes", "int64"))
     dtype = c.dtype("dtype", dt.float32)
     on, off = c.number(c.real("on_value", 1.0), dtype), c.number(c.real("off_value", 0.0), dtype)

@@ -123,6 +123,7 @@ def _adapted(c: Node, x: Value, axis: int, wanted: int) -> Value:
     (size,) = c.fixed(x.shape[axis : axis + 1], "adaptive pooling")
     if wanted < 1:
         raise c.error(f"output_size is {wanted}")
+    c.affordable(wanted, "the parts of an axis")
     bounds = [(k * size // wanted, -(-(k + 1) * size // wanted)) for k in range(wanted)]
     return c.concat([c.mean(c.slice(x, axis, a, b - a), (axis,)) for a, b in bounds], axis)
 

@@ -255,6 +255,7 @@ def average_pool(c: Context) -> Value:
             total = c.sum(c.cast(x, dt.int32), (2, 3))
             counts = np.full((), height * width)
         else:
+            c.affordable(channels * kernel[0] * kernel[1], "the elements of windows")
             op = ops.Conv(strides, pads, (1, 1), channels, dt.int32)
             total = c(op, c.cast(x, dt.int32), number(c, np.ones((channels, 1, *kernel))))
             ones = ops.Conv(strides, pads, (1, 1), 1, dt.int32)

@@ -132,6 +132,7 @@ def hard_swish(c: Context) -> Value:
 def _places(c: Context, size: int, wanted: int) -> tuple[Any, Any, Any]:
     """Of each element of a resized axis its lower and upper neighbour, and the weight of the upper one of 2^10."""
     align, half = c.flag("align_corners"), c.flag("half_pixel_centers")
+    c.affordable(wanted, "the places of an axis")
     step = ((1 << 10) * size + wanted // 2) // wanted
     if align and wanted > 1:
         step = ((1 << 10) * (size - 1) + (wanted - 1) // 2) // (wanted - 1)
