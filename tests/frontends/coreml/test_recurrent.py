@@ -29,7 +29,7 @@ WEIGHTS = {
 }
 ACTIVATIONS: dict[str, Any] = {
     "sigmoid": lambda v: 1 / (1 + np.exp(-v)), "tanh": np.tanh, "relu": lambda v: np.maximum(v, 0),
-    "hard_sigmoid": lambda v: np.clip(0.2 * v + 0.5, 0, 1), "linear": lambda v: v, "scaled_tanh": lambda v: 1.7159 * np.tanh(0.6666667 * v),
+    "hard_sigmoid": lambda v: np.clip(0.2 * v + 0.5, 0, 1), "linear": lambda v: v, "scaled_tanh": np.tanh,
 }  # fmt: skip
 
 
@@ -119,12 +119,26 @@ def test_lstm(direction: str, acts: tuple[str, ...]) -> None:
     same("lstm", operands, {**w, **names, "direction": direction, "peephole": peephole}, *found)
 
 
-def test_lstm_in_both_directions() -> None:
+@DIRECTIONS
+@pytest.mark.parametrize(
+    "acts", [("sigmoid", "tanh", "tanh"), ("hard_sigmoid", "linear", "relu"), ("sigmoid", "scaled_tanh", "tanh")]
+)
+def test_lstm_with_a_limit_of_its_cell(direction: str, acts: tuple[str, ...]) -> None:
+    w, peephole = WEIGHTS[4], r(3 * HIDDEN)
+    names = dict(zip(("recurrent_activation", "cell_activation", "activation"), acts))
+    given = {**w, **names, "direction": direction, "peephole": peephole, "clip": 0.2}
+    found = lstm(w, taken(X, direction), H, C, acts, peephole, 0.2)
+    assert not np.allclose(found[2], lstm(w, taken(X, direction), H, C, acts, peephole)[2])
+    same("lstm", {"x": X, "initial_h": H, "initial_c": C}, given, *found)
+
+
+@pytest.mark.parametrize("clip", [np.inf, 0.3])
+def test_lstm_in_both_directions(clip: float) -> None:
     """Of the steps backward the results are in the order of the steps."""
     acts, w = ("sigmoid", "tanh", "tanh"), WEIGHTS[4]
     other = {name: r(*array.shape) for name, array in w.items()}
-    ahead, h1, c1 = lstm(w, X, H, C, acts)
-    back, h2, c2 = lstm(other, X[::-1], C, H, acts)
+    ahead, h1, c1 = lstm(w, X, H, C, acts, None, clip)
+    back, h2, c2 = lstm(other, X[::-1], C, H, acts, None, clip)
     every = np.concatenate([np.stack(ahead), np.stack(back)[::-1]], 2)
     operands = {"x": X, "initial_h": np.concatenate([H, C], 1), "initial_c": np.concatenate([C, H], 1)}
     wanted = [every.astype(F), np.concatenate([h1, h2], 1).astype(F), np.concatenate([c1, c2], 1).astype(F)]
@@ -134,6 +148,7 @@ def test_lstm_in_both_directions() -> None:
         "direction": "bidirectional",
         "output_sequence": True,
     }
+    constants |= {"clip": clip} if clip < 1 else {}
     graph = weft.load(one("lstm", operands, constants, wanted), frontend="coreml")
     for got, want in zip(evaluate(graph, operands), wanted, strict=True):
         assert got.shape == want.shape and np.allclose(got, want, atol=1e-5)
@@ -166,6 +181,28 @@ def test_layers_of_networks(backward: bool) -> None:
         "params": {"hasBiasVectors": True, "sequenceOutput": True},
     }
     agree("uniDirectionalLSTM", parameters, x, weights, *lstm(w, order, zero, zero, ("sigmoid", "tanh", "own")))
+
+
+def test_a_layer_limits_its_cell() -> None:
+    w, zero = WEIGHTS[4], np.zeros((BATCH, HIDDEN), F)
+    weights = {
+        f"weightParams.{gate}{kind}": part
+        for kind, name in (("WeightMatrix", "weight_ih"), ("RecursionMatrix", "weight_hh"))
+        for gate, part in zip(("inputGate", "forgetGate", "outputGate", "blockInput"), parts(w[name] * 40, 4))
+    }
+    large = {name: array * (40 if name != "bias" else 0) for name, array in w.items()}
+    parameters = {
+        "inputVectorSize": SIZE,
+        "outputVectorSize": HIDDEN,
+        "activations": [{"sigmoid": {}}, {"ReLU": {}}, {"ReLU": {}}],
+    }
+    for given, clip in ((0.0, 50.0), (0.5, 0.5)):
+        params = {"sequenceOutput": True, "cellClipThreshold": given}
+        found = lstm(large, X, zero, zero, ("sigmoid", "relu", "relu"), None, clip)
+        assert found[2].max() == clip
+        agree(
+            "uniDirectionalLSTM", {**parameters, "params": params}, X.reshape(STEPS, BATCH, SIZE, 1, 1), weights, *found
+        )
 
 
 def agree(kind: str, parameters: Any, x: Any, weights: Any, every: Any, *ends: Any) -> None:

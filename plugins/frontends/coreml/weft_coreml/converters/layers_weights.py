@@ -363,8 +363,7 @@ def lstm(c: Layer) -> Any:
         ("recurrent_activation", "cell_activation", "activation"), p.activationsForwardLSTM if both else p.activations
     ):
         named |= named_activation(c, key, one)
-    if p.params.cellClipThreshold:
-        named["clip"] = float(p.params.cellClipThreshold)
+    named["clip"] = float(p.params.cellClipThreshold) or 50.0
     batch = x.shape[1]
     h, s = (c.concat([_state(c, k + 2 * d, batch, hidden) for d in range(1 + both)], 1) for k in (1, 2))
     y, *ends = c.mil("lstm", x=x, initial_h=h, initial_c=s, output_sequence=bool(p.params.sequenceOutput), **named)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import weft_ops as ops
+from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft_coreml.context import Context
 from weft_coreml.converters.movement import turned
@@ -14,7 +15,7 @@ from weft_coreml.registry import op
 ACTIVATIONS = {
     "sigmoid": ("sigmoid", 0.0, 0.0), "tanh": ("tanh", 0.0, 0.0), "relu": ("relu", 0.0, 0.0),
     "hard_sigmoid": ("hardsigmoid", 0.2, 0.5), "sigmoid_hard": ("hardsigmoid", 0.2, 0.5),
-    "linear": ("affine", 1.0, 0.0), "scaled_tanh": ("scaledtanh", 1.7159, 0.6666667),
+    "linear": ("affine", 1.0, 0.0), "scaled_tanh": ("scaledtanh", 1.0, 1.0),
 }  # fmt: skip
 """By Core ML's names: the operator library's, and their two parameters."""
 
@@ -94,15 +95,78 @@ def lstm(c: Context) -> list[Value]:
         raise c.unsupported("peepholes in one direction alone")
     names = [activation(c, n, d) for n, d in
              (("recurrent_activation", "sigmoid"), ("cell_activation", "tanh"), ("activation", "tanh"))]  # fmt: skip
+    if c.has("clip") and not (c.real("clip") >= FAR and names[1][0] in BOUNDED):
+        return clipped(c, x, sides, hidden, names)
     names = names * len(sides)
-    made = ops.LSTM(
-        hidden, direction, *parameters(names),
-        c.real("clip") if c.has("clip") else None,
-    )  # fmt: skip
+    made = ops.LSTM(hidden, direction, *parameters(names))
     states = [_states(c, name, len(sides), hidden) for name in ("initial_h", "initial_c")]
     peepholes = c.concat(p, 0) if p else None
     y, *ends = c.all(made, x, *(c.concat(v, 0) for v in (w, r, b)), None, *states, peepholes)
     return results(c, y, *ends)
+
+
+UNROLLED = 64
+"""Steps of a layer that clips its cell, at most."""
+FAR, BOUNDED = 50.0, ("sigmoid", "tanh", "hardsigmoid")
+"""The limit that layers have by default. A cell whose activation stays within 1 comes to it after as many steps with
+all gates open; it is not applied there."""
+
+
+def applied(c: Context, of: tuple[str, float, float], x: Value) -> Value:
+    """An activation of a value."""
+    name, a, b = of
+    if name == "hardsigmoid":
+        return c(ops.Clip(), c.add(c.mul(x, a), b), 0.0, 1.0)
+    if name == "affine":
+        return c.add(c.mul(x, a), b)
+    if name == "scaledtanh":
+        return c.mul(c(ops.Tanh(), c.mul(x, b)), a)
+    return c({"sigmoid": ops.Sigmoid(), "tanh": ops.Tanh(), "relu": ops.Relu()}[name], x)
+
+
+def clipped(c: Context, x: Value, sides: Sequence[str], hidden: int, names: Sequence[Any]) -> list[Value]:
+    """An LSTM, step by step, whose cell stays within `clip`; `ops.LSTM` has a limit of what goes into its gates."""
+    (count,) = c.static(x.shape[:1], "the number of steps of a layer that clips its cell")
+    if not 0 < count <= UNROLLED:
+        raise c.unsupported(f"a cell that is clipped over {count} steps, more than {UNROLLED}")
+    rows, hs, cells = [], [], []
+    begin = [c.cast(c.of(name), dt.float32) for name in ("initial_h", "initial_c")]
+    for k, side in enumerate(sides):
+        steps = c.cast(turned(c, x, 0) if k else x, dt.float32)
+        h, cell = (c.slice(v, 1, k * hidden, hidden) for v in begin)
+        every, h, cell = _cells(c, steps, side, hidden, names, h, cell)
+        rows.append(turned(c, every, 0) if k else every)
+        hs.append(h)
+        cells.append(cell)
+    whole, h, cell = (v[0] if len(v) == 1 else c.concat(v, len(v[0].shape) - 1) for v in (rows, hs, cells))
+    first = whole if c.flag("output_sequence") else ahead(c, h)
+    return [c.cast(v, x.dtype) for v in (first, h, cell)]
+
+
+def _cells(
+    c: Context, x: Value, side: str, hidden: int, names: Sequence[Any], h: Value, cell: Value
+) -> tuple[Value, Value, Value]:
+    """The states of every step [steps, batch, hidden], and the last ones; gates: input, forget, output, cell."""
+    w, r = (c.transpose(c.cast(c.of(f"{n}{side}"), dt.float32), (1, 0)) for n in ("weight_ih", "weight_hh"))
+    given = c(ops.MatMul(), x, w)
+    given = c.add(given, c.cast(c.of(f"bias{side}"), dt.float32)) if c.has(f"bias{side}") else given
+    peephole = c.cast(c.of(f"peephole{side}"), dt.float32) if c.has(f"peephole{side}") else None
+    limit, every = c.real("clip"), []
+
+    def part(v: Value, k: int) -> Value:
+        return c.slice(v, len(v.shape) - 1, k * hidden, hidden)
+
+    def gate(z: Value, k: int, of: Value) -> Value:
+        seen = part(z, k)
+        return applied(c, names[0], seen if peephole is None else c.add(seen, c.mul(of, part(peephole, k))))
+
+    for t in range(c.static(x.shape[:1], "steps")[0]):
+        z = c.add(c.pick(given, 0, t), c(ops.MatMul(), h, r))
+        new = c.mul(gate(z, 0, cell), applied(c, names[1], part(z, 3)))
+        cell = c(ops.Clip(), c.add(c.mul(gate(z, 1, cell), cell), new), -limit, limit)
+        h = c.mul(gate(z, 2, cell), applied(c, names[2], cell))
+        every.append(ahead(c, h))
+    return every[0] if len(every) == 1 else c.concat(every, 0), h, cell
 
 
 def _states(c: Context, name: str, directions: int, hidden: int) -> Value:
