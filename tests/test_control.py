@@ -223,6 +223,8 @@ def test_strings(tmp_path: Path) -> None:
             b.add(ops.StringTake(), at, x, greeting), b.add(ops.NumberToString(), at),
             b.add(ops.StringNormalizer("UPPER", False, ("A",)), x),
             b.add(ops.StringToNumber(dt.int32), b.add(ops.NumberToString(), at)),
+            b.add(ops.StringCase(True), x), b.add(ops.StringCase(True, ascii=True), x),
+            b.add(ops.NumberFormat("%03d"), at),
         )  # fmt: skip
 
     g = graph(texts, tensor_type("int64", (2,)), build=build)
@@ -237,6 +239,8 @@ def test_strings(tmp_path: Path) -> None:
         and results[5].tolist() == ["3", "0"]
     )
     assert results[6].tolist() == ["B Ü", "AB"]
+    assert results[8].tolist() == ["A", "B Ü", "AB"] and results[9].tolist() == ["A", "B ü", "AB"]
+    assert results[10].tolist() == ["003", "000"]
     with pytest.raises(InputError, match="input 'x0': a string is no UTF-8"):
         executable.run({"x0": np.array([b"\xff"], object), "x1": np.array([0, 0])})
     with pytest.raises(InputError, match="input 'x0' takes strings, got int64"):
@@ -250,6 +254,8 @@ def test_strings(tmp_path: Path) -> None:
     [
         (ops.StringToNumber(dt.float32), [np.array(["1", "x"], object)], "Cast: 'x' is no float32"),
         (ops.StringToNumber(dt.int8), [np.array(["300"], object)], "Cast: a number is beyond the range of int8"),
+        (ops.StringToNumber(dt.int32), [np.array(["1_0"], object)], "Cast: '1_0' is no int32"),
+        (ops.NumberFormat("%s%d"), [np.array([1])], "NumberFormat: '%s%d' is no format of one number, such as"),
         (ops.RegexFullMatch("("), [np.array(["x"], object)], r"RegexFullMatch: '\(' is no regular expression"),
         (ops.RegexFullMatch("(?=x)x"), [np.array(["x"], object)], r"is no regular expression of RE2(?s:.*)look-around"),
         (

@@ -338,6 +338,18 @@ class StringNormalizer(HostOperator):
 
 
 @dataclass(frozen=True)
+class StringCase(HostOperator):
+    """Strings in upper or lower case; `ascii`: only the letters of ASCII change."""
+
+    upper: bool
+    ascii: bool = False
+
+    def infer(self, *types: Type | None) -> Type:
+        _count(types, 1)
+        return TensorType(dt.string, _strings(types[0]).shape)
+
+
+@dataclass(frozen=True)
 class RegexFullMatch(HostOperator):
     """Whether the pattern matches the whole string."""
 
@@ -398,6 +410,22 @@ class NumberToString(HostOperator):
         return TensorType(dt.string, x.shape)
 
 
+@dataclass(frozen=True)
+class NumberFormat(HostOperator):
+    """Integers or floats (float32, float64) as a format of C's printf writes them, with one of d, f, e and g: %5d,
+    %.3f."""
+
+    format: str
+
+    def infer(self, *types: Type | None) -> Type:
+        _count(types, 1)
+        (x,) = types
+        kinds = ("int", "uint") if self.format.endswith("d") else ("int", "uint", "float")
+        if not isinstance(x, TensorType) or x.dtype.kind not in kinds:
+            raise GraphError(f"operand 0: expected numbers for '{self.format}', got {x or 'nothing'}")
+        return TensorType(dt.string, x.shape)
+
+
 # -- pictures, and the system -----------------------------------------------------------------------------------------
 
 
@@ -429,11 +457,11 @@ class Entropy(HostOperator):
 
 
 __all__ = [
-    "Entropy", "ImageDecoder", "NumberToString", "OneElement", "OptionalEmpty", "OptionalGetElement",
+    "Entropy", "ImageDecoder", "NumberFormat", "NumberToString", "OneElement", "OptionalEmpty", "OptionalGetElement",
     "OptionalHasElement",
     "OptionalSome", "RegexFullMatch", "SequenceAt", "SequenceConcat", "SequenceConstruct", "SequenceEmpty",
     "SequenceErase", "SequenceInsert",
     "SequenceLength", "SequenceSplit", "Sizes", "Squeezed", "StringConcat", "StringConstant", "StringEqual",
     "StringIndex", "StringNormalizer",
-    "StringSplit", "StringTake", "StringToNumber", "WithSizes",
+    "StringCase", "StringSplit", "StringTake", "StringToNumber", "WithSizes",
 ]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -117,6 +119,20 @@ def _pattern(pattern: str) -> Callable[[str], bool]:
     return lambda s: compiled.fullmatch(s) is not None
 
 
+_ASCII = {
+    True: str.maketrans(ascii_lowercase, ascii_uppercase),
+    False: str.maketrans(ascii_uppercase, ascii_lowercase),
+}
+
+
+@host_function("StringCase", upper="bool", ascii="bool")
+def string_case(given: Any, *, upper: bool, ascii: bool) -> Array:
+    """Strings in upper or lower case; `ascii`: only the letters of ASCII change."""
+    if ascii:
+        return _each(lambda s: s.translate(_ASCII[upper]), "StringCase", object, given)
+    return _each(str.upper if upper else str.lower, "StringCase", object, given)
+
+
 @host_function("RegexFullMatch", pattern="str")
 def regex_full_match(given: Any, *, pattern: str) -> Array:
     return _each(_pattern(pattern), "RegexFullMatch", np.bool_, given)
@@ -163,6 +179,8 @@ def string_to_number(given: Any, *, dtype: str) -> Array:
     def number(text: str) -> Any:
         stripped = text.strip()
         try:
+            if "_" in stripped:  # which Python allows between digits
+                raise ValueError
             if to.is_bool:
                 return _SPECIAL.get(stripped.lower()) or bool(float(stripped))
             if to.is_integer:
@@ -179,6 +197,20 @@ def string_to_number(given: Any, *, dtype: str) -> Array:
         return (wide if to.bits == 64 or not to.is_float else wide.astype(np.float32)).astype(to.numpy).reshape(x.shape)
     except OverflowError:
         raise ExecutionError(f"Cast: a number is beyond the range of {to}") from None
+
+
+_FORMAT = re.compile(r"%[-+ #0]?\d{0,3}(\.\d{1,3})?[dfeg]")
+
+
+@host_function("NumberFormat", format="str")
+def number_format(given: Any, *, format: str) -> Array:
+    """Numbers as a format of C's printf writes them: one of integers (d) or of floats (f, e, g)."""
+    x = np.asarray(given)
+    if not _FORMAT.fullmatch(format):
+        raise ExecutionError(f"NumberFormat: '{format[:60]}' is no format of one number, such as %d or %.3f")
+    if x.dtype.kind not in "iu" if format.endswith("d") else x.dtype.kind not in "iuf":
+        raise ExecutionError(f"NumberFormat: '{format}' writes no {x.dtype}")
+    return _array([format % v for v in x.reshape(-1).tolist()], x.shape)
 
 
 @host_function("NumberToString")

@@ -699,16 +699,258 @@ class Lstm(tf.Module):
 model("lstm", Lstm, {"x": (None, None, 3)}, x=f(2, 5, 3))
 
 
+# -- strings ----------------------------------------------------------------------------------------------------------
+
+WORDS = np.array([["warp", "Weft É"], ["", "LOOM 1"]])
+op("StringLower", lambda x: (tf.strings.lower(x), tf.strings.lower(x, "utf-8")), x=WORDS)
+op("StringUpper", lambda x: (tf.strings.upper(x), tf.strings.upper(x, "utf-8")), x=WORDS)
+op("StringJoin", lambda x, y: (tf.strings.join([x, y, "!"], "-"), tf.strings.join([x, y])), x=WORDS, y=WORDS[::-1])
+op("StaticRegexFullMatch", lambda x: tf.strings.regex_full_match(x, "[A-Z]+ [0-9]"), x=WORDS)
+op("RegexFullMatch", lambda x: raw.RegexFullMatch(input=x, pattern="w.*"), x=WORDS)
+op("StringToNumber", lambda x: (tf.strings.to_number(x), tf.strings.to_number(x, tf.int64)), x=np.array(["12", "-3"]))
+op("AsString int", lambda x: (tf.strings.as_string(x), tf.strings.as_string(x, width=5, fill="0")), x=i(-99, 99, 4))
+op(
+    "AsString float",
+    lambda x: (
+        tf.strings.as_string(x),
+        tf.strings.as_string(x, precision=2),
+        tf.strings.as_string(x, scientific=True),
+        tf.strings.as_string(x, shortest=True),
+    ),
+    x=f(4),
+)
+op("Equal string", lambda x, y: (tf.equal(x, y), tf.not_equal(x, "warp")), x=WORDS, y=WORDS[::-1])
+op(
+    "moved strings",
+    lambda x, y: (
+        tf.concat([x, y, [["a", "b"]]], 0)[1:, ::-1],
+        tf.stack([x, y], 1),
+        tf.gather(x, [1, 1, 0]),
+        tf.where(x == "", y, x),
+        tf.transpose(x),
+        tf.fill((2,), y[0, 0]),
+        tf.tensor_scatter_nd_update(x, [[0]], y[1:]),
+    ),
+    x=WORDS,
+    y=WORDS[::-1],
+)
+
+# -- diagonals, ragged and sparse tensors ------------------------------------------------------------------------------
+
+for _align in ("LEFT_RIGHT", "RIGHT_LEFT", "LEFT_LEFT", "RIGHT_RIGHT"):
+    op(
+        f"MatrixDiagPartV3 {_align}",
+        lambda x, a=_align: (
+            raw.MatrixDiagPartV3(input=x, k=(-2, 1), padding_value=-7.0, align=a),
+            raw.MatrixDiagPartV3(input=x, k=2, padding_value=-7.0, align=a),
+        ),
+        x=f(2, 4, 5),
+    )
+    op(
+        f"MatrixDiagV3 {_align}",
+        lambda x, a=_align: (
+            raw.MatrixDiagV3(diagonal=x, k=(-1, 1), num_rows=-1, num_cols=-1, padding_value=9.0, align=a),
+            raw.MatrixDiagV3(diagonal=x, k=(-2, 0), num_rows=5, num_cols=3, padding_value=9.0, align=a),
+        ),
+        x=f(2, 3, 3),
+    )
+    op(
+        f"MatrixSetDiagV3 {_align}",
+        lambda x, y, a=_align: raw.MatrixSetDiagV3(input=x, diagonal=y, k=(-1, 1), align=a),
+        x=f(2, 4, 5),
+        y=f(2, 3, 4),
+    )
+op(
+    "diagonals of the run",
+    lambda x, k: (
+        raw.MatrixDiagPartV3(input=x, k=k, padding_value=0.0),
+        raw.MatrixDiagV3(diagonal=x[:, 0], k=k, num_rows=-1, num_cols=-1, padding_value=0.0),
+    ),
+    x=f(2, 4, 5),
+    k=np.array([-2], np.int32),
+)
+op(
+    "band of the run",
+    lambda x, k: raw.MatrixDiagPartV3(input=x, k=k, padding_value=0.0),
+    x=f(2, 4, 5),
+    k=np.array([-2, 1], np.int32),
+)
+op("ExpandDims of the run", lambda x, k: tf.expand_dims(x, k), x=f(3, 4), k=np.array([-2], np.int32))
+op(
+    "DenseBincount rows",
+    lambda x, y: (
+        tf.math.bincount(x, axis=-1),
+        tf.math.bincount(x, axis=-1, binary_output=True),
+        tf.math.bincount(x, y, axis=-1, maxlength=5, minlength=5),
+    ),
+    x=i(0, 9, 3, 6),
+    y=f(3, 6),
+)
+op(
+    "AdjustHue",
+    lambda x: (tf.image.adjust_hue(x, 0.3), tf.image.adjust_hue(x, -0.7)),
+    x=np.concatenate([np.abs(f(2, 3, 4, 3)), np.ones((2, 3, 1, 3), np.float32)], 2),
+)
+op(
+    "RaggedRange",
+    lambda x, y, z: (
+        *tf.nest.flatten(raw.RaggedRange(starts=x, limits=y, deltas=z)),
+        *raw.RaggedRange(starts=x, limits=9, deltas=2),
+    ),
+    x=np.array([0, 5, 8, 3], np.int32),
+    y=np.array([7, 5, 0, 4], np.int32),
+    z=np.array([3, 1, -3, 5], np.int32),
+)
+op(
+    "RaggedRange float",
+    lambda x, y: tuple(raw.RaggedRange(starts=x, limits=y, deltas=0.75)),
+    x=np.array([0, 5, -8], np.float32),
+    y=np.array([7, 5, -6], np.float32),
+)
+SPLITS, ITEMS = np.array([0, 3, 3, 5, 9, 10], np.int64), f(10)
+op(
+    "RaggedGather",
+    lambda s, x, k: tuple(
+        tf.nest.flatten(
+            raw.RaggedGather(params_nested_splits=[s], params_dense_values=x, indices=k, OUTPUT_RAGGED_RANK=1)
+        )
+    ),
+    s=SPLITS,
+    x=ITEMS,
+    k=i(0, 5, 7),
+)
+op(
+    "RaggedTensorToTensor",
+    lambda s, x: (
+        tf.RaggedTensor.from_row_splits(x, s, validate=False).to_tensor(7.0),
+        tf.RaggedTensor.from_row_splits(x, s, validate=False).to_tensor(shape=(4, 2)),
+        tf.RaggedTensor.from_row_splits(x, s, validate=False).to_tensor(shape=(None, 6)),
+    ),
+    s=SPLITS,
+    x=ITEMS,
+)
+op(
+    "RaggedTensorToTensor nested",
+    lambda s, t, x: tf.RaggedTensor.from_nested_row_splits(x, [s, t], validate=False).to_tensor(),
+    s=np.array([0, 1, 1, 5], np.int64),
+    t=SPLITS,
+    x=f(10, 2),
+)
+op(
+    "RaggedTensorToTensor of rows",
+    lambda s, x: tf.RaggedTensor.from_value_rowids(x, s, 5, validate=False).to_tensor(),
+    s=np.array([0, 0, 2, 2, 2, 4], np.int64),
+    x=f(6),
+)
+op(
+    "RaggedTensorToSparse",
+    lambda s, t, x: tuple(raw.RaggedTensorToSparse(rt_nested_splits=[s, t], rt_dense_values=x)),
+    s=np.array([0, 1, 1, 5], np.int64),
+    t=SPLITS,
+    x=ITEMS,
+)
+for _kind in ("a-b", "b-a", "intersection", "union"):
+    op(
+        f"DenseToDenseSetOperation {_kind}",
+        lambda x, y, k=_kind: tuple(raw.DenseToDenseSetOperation(set1=x, set2=y, set_operation=k)),
+        x=i(0, 9, 3, 6),
+        y=i(0, 9, 3, 5),
+    )
+op(
+    "CTCGreedyDecoder",
+    lambda x, n: tuple(
+        tf.nest.flatten(
+            (
+                raw.CTCGreedyDecoder(inputs=x, sequence_length=n),
+                raw.CTCGreedyDecoder(inputs=x, sequence_length=n, merge_repeated=True),
+                raw.CTCGreedyDecoder(inputs=x, sequence_length=n, merge_repeated=True, blank_index=0),
+            )
+        )
+    ),
+    x=f(9, 3, 3),
+    n=np.array([9, 4, 0], np.int32),
+)
+op(
+    "SparseReshape",
+    lambda x, s: tuple(raw.SparseReshape(input_indices=x, input_shape=s, new_shape=(2, -1, 3))),
+    x=np.array([[0, 1], [1, 5], [2, 0]], np.int64),
+    s=np.array([3, 6], np.int64),
+)
+op(
+    "SparseFillEmptyRows",
+    lambda x, v: tuple(raw.SparseFillEmptyRows(indices=x, values=v, dense_shape=(5, 3), default_value=-1.0)),
+    x=np.array([[1, 0], [1, 2], [3, 1]], np.int64),
+    v=f(3),
+)
+CORNERS = np.sort(R.random((2, 12, 2, 2)).astype(np.float32), 2).reshape(2, 12, 1, 4) * 1.4 - 0.2
+op(
+    "CombinedNonMaxSuppression",
+    lambda x, s: tuple(tf.image.combined_non_max_suppression(x, s, 3, 7, 0.4, 0.3)),
+    x=CORNERS,
+    s=R.random((2, 12, 3)).astype(np.float32),
+)
+op(
+    "CombinedNonMaxSuppression of classes",
+    lambda x, s: tuple(
+        tf.image.combined_non_max_suppression(x, s, 4, 50, 0.4, 0.6, pad_per_class=True, clip_boxes=False)
+    ),
+    x=np.concatenate([CORNERS, CORNERS[:, ::-1], CORNERS * 0.9], 2),
+    s=R.random((2, 12, 3)).astype(np.float32),
+)
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+class Vocabulary(tf.Module):
+    """Tables of constants and of a file, which the model fills when it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        file = Path(tempfile.mkdtemp()) / "words.txt"
+        file.write_text("warp\t3\nweft É\t5\nloom\t-2\n")
+        self.file = tf.saved_model.Asset(str(file))
+        words, numbers = tf.constant(["loom", "warp", ""]), tf.constant([7, 1 << 40, -3], tf.int64)
+        table, filled = tf.lookup.StaticHashTable, tf.lookup.KeyValueTensorInitializer
+        of_file = tf.lookup.TextFileInitializer
+        line, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+        self.numbers = table(filled(words, numbers), -1)
+        self.words = table(filled(numbers, words), "none")
+        self.dense = table(filled(tf.constant([2, 5, 3], tf.int64), tf.constant([0.5, 1.5, 2.5])), -1.0)
+        self.columns = table(of_file(self.file, tf.string, 0, tf.int64, 1), -1)
+        self.lines = table(of_file(self.file, tf.int64, number, tf.string, line), "none")
+
+    @tf.function
+    def call(self, x: Any, k: Any) -> Any:
+        return {
+            "numbers": self.numbers.lookup(x), "words": self.words.lookup(k), "dense": self.dense.lookup(k),
+            "columns": self.columns.lookup(x), "lines": self.lines.lookup(k), "size": self.lines.size(),
+        }  # fmt: skip
+
+
+model(
+    "vocabulary",
+    Vocabulary,
+    {"x": (None,), "k": (None, 2)},
+    x=np.array(["warp", "loom", "weft É", "", "x"]),
+    k=np.array([[0, 2], [5, 7], [1 << 40, -3]], np.int64),
+)
+
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
 def specs(inputs: dict[str, Any], shapes: dict[str, Any]) -> list[Any]:
-    return [T(shapes.get(n, a.shape), a.dtype, name=n) for n, a in inputs.items()]
+    return [T(shapes.get(n, a.shape), tf.as_dtype(a.dtype), name=n) for n, a in inputs.items()]
+
+
+def texts(array: Any) -> Any:
+    return np.array([t.decode() for t in array.reshape(-1)], str).reshape(array.shape)
 
 
 def arrays(given: dict[str, Any]) -> bytes:
+    """Arrays as a file; strings as texts, which need no pickle."""
     sink = io.BytesIO()
-    np.savez(sink, **given)
+    np.savez(sink, **{n: texts(np.asarray(a)) if np.asarray(a).dtype == object else a for n, a in given.items()})
     return sink.getvalue()
 
 

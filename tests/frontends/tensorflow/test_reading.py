@@ -41,7 +41,10 @@ def fixture(name: str, folder: Path, file: Path = FIXTURES) -> tuple[Path, dict[
                 path = folder / member.removeprefix(prefix)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(archive.read(member))
-    inputs, outputs = (dict(np.load(folder / f"{kind}.npz")) for kind in ("inputs", "outputs"))
+    inputs, outputs = (
+        {n: a.astype(object) if a.dtype.kind == "U" else a for n, a in np.load(folder / f"{kind}.npz").items()}
+        for kind in ("inputs", "outputs")
+    )
     for kind in ("inputs", "outputs"):
         (folder / f"{kind}.npz").unlink()
     return (folder / "graph.pb" if case["kind"] == "graph" else folder), inputs, outputs
@@ -121,6 +124,35 @@ FLOAT, INT = ("type", 1), ("type", 3)
 SEEDS = {"seed": ("i", 3), "seed2": ("i", 4), "dtype": FLOAT, "T": INT}
 
 
+def test_tables_that_options_fill(tmp_path: Path) -> None:
+    """Lines of key and value; without a tab their numbers are the values, or the keys of a table of numbers."""
+    from weft.graph.evaluate import evaluate
+
+    find = ("y", "LookupTableFindV2", {}, ("t", "s", "d"))
+    data = graph_of(S, TABLE, ("d", "Placeholder", {"dtype": ("type", 9)}, ()), find)
+    given = {"s": np.array(["b", "x", "ü"], object), "d": np.array(-1)}
+    shapes = {"s": "?", "d": ""}
+    for text, expected in (("a\nb\nü\n", [1, -1, 2]), ("b\t7\nü\t-3", [7, -1, -3]), ("", [-1, -1, -1])):
+        (tmp_path / "words.txt").write_text(text, encoding="utf-8")
+        tables = {"words": str(tmp_path / "words.txt")}
+        graph = weft.load(data, frontend="tensorflow", shapes=shapes, tables=tables)
+        np.testing.assert_array_equal(evaluate(graph, given)[0], expected)
+    (tmp_path / "words.txt").write_text("b\t7\nc")
+    with pytest.raises(FrontendError, match=r"line 2 of a table has 1 column"):
+        weft.load(data, frontend="tensorflow", shapes=shapes, tables=tables)
+    (tmp_path / "words.txt").write_text("b\tc")
+    with pytest.raises(FrontendError, match=r"a table has no int64 where one is expected"):
+        weft.load(data, frontend="tensorflow", shapes=shapes, tables=tables)
+
+
+def test_files_of_tables_stay_in_the_folder(tmp_path: Path) -> None:
+    path, _, _ = fixture("vocabulary", tmp_path / "model")
+    words = (path / "assets/words.txt").rename(tmp_path / "words.txt")
+    (path / "assets/words.txt").symlink_to(words)
+    with pytest.raises(FrontendError, match="links to a file outside of the model's folder"):
+        weft.load(path)
+
+
 def test_random_numbers() -> None:
     """Those of a seed are the same at every run."""
     from weft.graph.evaluate import evaluate
@@ -141,6 +173,8 @@ def test_random_numbers() -> None:
 
 X = ("x", "Placeholder", {"dtype": FLOAT}, ())
 P = ("p", "Placeholder", {"dtype": ("type", 10)}, ())
+S = ("s", "Placeholder", {"dtype": ("type", 7)}, ())
+TABLE = ("t", "HashTableV2", {"shared_name": ("s", b"words"), "key_dtype": ("type", 7), "value_dtype": ("type", 9)}, ())
 LOOP = (
     X, P, ("a", "Enter", {}, ("x",)), ("b", "Enter", {}, ("p",)), ("m", "Merge", {}, ("a", "n")), ("l", "LoopCond", {}, ("b",)),
     ("s", "Switch", {}, ("m", "l")), ("n", "NextIteration", {}, ("s:1",)), ("e", "Exit", {}, ("s",)),
@@ -164,7 +198,10 @@ REFUSED = {
     "deep": ((X, *(n for k in range(300) for n in ((f"p{k}", "Placeholder", {"dtype": ("type", 10)}, ()), (f"s{k}", "Switch", {}, (f"s{k - 1}:1" if k else "x", f"p{k}")))), ("y", "Merge", {}, ("s299", "s299:1"))), "a node is in more than 256 branches"),
     "one side": ((X, P, ("s", "Switch", {}, ("x", "p")), ("y", "Merge", {}, ("s:1", "s:1"))), "no one condition tells the branches apart"),
     "constant": ((("c", "Const", {}, ()), ("y", "Relu", {}, ("c",))), "Const: attribute 'value' is missing"),
-    "strings": ((("x", "Placeholder", {"dtype": ("type", 7)}, ()), ("y", "Identity", {}, ("x",))), "tensors of string are not supported"),
+    "variants": ((("x", "Placeholder", {"dtype": ("type", 21)}, ()), ("y", "Identity", {}, ("x",))), "tensors of variant are not supported"),
+    "empty table": ((S, TABLE, ("d", "Placeholder", {"dtype": ("type", 9)}, ()), ("y", "LookupTableFindV2", {}, ("t", "s", "d"))), "the contents of table 'words' are not known"),
+    "changed table": ((S, TABLE, ("y", "InitializeTableV2", {}, ("t", "s", "s")), ("z", "Identity", {}, ("y",))), "contents that are no constants"),
+    "no format": ((("x", "Placeholder", {"dtype": FLOAT}, ()), ("y", "AsString", {"fill": ("s", b"*")}, ("x",))), "the format '%*f'"),
     "no outputs": ((("y", "NoOp", {}, ()),), "the graph has no outputs"),
 }  # fmt: skip
 
@@ -276,6 +313,8 @@ UNTESTED = {
     "HostConst", "If", "MatrixDiagPartV2", "MatrixDiagV2", "MatrixSetDiagV2", "ParallelDynamicStitch", "PlaceholderV2",
     "RefIdentity", "TensorListConcat", "TopK", "Variable", "AssignSub", "AssignSubVariableOp", "FFT2D", "FFT3D",
     "IFFT", "IFFT3D", "IRFFT3D", "RFFT3D", "IsVariableInitialized", "VarIsInitializedOp",
+    "HashTable", "InitializeTable", "InitializeTableFromTextFile", "LookupTableFind", "LookupTableImport",
+    "LookupTableSize", "MutableHashTable", "MutableHashTableV2", "InitializeTableV2",
     "RefEnter", "RefExit", "RefMerge", "RefNextIteration", "RefSwitch",
     # What they say is left out.
     "TensorArrayCloseV3",

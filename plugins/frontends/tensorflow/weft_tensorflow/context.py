@@ -79,6 +79,9 @@ class Context(GraphContext):
         value = self._given(name, "s", default)
         return value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")
 
+    def texts(self, name: str) -> list[str]:
+        return [bytes(s).decode("utf-8", "replace") for s in self._given(name, "list", None).s]
+
     def choice(self, name: str, default: Word | None, known: Sequence[Word]) -> Word:
         """An attribute that is one of `known`."""
         value = self.text(name, default)
@@ -103,7 +106,7 @@ class Context(GraphContext):
             if default is None:
                 raise self.error(f"attribute '{name}' is missing")
             return default
-        return dtype_of(value, self.place)
+        return dtype_of(value, self.place, texts=True)
 
     def sizes_of(self, name: str) -> tuple[int, ...] | None:
         """An attribute that is a shape, -1 where a size is open; None: it is left out, or its rank is open."""

@@ -33,7 +33,9 @@ from weft_tensorflow.outputs import OUTPUTS, REFERENCES
 from weft_tensorflow.plugin import TensorflowOptions
 from weft_tensorflow.registry import REGISTRY
 from weft_tensorflow.state import Handle, States, Stored
-from weft_tensorflow.tensors import dtype_of, shape_of
+from weft_tensorflow.tables import Asset, Table, Tables
+from weft_tensorflow.tensors import dtype_of, shape_of, texts_of
+from weft_tensorflow.texts import MOVES, is_text, moved
 
 MOST_DEPTH = 48
 """Functions inside of functions."""
@@ -112,6 +114,7 @@ class Importer(GraphImporter):
         self.depth = 0
         self.open: set[str] = set()
         self.states = States(self, options.state, changing)
+        self.tables = Tables(self)
         self.scope = Scope(model.graph.node, "")
 
     def run(self) -> Graph:
@@ -226,7 +229,7 @@ class Importer(GraphImporter):
         stem = re.sub(r"\W+", "_", name).strip("_") or "input"
         stem = f"n{stem}" if stem[:1].isdigit() else stem
         sizes = tuple(d if d >= 0 else self.dimension(f"{stem}_{k}") for k, d in enumerate(shape))
-        return TensorType(dtype_of(ref.type, f"input '{name}'"), sizes)
+        return TensorType(dtype_of(ref.type, f"input '{name}'", texts=True), sizes)
 
     def dimension(self, name: str) -> Dim:
         self.open.add(name)
@@ -358,6 +361,11 @@ class Importer(GraphImporter):
             return self.call(c, c.op_type, c.operands)
         return super().convert(c)
 
+    def converted(self, c: Any, converter: Any) -> Sequence[Any]:
+        if c.op_type in MOVES and any(map(is_text, c.operands)):
+            return moved(c, converter)
+        return super().converted(c, converter)
+
     # -- functions
     def function(self, c: Context, name: str, count: int) -> Any:
         """A function that a node calls with so many operands.
@@ -413,13 +421,12 @@ class Importer(GraphImporter):
             raise Unsupported("a list of tensors as a tensor")
         if isinstance(operand, Complex):
             raise Unsupported("complex numbers")
-        if isinstance(operand, (Array, Handle, Absent)):
+        if isinstance(operand, (Array, Asset, Handle, Table, Absent)):
             raise Unsupported("a variable, a table or a missing result as a tensor")
         if isinstance(operand, Stored):
             return self.builder.constant(operand.bundle.read(operand.name, name), operand.name)
         if isinstance(operand, np.ndarray):
-            texts = tuple(bytes(t).decode("utf-8", "replace") for t in operand.reshape(-1))
-            return self.builder.add(StringConstant(texts, operand.shape), name=name)
+            return self.builder.add(StringConstant(texts_of(operand.reshape(-1), name), operand.shape), name=name)
         return super().as_value(operand, name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,14 @@ class Signature:
 
 @dataclass(frozen=True)
 class Model:
-    """A graph with what belongs to it. `signature`: None of a frozen graph, whose inputs the graph tells."""
+    """A graph with what belongs to it.
+
+    Attributes:
+        signature: None of a frozen graph, whose inputs the graph tells.
+        folder: of a SavedModel.
+        assets: files of the folder, by the nodes that stand for their paths.
+        starting: nodes that are run when it is loaded, once.
+    """
 
     name: str
     graph: Any
@@ -51,6 +58,9 @@ class Model:
     saver: Any
     bundle: Bundle | None
     tags: tuple[str, ...] = ()
+    folder: Path | None = None
+    assets: Mapping[str, Path] = field(default_factory=dict)
+    starting: tuple[str, ...] = ()
 
 
 def read_model(source: Any, options: TensorflowOptions) -> Model:
@@ -79,7 +89,20 @@ def read_model(source: Any, options: TensorflowOptions) -> Model:
     _check(meta.graph_def, what)
     signature = _signature(meta, options.signature, what)
     bundle = None if folder is None else find(folder)
-    return Model(name, meta.graph_def, signature, meta.saver_def, bundle, tuple(meta.meta_info_def.tags))
+    assets = {
+        a.tensor_info.name.split(":")[0]: Path("assets") / a.filename for a in meta.asset_file_def if a.tensor_info.name
+    }
+    tags = tuple(meta.meta_info_def.tags)
+    return Model(name, meta.graph_def, signature, meta.saver_def, bundle, tags, folder, assets, _starting(meta))
+
+
+def _starting(meta: Any) -> tuple[str, ...]:
+    """The nodes that are run when a model is loaded: of TensorFlow 2 in a signature, of 1 in a collection."""
+    found = [i.value.name for e in meta.signature_def if e.key == INTERNAL[0] for i in e.value.outputs]
+    for entry in meta.collection_def:
+        if entry.key in ("saved_model_main_op", "legacy_init_op"):
+            found.extend(entry.value.node_list.value)
+    return tuple(name.split(":")[0] for name in found if name)
 
 
 def _is_saved(data: bytes) -> bool:

@@ -30,6 +30,12 @@ OUTPUTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("r0", ""),
             ("r1", ""),
         ),
+        "CTCGreedyDecoder": (
+            ("decoded_indices", ""),
+            ("decoded_values", ""),
+            ("decoded_shape", ""),
+            ("log_probability", ""),
+        ),
         "Case": (("output", "Tout"),),
         "CombinedNonMaxSuppression": (
             ("nmsed_boxes", ""),
@@ -57,6 +63,11 @@ OUTPUTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("output_c", ""),
             ("reserve_space", ""),
             ("host_reserved", ""),
+        ),
+        "DenseToDenseSetOperation": (
+            ("result_indices", ""),
+            ("result_values", ""),
+            ("result_shape", ""),
         ),
         "DynamicPartition": (("outputs", "num_partitions"),),
         "FractionalAvgPool": (
@@ -145,6 +156,10 @@ OUTPUTS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("output", ""),
             ("output_min", ""),
             ("output_max", ""),
+        ),
+        "RaggedGather": (
+            ("output_nested_splits", "OUTPUT_RAGGED_RANK"),
+            ("output_dense_values", ""),
         ),
         "RaggedRange": (
             ("rt_nested_splits", ""),

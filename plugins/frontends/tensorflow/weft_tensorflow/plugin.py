@@ -23,7 +23,8 @@ class TensorflowOptions:
     """-signature: the one that is read; by default serving_default, or the only one. -tags: of the graph that is read,
     e.g. serve. -inputs, -outputs: names of a frozen graph's, e.g. image:0. -shapes: of inputs, by name, e.g.
     image=1x224x224x3; a ? is left open. -dims: sizes of axes that the model leaves open, by the names that the graph
-    shows, e.g. image_0=4. -state: of variables that a call changes, "fresh" or "inputs"."""
+    shows, e.g. image_0=4. -state: of variables that a call changes, "fresh" or "inputs". -tables: files with
+    the contents of tables that the model does not fill, by their names."""
 
     signature: str | None = None
     tags: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class TensorflowOptions:
     shapes: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     state: str | None = None
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.state not in (None, "fresh", "inputs"):

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 _MESSAGES = """
 SavedModel: saved_model_schema_version 1 int64; meta_graphs 2 MetaGraphDef*
 
-MetaGraphDef: meta_info_def 1 MetaInfo; graph_def 2 GraphDef; saver_def 3 SaverDef; signature_def 5 SignatureEntry*
+MetaGraphDef: meta_info_def 1 MetaInfo; graph_def 2 GraphDef; saver_def 3 SaverDef;
+    collection_def 4 CollectionEntry*; signature_def 5 SignatureEntry*; asset_file_def 6 AssetFile*
+
+CollectionEntry: key 1 string; value 2 CollectionDef
+
+CollectionDef: node_list 1 NodeList
+
+NodeList: value 1 string*
+
+AssetFile: tensor_info 1 TensorInfo; filename 2 string
 
 MetaInfo: tags 4 string*; tensorflow_version 5 string
 

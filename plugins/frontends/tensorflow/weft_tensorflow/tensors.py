@@ -42,16 +42,29 @@ def name_of(number: int) -> str:
     return NAMES.get(number, f"DataType {number}")
 
 
-def dtype_of(number: int, where: str) -> DType:
-    """A DataType as a dtype.
+def dtype_of(number: int, where: str, texts: bool = False) -> DType:
+    """A DataType as a dtype; `texts`: strings too, which are no numbers of a file.
 
     Raises:
         UnsupportedError: Weft has none for it.
     """
-    found = DTYPES.get(number - 100 if number > 100 else number)
+    number = number - 100 if number > 100 else number
+    found = dt.string if texts and number == STRING else DTYPES.get(number)
     if found is None:
         raise UnsupportedError(f"tensors of {name_of(number)} are not supported", where=where)
     return found
+
+
+def texts_of(strings: Any, where: str) -> tuple[str, ...]:
+    """Strings of TensorFlow, which are bytes, as texts.
+
+    Raises:
+        UnsupportedError: one is no UTF-8.
+    """
+    try:
+        return tuple(bytes(s).decode() for s in strings)
+    except UnicodeDecodeError as error:
+        raise UnsupportedError("a string that is no UTF-8 is not supported", where=where, why=str(error)) from None
 
 
 def shape_of(message: Any, where: str) -> tuple[int, ...] | None:
@@ -108,4 +121,4 @@ def array_of(message: Any, where: str, most: int = MOST_ELEMENTS) -> Array:
     return np.concatenate([data, np.broadcast_to(data[-1:], (count - len(data),))]).reshape(shape)
 
 
-__all__ = ["DTYPES", "LARGEST", "STRING", "array_of", "dtype_of", "name_of", "shape_of"]
+__all__ = ["DTYPES", "LARGEST", "STRING", "array_of", "dtype_of", "name_of", "shape_of", "texts_of"]

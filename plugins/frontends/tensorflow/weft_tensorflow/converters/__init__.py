@@ -10,13 +10,16 @@ from weft_tensorflow.converters import (
     movement,
     network,
     quantization,
+    ragged,
     random,
     reduction,
     resizing,
     selection,
     shapes,
     signal,
+    sparse,
     state,
+    text,
 )
 
 __all__ = [
@@ -29,11 +32,14 @@ __all__ = [
     "movement",
     "network",
     "quantization",
+    "ragged",
     "random",
     "reduction",
     "resizing",
     "selection",
     "shapes",
     "signal",
+    "sparse",
     "state",
+    "text",
 ]

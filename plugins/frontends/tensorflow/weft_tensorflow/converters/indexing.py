@@ -12,9 +12,10 @@ from weft.expr.nodes import maximum
 from weft.graph.nodes import Value
 from weft.tensor.language import as_dim
 from weft_frontend.movement import bounded, gathered, segment_count, segments
-from weft_ops.shapes import dim_expr, simplified
+from weft_ops.shapes import dim_expr
 from weft_ops.words import Reduction
 from weft_tensorflow.context import Context
+from weft_tensorflow.converters import diagonals
 from weft_tensorflow.registry import tf_op
 
 
@@ -145,56 +146,36 @@ def eye(c: Context, rows: object, columns: object, k: int = 0) -> Value:
     return c.cast(c(ops.Eye(dt.int32, rows, columns, k)), dt.bool_)  # type: ignore[arg-type]
 
 
-def lone_diagonal(c: Context, k: int) -> int:
-    """Operand k, one diagonal."""
-    found = c.numbers(k, "the diagonal") or (0,)
-    if len(set(found)) != 1:
-        raise c.unsupported(f"the diagonals {found[0]} … {found[-1]}")
-    return found[0]
-
-
 @tf_op("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
 def matrix_diag(c: Context) -> Value:
     x = c.value(0)
     n = x.shape[-1]
-    shift = 0 if c.op_type == "MatrixDiag" else lone_diagonal(c, 1)
-    filling = c.number(0, x.dtype)
-    rows = columns = n if not shift else as_dim(dim_expr(n) + abs(shift))
-    if c.op_type != "MatrixDiag":
-        for at, size in ((2, rows), (3, columns)):
-            if c.number_at(at, "the size") not in (-1, size):
-                raise c.unsupported("a matrix that is not square")
-        filling = c.reshape(c.value(4), ())
-    if shift:
-        x = c.pad(x, (*(0,) * (len(x.shape) - 1), max(shift, 0), *(0,) * (len(x.shape) - 1), max(-shift, 0)))
-    return c(ops.Where(), eye(c, rows, columns, shift), c.reshape(x, (*x.shape[:-1], 1, columns)), filling)
+    if c.op_type == "MatrixDiag":
+        return c(ops.Where(), eye(c, n, n), c.reshape(x, (*x.shape[:-1], 1, n)), c.number(0, x.dtype))
+    of = diagonals.band(c, 1)
+    rows, columns = diagonals.sizes(c, x, of)
+    filling = c.reshape(c.value(4), ())
+    if of.low == of.high == 0 and rows == columns == n:
+        return c(ops.Where(), eye(c, n, n), c.reshape(x, (*x.shape[:-1], 1, n)), filling)
+    return diagonals.put(c, x, of, rows, columns, filling)
 
 
 @tf_op("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
 def matrix_diag_part(c: Context) -> Value:
     x = c.value(0)
-    k = 0 if c.op_type == "MatrixDiagPart" else lone_diagonal(c, 1)
-    rows, columns = c.fixed(x.shape[-2:], "sizes")
-    count = min(rows + min(k, 0), columns - max(k, 0))
-    if count < 1:
-        raise c.error(f"diagonal {k} of {rows}×{columns}")
-    first = np.arange(count)
-    flat = (first + max(-k, 0)) * columns + first + max(k, 0)
-    whole = c.reshape(x, (*x.shape[:-2], rows * columns))
-    return c.gather(whole, c.builder.constant(flat.astype(np.int64)), len(x.shape) - 2)
+    if c.op_type == "MatrixDiagPart":
+        return diagonals.taken(c, x, diagonals.Band(0, 0, True), c.number(0, x.dtype))
+    return diagonals.taken(c, x, diagonals.band(c, 1), c.reshape(c.value(2), ()))
 
 
 @tf_op("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
 def matrix_set_diag(c: Context) -> Value:
     x, diagonal = c.value(0), c.value(1)
-    k = 0 if c.op_type == "MatrixSetDiag" else lone_diagonal(c, 2)
+    of = diagonals.Band(0, 0, True) if c.op_type == "MatrixSetDiag" else diagonals.band(c, 2)
     rows, columns = x.shape[-2:]
-    before = max(k, 0)
-    zeros = (0,) * (len(diagonal.shape) - 1)
-    after = simplified(as_dim(dim_expr(columns) - before - diagonal.shape[-1]))
-    diagonal = c.pad(diagonal, (*zeros, before, *zeros, after))
-    mask = eye(c, rows, columns, k)
-    return c(ops.Where(), mask, c.reshape(diagonal, (*diagonal.shape[:-1], 1, columns)), x)
+    length = diagonals.longest(of, rows, columns)
+    diagonal = c.sized(diagonal, diagonal.shape[-1], length, "the diagonals have {0} elements, the longest takes {1}")
+    return diagonals.put(c, diagonal, of, rows, columns, x)
 
 
 @tf_op("MatrixBandPart")

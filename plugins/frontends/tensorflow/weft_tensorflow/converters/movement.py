@@ -16,7 +16,7 @@ from weft_frontend import contents as ct
 from weft_frontend import movement as kit
 from weft_frontend.contents import Content
 from weft_frontend.movement import Masks, pieces, target_shape
-from weft_ops.shapes import broadcast, dim_expr, dim_select, simplified
+from weft_ops.shapes import broadcast, dim_expr, dim_select, equals, simplified
 from weft_tensorflow.context import Context
 from weft_tensorflow.registry import tf_op
 
@@ -60,8 +60,18 @@ def squeeze(c: Context) -> Value:
 @tf_op("ExpandDims")
 def expand_dims(c: Context) -> Value:
     x = c.value(0)
-    axis = c.axis(c.number_at(1, "the axis"), len(x.shape) + 1)
-    return c.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+    rank = len(x.shape)
+    if c.known(1) is not None:
+        axis = c.axis(c.number_at(1, "the axis"), rank + 1)
+        return c.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+    where = c.sizes(c.reshape(c.axes(c.value(1), rank + 1), (1,)), "the axis")[0]
+    sizes: list[Dim] = []
+    for k in range(rank + 1):
+        behind = x.shape[k - 1] if k else 1
+        before = x.shape[k] if k < rank else 1
+        here = lt(dim_expr(k), dim_expr(where))
+        sizes.append(dim_select(equals(where, k), 1, dim_select(here, before, behind)))
+    return c.reshape(x, tuple(sizes))
 
 
 @tf_op("Transpose", "ConjugateTranspose")

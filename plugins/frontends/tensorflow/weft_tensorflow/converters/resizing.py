@@ -225,3 +225,31 @@ def adjust_saturation(c: Context) -> Value:
     new = c(ops.Minimum(), c(ops.Maximum(), c.mul(old, factor), 0.0), 1.0)
     ratio = c.div(new, c(ops.Where(), empty, c.number(1, x.dtype), old))
     return c.sub(best, c.mul(c.sub(best, x), ratio))
+
+
+@tf_op("AdjustHue")
+def adjust_hue(c: Context) -> Value:
+    """The hue, of 0 … 6 along red, yellow, green, cyan, blue and magenta, goes on by six times the operand."""
+    x, delta = c.value(0), c.reshape(c.value(1), ())
+    last = len(x.shape) - 1
+    best, least = c(ops.ReduceMax((last,), True), x), c(ops.ReduceMin((last,), True), x)
+    span = c.sub(best, least)
+    red, green, blue = (c.slice(x, last, k, 1) for k in range(3))
+    gray = c(ops.Equal(), span, 0.0)
+    divisor = c(ops.Where(), gray, c.number(1, x.dtype), span)
+
+    def towards(first: Value, second: Value, base: float) -> Value:
+        return c.add(c.div(c.sub(first, second), divisor), base)
+
+    hue = c(ops.Where(), c(ops.Equal(), green, best), towards(blue, red, 2.0), towards(red, green, 4.0))
+    hue = c(ops.Where(), c(ops.Equal(), red, best), towards(green, blue, 0.0), hue)
+    hue = c(ops.Where(), gray, c.number(0, x.dtype), hue)
+    hue = c(ops.Mod(), c.add(hue, c.mul(c.cast(delta, x.dtype), 6.0)), c.number(6, x.dtype))
+
+    def channel(at: float, sign: float) -> Value:
+        far = c(ops.Absolute(), c.sub(hue, at))
+        share = c.sub(far, 1.0) if sign > 0 else c.sub(2.0, far)
+        share = c(ops.Minimum(), c(ops.Maximum(), share, 0.0), 1.0)
+        return c.add(least, c.mul(span, share))
+
+    return c.concat([channel(3.0, 1), channel(2.0, -1), channel(4.0, -1)], last)

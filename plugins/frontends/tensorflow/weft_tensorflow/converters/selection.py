@@ -9,7 +9,7 @@ from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_frontend.movement import segment_count
-from weft_ops.shapes import product
+from weft_ops.shapes import dim_expr, dim_max, dim_min, product
 from weft_runtime.abi import LARGEST
 from weft_tensorflow.context import Context
 from weft_tensorflow.registry import tf_op
@@ -67,6 +67,42 @@ def non_max_suppression(c: Context) -> list[Value]:
     return results.get(c.op_type, [places])
 
 
+@tf_op("CombinedNonMaxSuppression")
+def combined_non_max_suppression(c: Context) -> list[Value]:
+    """The best boxes of all classes, each of which is thinned out by itself; zeros behind them."""
+    boxes, scores, limit, total = c.value(0), c.value(1), limit_of(c, 2), limit_of(c, 3)
+    batch, count, own, _ = boxes.shape
+    classes = scores.shape[2]
+    if c.flag("pad_per_class"):
+        total = dim_min(total, product((limit, classes)))
+    each = c.broadcast(boxes, (batch, count, classes, 4)) if own == 1 else boxes
+    each = c.transpose(c.sized(each, each.shape[2], classes, "boxes of {0} classes, scores of {1}"), (0, 2, 1, 3))
+    sets, places = product((batch, classes)), product((classes, count))
+    per_class = c.reshape(c.transpose(scores, (0, 2, 1)), (sets, 1, count))
+    thresholds = c.reshape(c.value(4), (1,)), c.reshape(c.value(5), (1,))
+    rows = chosen_boxes(c, c.reshape(each, (sets, count, 4)), per_class, limit, *thresholds)
+    # Those that were not chosen are below all others.
+    where = c.concat([c.slice(rows, 1, 0, 1), c.slice(rows, 1, 2, 1)], 1)
+    per_class = c.reshape(per_class, (sets, count))
+    lowest = c.broadcast(c.number(-np.inf, scores.dtype), (sets, count))
+    kept = c(ops.ScatterND(), lowest, where, c(ops.GatherND(), per_class, where))
+    missing = as_dim(dim_max(as_dim(dim_expr(total) - dim_expr(places)), 0))
+    kept = c.concat(
+        [c.reshape(kept, (batch, places)), c.broadcast(c.number(-np.inf, scores.dtype), (batch, missing))], 1
+    )
+    best, at = c.all(ops.TopK(total, -1), kept)
+    valid = c(ops.Greater(), best, -np.inf)
+    at = c(ops.Where(), valid, at, c.number(0, dt.int64))
+    found = c(ops.GatherND(1), c.reshape(each, (batch, places, 4)), c.reshape(at, (batch, total, 1)))
+    if c.flag("clip_boxes", True):
+        found = c(ops.Minimum(), c(ops.Maximum(), found, 0.0), 1.0)
+    found = c(ops.Where(), c.reshape(valid, (batch, total, 1)), found, c.number(0, found.dtype))
+    which = c.cast(c(ops.Divide(), at, c.dim(count)), scores.dtype)
+    zero = c.number(0, scores.dtype)
+    number = c.sum(c.cast(valid, dt.int32), (1,), False)
+    return [found, c(ops.Where(), valid, best, zero), c(ops.Where(), valid, which, zero), number]
+
+
 def where_true(c: Context, test: Value) -> Value:
     """The places at which a vector is true."""
     size = as_dim(c.builder.symbol(c(ops.CountNonZero(), test)))
@@ -102,8 +138,7 @@ def bincount(c: Context) -> Value:
     """How many elements have each number below a size, or the sum of their weights."""
     x, size = c.value(0), c.dim_at(1, "the size")
     weights = c.value(2)
-    if len(x.shape) > 1 and c.op_type == "DenseBincount":
-        raise c.unsupported("an operand of two dimensions")
+    rows = x.shape[0] if len(x.shape) == 2 and c.op_type == "DenseBincount" else None
     count = product(x.shape)
     flat = c.within(c.reshape(x, (count,)), 0, None, "an element")
     if product(weights.shape) == 0:
@@ -113,10 +148,13 @@ def bincount(c: Context) -> Value:
     # What is not below the size goes to a place behind, which is cut off.
     last = c.cast(c.dim(size), flat.dtype)
     flat = c(ops.Minimum(), flat, last)
-    ground = c.broadcast(c.number(0, weights.dtype), (as_dim(size + 1),))
+    if rows is not None:  # each row has its own counts
+        before = c.cast(c(ops.Iota(dt.int64, (rows, x.shape[1]))), flat.dtype)
+        flat = c.add(flat, c.mul(c.reshape(before, (count,)), c.add(last, 1)))
+    ground = c.broadcast(c.number(0, weights.dtype), (product((rows or 1, as_dim(size + 1))),))
     once = c.flag("binary_output")
     found = c(ops.ScatterND("max" if once else "add"), ground, c.reshape(flat, (count, 1)), added)
-    return c.slice(found, 0, 0, size)
+    return c.slice(found if rows is None else c.reshape(found, (rows, as_dim(size + 1))), -1, 0, size)
 
 
 @tf_op("Roll")

@@ -11,6 +11,7 @@ from weft.graph.nodes import Value
 from weft_tensorflow.context import Context
 from weft_tensorflow.registry import tf_op
 from weft_tensorflow.state import Handle, Stored
+from weft_tensorflow.tables import Asset
 from weft_tensorflow.tensors import STRING, array_of
 
 
@@ -95,11 +96,11 @@ def initialized(c: Context) -> Value:
 
 
 def given(c: Context) -> Any:
-    """What is written: a value, or a tensor of the checkpoint, which is read where it is used."""
+    """What is written: a value, a tensor of the checkpoint, which is read where it is used, or the path of a file."""
     if c.count < 2:
         raise c.error("input 1 is missing")
     operand = c.operands[1]
-    return operand if isinstance(operand, Stored) else c.value(1)
+    return operand if isinstance(operand, (Asset, Stored)) else c.value(1)
 
 
 @tf_op("AssignVariableOp")
