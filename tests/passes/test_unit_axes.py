@@ -168,6 +168,16 @@ def test_means_of_pictures_with_channels_last(keep: bool) -> None:
     assert after(columns) == ["Tanh", "Transpose", "ReduceMean"]
 
 
+def test_means_of_rows_that_are_needed_as_well() -> None:
+    """As in a normalisation, which is one kernel."""
+
+    def centred(b: GraphBuilder, x: Value) -> Value:
+        rows = b.add(Transpose(LAST), b.add(Tanh(), x))
+        return b.add(Subtract(), rows, b.add(ReduceMean((-1,), True), rows))
+
+    assert after(centred) == ["Tanh", "Transpose", "ReduceMean", "Subtract"]
+
+
 def test_regions_behind_a_reshape_of_ones() -> None:
     """As ONNX files of TensorFlow have it: each part is transposed, gets an axis, and all of them are concatenated."""
     b = GraphBuilder()

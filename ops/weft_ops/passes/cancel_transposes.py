@@ -148,7 +148,7 @@ class _Region:
                 leaving = [u for u in self.uses.get(id(node.output), []) if u is None or id(u) not in members]
                 cost = _cost(node.output.tensor, back)
                 cancels = [u for u in leaving if u is not None and _order_of(u.outputs[0]) == back]
-                others = any(not _ends(u, order) for u in leaving)
+                others = any(not _ends(u, order, len(leaving)) for u in leaving)
                 gain += cost * (len(cancels) - others)
             if gain > best:
                 best, self.order = gain, order
@@ -214,14 +214,15 @@ def _order_of(value: Value) -> Order | None:
     return tuple(k if (axis := axes[k]) is None else place[axis] for k in range(len(axes)))
 
 
-def _ends(user: Node | None, order: Order) -> bool:
-    """Whether what uses a transposed value transposes it again, or reduces it so that the order does not matter."""
+def _ends(user: Node | None, order: Order, users: int) -> bool:
+    """Whether what uses a transposed value transposes it again, or reduces it, as the only user, so that the order does
+    not matter."""
     if user is None:
         return False
     if _order_of(user.outputs[0]) is not None:
         return True
     value = user.inputs[0]
-    return value is not None and reduces_in_any_order(user.op, order, value.shape)
+    return users == 1 and value is not None and reduces_in_any_order(user.op, order, value.shape)
 
 
 def _untransposed(r: Rewriter, value: Value) -> Value:

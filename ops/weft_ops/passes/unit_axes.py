@@ -93,9 +93,10 @@ def reduces_in_any_order(op: Operator, order: Sequence[int], shape: Sequence[Dim
 
 
 def reduction_of_transpose(r: Rewriter, node: Node, inputs: Inputs) -> Any:
-    """A reduction that leaves axes in the order that they had before a transposition needs none."""
+    """A reduction that leaves axes in the order that they had before a transposition needs none, if nothing else does:
+    the mean of rows is computed with what else is computed of them."""
     op, before = node.op, r.producer(inputs[0], Transpose)
-    if before is None or before.inputs[0] is None or len(inputs) != 1:
+    if before is None or before.inputs[0] is None or len(inputs) != 1 or not r.single_use(before.output):
         return None
     assert isinstance(before.op, Transpose) and isinstance(op, Reduction)
     rank = before.output.tensor.rank
