@@ -327,6 +327,14 @@ def test_a_program_that_pytorch_mistakes_is_refused() -> None:
         weft.load(loss, inputs=(random(3), torch.tensor([1, -1, 2])))
 
 
+def test_gradients_of_thresholds() -> None:
+    back = torch.ops.aten.threshold_backward
+    x = torch.tensor([0.5, 1.0, 2.0, torch.nan])
+    agrees(lambda g, x: back(g, x, 1), x + 1, x)
+    with pytest.raises(UnsupportedError, match="threshold_backward: operands of two dtypes"):
+        weft.load(Applied(lambda g, x: back(g, x, 1)), inputs=(torch.ones(4, dtype=torch.int64), x))
+
+
 def test_a_result_written_to_another_shape_is_refused() -> None:
     module = Applied(lambda x: torch.arange(1, 13, out=x))
     with pytest.raises(UnsupportedError, match=r"aten.arange.start_out: out= of another shape than the result"):

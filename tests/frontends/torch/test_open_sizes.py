@@ -51,6 +51,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[Inputs]]] = {
     "windows": (lambda x: (x.unfold(2, 3, 2), x.unfold(-1, 3, 1)), [[WIDE], [HIGH]]),
     "rolls": (lambda x: (x.roll((1, -2), (2, 3)), x.roll(40)), [[WIDE], [HIGH]]),
     "as_strided": (lambda x: x.as_strided((3, 4), (5, 2), 1), [[WIDE], [HIGH]]),
+    "slices put in": (lambda x: torch.slice_scatter(x, x[:, :, :2] * 2, 2, 1, 6, 3), [[WIDE], [HIGH]]),
+    "slices put in at the end": (lambda x: torch.slice_scatter(x, x[:, :, 1::2] + 1, 2, 1, None, 2), [[WIDE], [HIGH]]),
     "a size as a factor": (lambda x: torch.add(x, x, alpha=x.size(1)), [[WIDE], [HIGH]]),
 }
 

@@ -14,6 +14,13 @@ def gelu(c: Context, x: Value, approximate: str) -> Value:
     return c(ops.Gelu(approximate == "tanh"), x)
 
 
+@op("aten.threshold_backward")
+def threshold_backward(c: Context, gradient: Value, x: Value, threshold: Number) -> Value:
+    if gradient.dtype != x.dtype:
+        raise c.unsupported("operands of two dtypes: PyTorch's exporter and its kernels say different results' dtypes")
+    return c(ops.Where(), c(ops.LessEqual(), x, c.number(threshold, x.dtype)), 0, gradient)
+
+
 @op("aten.leaky_relu")
 def leaky_relu(c: Context, x: Value, slope: Number) -> Value:
     return c(ops.LeakyRelu(float(slope)), x)

@@ -113,7 +113,7 @@ RANDOM = (
     "randint", "randint.low", "randint_like", "randint_like.low_dtype", "randperm", "normal.Tensor_float",
     "normal.Tensor_Tensor", "normal.float_float", "normal.float_Tensor", "uniform", "normal_functional",
     "exponential", "cauchy", "geometric", "log_normal", "poisson", "_standard_gamma", "rrelu_with_noise",
-    "binomial",
+    "binomial", "rand.generator", "randn.generator", "randint.generator", "randint.low_generator", "randperm.generator",
 )  # fmt: skip
 
 

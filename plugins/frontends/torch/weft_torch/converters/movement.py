@@ -387,9 +387,7 @@ def slice_scatter(c: Context, x: Value, y: Value, dim: int, start: Dim | None, e
         behind = as_dim(dim_expr(first) + count)
         parts = [c.slice(x, d, 0, first), y, c.slice(x, d, tidy(behind), tidy(as_dim(dim_expr(x.shape[d]) - behind)))]
         return c.concat([p for p in parts if not (isinstance(p.shape[d], int) and p.shape[d] == 0)] or [x], d)
-    if not isinstance(count, int) or not isinstance(step, int) or not isinstance(first, int):
-        raise c.unsupported("a step and a size known only at run time")
-    places = c.builder.constant(first + step * np.arange(count))
+    places = c.add(c.mul(c(ops.Iota(dt.int64, (count,))), c.to(step, dt.int64)), c.to(first, dt.int64))
     return _put(c, x, d, places, y)
 
 
