@@ -72,6 +72,19 @@ def test_a_branch_that_is_known_is_taken() -> None:
     assert np.array_equal(found[0], X + 2)
 
 
+def test_a_comparison_of_sizes_is_known() -> None:
+    """The other branch would not fit."""
+    made = model({"x": 2}, "y")
+    n = made.neuralNetwork
+    add(n, "getShape", ["x"], ["shape"])
+    add(n, "greaterEqual", ["shape"], ["t"], alpha=3.0)
+    branch = add(n, "branch", ["t"], [])
+    add(branch.ifBranch, "concatND", ["x", "none"], ["y"], axis=0)
+    add(branch.elseBranch, "add", ["x"], ["y"], alpha=2.0)
+    found = evaluate(weft.load(made.SerializeToString(), frontend="coreml"), {"x": X})
+    assert np.array_equal(found[0], X + 2)
+
+
 def test_branches_give_other_sizes() -> None:
     made = model({"x": 2, "t": 1}, "y")
     branch = add(made.neuralNetwork, "branch", ["t"], [])

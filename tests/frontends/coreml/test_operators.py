@@ -121,6 +121,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], list[Any]]] = [
     ("linear", {"x": ROWS}, {"weight": np.ones((2, 6), F), "bias": F([1, 2])}, [ROWS.sum(1, keepdims=True) + F([1, 2])]),
     ("matmul", {"x": X, "y": Y4}, {"transpose_y": True}, [X @ Y4.swapaxes(-1, -2)]),
     ("matmul", {"x": X, "y": Y4}, {"transpose_x": True}, [X.swapaxes(-1, -2) @ Y4]),
+    ("matmul", {"y": Y4.astype(np.float16)}, {"x": X.swapaxes(2, 3).copy()}, [(X.swapaxes(2, 3) @ Y4.astype(np.float16).astype(F)).astype(np.float16)]),
     ("einsum", {"values": [X, Y4]}, {"equation": "nchw,nchu->nhwu"}, [np.einsum("nchw,nchu->nhwu", X, Y4)]),
     # pools and normalisations
     ("max_pool", {"x": X}, {"kernel_sizes": [2, 2], "strides": [2, 2], "pad_type": "valid"}, [pooled(X, 2, 2, lambda p: p.max((2, 3)))]),

@@ -288,7 +288,7 @@ class Network(Importer):
     def as_float(self, result: Any) -> Any:
         if poisoned(result) or isinstance(result, Content):
             return result
-        return result if result.dtype == dt.float32 else self.builder.add(Cast(dt.float32), result)
+        return result if result.dtype == dt.float32 else self.refined(self.builder.add(Cast(dt.float32), result))
 
 
 __all__ = ["COLOURS", "Layer", "Network", "import_network", "sizes_of", "weights_of"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import weft_ops as ops
+from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim, as_dim
 from weft_coreml.context import Context
@@ -106,13 +107,18 @@ def linear(c: Context) -> Value:
 
 @op("matmul")
 def matmul(c: Context) -> Value:
+    """Of two element types the result has that of the operand that is no constant, as the program declares it."""
     x, y = c.of("x"), c.of("y")
-    y = c.cast(y, x.dtype)
+    to = c.declared[0][0] or x.dtype
+    if x.dtype != y.dtype:
+        wide = dt.float32 if x.dtype.is_float and y.dtype.is_float else x.dtype
+        x, y = c.cast(x, wide), c.cast(y, wide)
     if c.flag("transpose_x") and len(x.shape) > 1:
         x = swapped(c, x)
     if c.flag("transpose_y") and len(y.shape) > 1:
         y = swapped(c, y)
-    return c(ops.MatMul(), x, y)
+    found = c(ops.MatMul(), x, y)
+    return c.cast(found, to) if found.dtype.is_float and to.is_float else found
 
 
 def swapped(c: Context, x: Value) -> Value:
