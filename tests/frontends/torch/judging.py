@@ -70,7 +70,7 @@ def judge(case: Case, target: str | None = None) -> Result:
     try:
         program = exported(case)
         # Without torch.no_grad: with it Transformers give zeros at padded places, which their exported programs do not.
-        wanted = pytree.tree_leaves(copy.deepcopy(case.module)(*copied(case.arguments)))
+        wanted = pytree.tree_leaves(copied(case.module)(*copied(case.arguments)))
     except Exception as error:  # noqa: BLE001 - whatever PyTorch raises
         return Result(case.name, "not exported", f"{type(error).__name__}: {(str(error) or ' ').splitlines()[0][:100]}")
     try:
@@ -88,7 +88,7 @@ def judge(case: Case, target: str | None = None) -> Result:
 
 
 def copied(arguments: Any) -> Any:
-    """Arguments in memory of their own, with their strides; of sparse ones clones."""
+    """Arguments in memory of their own, with their strides; of sparse ones clones. A module with such is not copied."""
     try:
         return copy.deepcopy(arguments)
     except NotImplementedError:

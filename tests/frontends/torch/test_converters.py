@@ -204,6 +204,7 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     ),
     "diagonals": (lambda x: (x.diagonal(1, 1, 2), x.diagonal(-2), torch.diag_embed(x[0], 1), x.tril(-1)), (X,)),
     "masked_scatter": (lambda x: torch.masked_scatter(x, x > 0, x.flatten() * 2), (X,)),
+    "unfold of a scalar": (lambda x: (x[0, 0, 0].unfold(0, 0, 1), x[0, 0, 0].unfold(0, 1, 1)), (X,)),
     "unfold": (lambda x: (x.unfold(1, 3, 2), F.unfold(x[None], (2, 3), padding=1)), (X,)),
     "searchsorted": (
         lambda x, y: (torch.searchsorted(x, y), torch.bucketize(y, x, right=True)),

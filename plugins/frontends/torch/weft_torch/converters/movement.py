@@ -211,7 +211,7 @@ def roll(c: Context, x: Value, shifts: Sequence[int], dims: Sequence[int]) -> Va
 def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows along an axis, whose elements become the last axis."""
     if not x.shape:
-        return c.reshape(x, (c.static(size, "a size"),))
+        return c.slice(c.reshape(x, (1,)), 0, 0, c.static(size, "a size"))
     d = axis(dim, len(x.shape))
     count = c.result_shape()[d]
     if isinstance(count, int) and isinstance(size, int):
