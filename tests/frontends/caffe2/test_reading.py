@@ -159,7 +159,7 @@ REFUSED = {
     "random": (one("XavierFill", shape=[2]), "XavierFill: random weights"),
     "training": (one("Dropout", ratio=0.5), "Dropout: is_test: 0"),
     "batch statistics": (one("SpatialBN", 5), "SpatialBN: is_test: 0"),
-    "values": (net({"type": "GivenTensorFill", "input": [], "arguments": {"shape": [1 << 40, 1 << 40]}}), "has 0 values"),
+    "values": (net({"type": "GivenTensorFill", "input": [], "arguments": {"shape": [1 << 40, 1 << 40]}}), "its sizes multiply to more than any memory holds"),
     "fill": (net({"type": "ConstantFill", "input": [], "arguments": {"shape": [1 << 40]}}), "the blob would be 1099511627776 numbers"),
     "negative shape": (net({"type": "ConstantFill", "input": [], "arguments": {"shape": [-1]}}), "the shape is (-1,)"),
     "order": (one("MaxPool", order=b"NWHC", kernel=2), "order is 'NWHC', expected NCHW or NHWC"),
@@ -182,6 +182,8 @@ REFUSED = {
     "group": (one("ChannelShuffle", group=2), "2 groups of 3 channels"),
     "missing": (one("MatMul"), "MatMul: input 1 is missing"),
     "factors": (net({"type": "Tile", "output": ["t"], "arguments": {"tiles": 1 << 28, "axis": 1}}, {"type": "LayerNorm", "input": ["t"], "output": ["y", "m", "s"]}), "the factors would be"),
+    "no elements": (net({"type": "ConstantFill", "input": [], "arguments": {"shape": [0, *[1 << 31] * 3]}}), "its sizes multiply to more than any memory holds"),
+    "no values": (net({"type": "GivenTensorFill", "input": [], "arguments": {"shape": [0, *[1 << 31] * 3]}}), "its sizes multiply to more than any memory holds"),
     "even LRN": (one("LRN", size=4), "size is 4, expected an odd number"),
 }  # fmt: skip
 
@@ -191,7 +193,7 @@ def test_networks_that_are_refused(name: str) -> None:
     data, message = REFUSED[name]
     shapes = (
         {}
-        if name in ("no size", "values", "fill", "negative shape")
+        if name in ("no size", "values", "fill", "negative shape", "no elements", "no values")
         else {"x": "2x3x4x6" if name != "window" else "1x1x5x5"}
     )
     with pytest.raises((FrontendError, UnsupportedError)) as caught:

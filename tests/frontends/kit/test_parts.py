@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import GraphBuilder, tensor_type
 from weft.tensor.language import Dim
 from weft_frontend.activations import ACTIVATIONS
-from weft_frontend.archives import files_below, inside, open_zip, read_file, read_member
+from weft_frontend.archives import count_of, files_below, inside, open_zip, read_file, read_member
 from weft_frontend.layouts import among_channels_first, channels_first, channels_last, reordered
 from weft_frontend.windows import ceil_pads, padded, same_pads, transposed_same_pads
 from weft_ops import Conv, MaxPool, Relu
@@ -193,3 +194,10 @@ def test_names_stay_in_the_folder(tmp_path: Path) -> None:
         list(files_below(folder, 1))
     with pytest.raises(FrontendError, match="has 1 bytes, at most 0 are read"):
         read_file(folder / "saved_model.pb", 0)
+
+
+def test_sizes_that_numpy_cannot_hold() -> None:
+    assert (count_of((2, 3), "w"), count_of((), "w"), count_of((0, 5), "w")) == (6, 1, 0)
+    for shape, why in (((2, -1), "w has shape [2, -1]"), ((0, 1 << 40, 1 << 40), "multiply to more than any memory")):
+        with pytest.raises(FrontendError, match=re.escape(why)):
+            count_of(shape, "w")

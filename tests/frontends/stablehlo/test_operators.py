@@ -57,6 +57,7 @@ OPERATORS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "inverse": (lambda x: (jnp.arcsin(x), jnp.arccos(x), jnp.arctanh(x), lax.erf(x), lax.erf_inv(x), lax.erfc(x)), (X / 4,)),
     "gammas": (lambda x: (lax.lgamma(x), lax.digamma(x)), (P,)),
     "binary": (lambda x, y: (x + y, x - y, x * y, x / y, jnp.maximum(x, y), jnp.minimum(x, y), jnp.arctan2(x, y)), (X, Y)),
+    "products of bools": (lambda x, y: lax.dot(x, y), (I > 4, J.T > 2)),
     "power": (lambda x, y: (x**y, x**3, lax.rem(x, y), lax.nextafter(x, y)), (P, Y)),
     "integers": (lambda x, y: (x + y, x * y, lax.rem(x, y), lax.div(x, y), x & y, x | y, x ^ y, ~x), (I, J)),
     "shifts": (lambda x: (x << 3, x >> 5, lax.shift_right_arithmetic(x, jnp.uint32(3)), lax.population_count(x), lax.clz(x)), (U,)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +17,9 @@ MOST_BYTES = 1 << 37
 """Bytes of a file, and of all that an archive unpacks to: 128 GiB."""
 MOST_RATIO = 1_100
 """Bytes that one byte of an archive may unpack to, beyond the first MiB of a member; of deflate it is 1,032 at most."""
+
+WIDEST = 16
+"""Bytes of the largest element."""
 
 
 def open_zip(path: Path, what: str) -> zipfile.ZipFile:
@@ -122,6 +127,20 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
+def count_of(shape: Sequence[int], what: str) -> int:
+    """The elements of an array that a file gives, whose sizes are not negative.
+
+    Raises:
+        FrontendError: one is, or they multiply to more than numpy can hold, of an array without elements too: strides
+            go by the other sizes.
+    """
+    if any(d < 0 for d in shape):
+        raise FrontendError(f"{what} has shape {list(shape)}")
+    if math.prod(d for d in shape if d) * WIDEST > sys.maxsize:
+        raise FrontendError(f"{what} has shape {list(shape)}", why="its sizes multiply to more than any memory holds")
+    return math.prod(shape)
+
+
 def files_below(folder: Path, most: int = MOST_MEMBERS) -> Iterator[Path]:
     """The files of a folder that is a model, in order.
 
@@ -137,5 +156,6 @@ def files_below(folder: Path, most: int = MOST_MEMBERS) -> Iterator[Path]:
 
 
 __all__ = [
-    "MOST_BYTES", "MOST_MEMBERS", "MOST_RATIO", "files_below", "inside", "open_zip", "read_file", "read_member",
+    "MOST_BYTES", "MOST_MEMBERS", "MOST_RATIO", "count_of", "files_below", "inside", "open_zip", "read_file",
+    "read_member",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from weft.dtypes import bfloat16
 from weft.errors import FrontendError
 from weft.graph.operator import Array
-from weft_frontend.archives import read_file
+from weft_frontend.archives import count_of, read_file
 
 LIST, DENSE, OLDER, NEWER = 0x112, 0xF993FAC9, 0xF993FAC8, 0xF993FACA
 DTYPES = {
@@ -102,9 +102,8 @@ def _array(reader: _Reader) -> Array:
     if code not in DTYPES:
         raise reader.error(f"an array has the dtype {code}, which is not known")
     dtype = bfloat16.numpy if DTYPES[code] == "bfloat16" else np.dtype(DTYPES[code])
-    count = 1
-    for d in shape:
-        if d < 0:
-            raise reader.error(f"an array has the shape {shape}")
-        count *= d
+    try:
+        count = count_of(shape, "an array")
+    except FrontendError as error:
+        raise reader.error(error.what if error.why is None else f"{error.what}: {error.why}") from None
     return np.frombuffer(reader.take(count * dtype.itemsize, "an array"), dtype).reshape(shape)

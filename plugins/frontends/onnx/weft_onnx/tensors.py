@@ -13,6 +13,7 @@ import onnx
 from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import FrontendError
+from weft_frontend.archives import count_of
 
 Array = np.ndarray[Any, Any]
 T = onnx.TensorProto
@@ -34,9 +35,6 @@ DTYPES: dict[int, DType] = {
     for name in _SAME
     if hasattr(T, enumerator := _RENAMED.get(name, name.upper()))
 }
-
-WIDEST = 16
-"""Bytes of an element: complex128."""
 
 
 def dtype_of(data_type: int, what: str) -> DType:
@@ -61,11 +59,7 @@ def to_array(tensor: onnx.TensorProto, raw: memoryview | None = None, folder: Pa
     what = f"tensor '{tensor.name}'"
     dtype = dtype_of(tensor.data_type, what)
     shape = tuple(tensor.dims)
-    if any(d < 0 for d in shape):
-        raise FrontendError(f"{what} has shape {list(shape)}")
-    if math.prod(d for d in shape if d) * WIDEST > sys.maxsize:  # of no elements too: strides go by the other sizes
-        raise FrontendError(f"{what} has shape {list(shape)}", why="its sizes multiply to more than any memory holds")
-    count = math.prod(shape)
+    count = count_of(shape, what)
     if dtype.name == "string":
         return _strings(tensor, shape, what)
     if tensor.data_location == T.EXTERNAL:

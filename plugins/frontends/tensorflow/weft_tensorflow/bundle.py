@@ -3,7 +3,6 @@ is. Sizes and places are checked before anything is read, checksums behind it.""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from weft.errors import FrontendError, UnsupportedError
 from weft.graph.operator import Array
-from weft_frontend.archives import inside, read_file
+from weft_frontend.archives import count_of, inside, read_file
 from weft_frontend.protos import parse_binary
 from weft_tensorflow.checksum import crc32c, unmasked
 from weft_tensorflow.schema import schema
@@ -78,7 +77,7 @@ class Bundle:
 
         if shape is None or min(shape, default=0) < 0 or not 0 <= entry.shard_id < self.shards:
             raise bad(f"its shape is {shape}, its file {entry.shard_id} of {self.shards}")
-        wanted = math.prod(shape) * dtype.numpy.itemsize
+        wanted = count_of(shape, f"tensor '{name}' of '{path}'") * dtype.numpy.itemsize
         if entry.size != wanted:
             raise bad(f"it has {entry.size:,} bytes, {dtype}{list(shape)} takes {wanted:,}")
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError
 from weft.graph.operator import Array
+from weft_frontend.archives import count_of
 
 STRING = 7
 NAMES = {
@@ -93,7 +93,7 @@ def array_of(message: Any, where: str, most: int = MOST_ELEMENTS) -> Array:
     """
     dtype = dtype_of(message.dtype, where)
     shape = shape_of(message.tensor_shape, where)
-    count = -1 if shape is None or min(shape, default=0) < 0 else math.prod(shape)
+    count = -1 if shape is None or min(shape, default=0) < 0 else count_of(shape, "a constant")
     if not 0 <= count <= most or shape is None:
         raise FrontendError(f"a constant has the shape {shape}", where=where, why=f"at most {most:,} elements are read")
     data: Array

@@ -10,6 +10,7 @@ from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft.graph.operator import Array
 from weft_caffe2.registry import op
+from weft_frontend.archives import count_of
 
 if TYPE_CHECKING:
     from weft_caffe2.network import Node
@@ -40,9 +41,7 @@ def given(c: Node) -> Value:
         raise c.unsupported("a shape that is an input")
     found = c.argument("values")
     values: Array = np.array(getattr(found, kind) if found is not None else (), dtype)
-    count = 1
-    for d in shape:
-        count *= d
+    count = count_of(shape, "a blob")
     if values.size != count:
         raise c.error(f"a blob of shape {shape} has {values.size} values")
     return c.builder.constant(values.reshape(shape), c.message.output[0])
@@ -58,10 +57,7 @@ def constant(c: Node) -> Value:
             raise c.unsupported("a shape that is not that of its input")
         return c.broadcast(c.number(value, dtype), c.shape(0))
     shape = _shape(c)
-    count = 1
-    for d in shape:
-        count *= d
-    c.affordable(count, "the blob")
+    c.affordable(count_of(shape, "a blob"), "the blob")
     return c.builder.constant(np.full(shape, value, dtype.numpy), c.message.output[0])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from jaxlib.mlir.dialects import stablehlo
 
 import weft_ops as ops
+from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim
@@ -49,10 +50,12 @@ Axes = tuple[tuple[int, ...], tuple[int, ...]]
 def multiplied(c: Context, x: Value, y: Value, batch: Axes, summed: Axes) -> Value:
     """The product over some axes of each operand; the result has the axes of the batch, then the others of x, those of
     y."""
-    if x.dtype != y.dtype:
-        x, y = c.cast(x, c.dtype), c.cast(y, c.dtype)
-    if c.dtype.is_bool or x.dtype.is_bool:
-        raise c.unsupported("of bools")
+    logical = c.dtype.is_bool and x.dtype.is_bool and y.dtype.is_bool
+    if logical or x.dtype != y.dtype:
+        wanted = dt.int32 if logical else c.dtype
+        x, y = c.cast(x, wanted), c.cast(y, wanted)
+    if not logical and (c.dtype.is_bool or x.dtype.is_bool):
+        raise c.unsupported("of bools and numbers")
     rows = tuple(k for k in range(len(x.shape)) if k not in (*batch[0], *summed[0]))
     columns = tuple(k for k in range(len(y.shape)) if k not in (*batch[1], *summed[1]))
     lead = tuple(x.shape[k] for k in batch[0])
@@ -65,6 +68,8 @@ def multiplied(c: Context, x: Value, y: Value, batch: Axes, summed: Axes) -> Val
     y = c.transpose(y, (*batch[1], *summed[1], *columns))
     x = c.reshape(x, (*lead, product(m), length) if len(lead) or len(m) != 1 else (*m, length))
     y = c.reshape(y, (*lead, length, product(n)))
+    if logical:  # whether any pair is of two that hold
+        return c.reshape(c(ops.NotEqual(), c(ops.MatMul(), x, y), 0), result)
     if c.dtype.bits < x.dtype.bits:
         return c.reshape(c.cast(c(ops.MatMul(), x, y), c.dtype), result)
     return c.reshape(c(ops.MatMul(wider(c, x)), x, y), result)
