@@ -160,16 +160,22 @@ def test_buffers_that_a_call_writes_to() -> None:
 
 
 def test_what_is_not_supported_is_an_error_or_runs_in_pytorch() -> None:
-    def odd(x: torch.Tensor) -> torch.Tensor:
-        return torch.geqrf(x)[0] + 1
+    @torch.library.custom_op("acme_graph::odd", mutates_args=())
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
 
-    with pytest.raises(Exception, match=r"operator aten\.geqrf") as caught:
+    own.register_fake(torch.empty_like)
+
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        return own(x) + 1
+
+    with pytest.raises(Exception, match=r"operator acme_graph\.odd") as caught:
         compiled(odd)(torch.eye(3))
     assert type(caught.value).__name__ == "UnsupportedError" and "test_backend.py" in str(caught.value)
     torch._dynamo.reset()
     backend.unsupported.clear()
     same(compiled(odd, options={"fallback": True})(torch.eye(3)), odd(torch.eye(3)))
-    assert backend.unsupported == {"operator aten.geqrf": 1}
+    assert backend.unsupported == {"operator acme_graph.odd": 1}
 
 
 def test_gradients_are_refused() -> None:

@@ -92,6 +92,18 @@ def test_code_in_a_file_does_not_run(file: Path, tmp_path: Path) -> None:
         assert wanted in refusal(changed(file, **members)), members
 
 
+def test_members_that_hold_something_else(file: Path) -> None:
+    damaged: list[tuple[str, Callable[[Any], Any], str]] = [
+        ("weights_config", lambda config: {**config, "config": 7}, "'config' holds no entries"),
+        ("weights_config", lambda config: [], "'config' holds no entries"),
+        ("model", lambda program: {**program, "range_constraints": "s77"}, "'range_constraints' holds no entries"),
+        ("model", lambda program: 1, "'range_constraints' holds no entries"),
+    ]
+    for member, change, wanted in damaged:
+        said = refusal(changed(file, **{member: change}))
+        assert "is damaged" in said and wanted in said and f"{member}.json" in said, said
+
+
 def test_sample_inputs_that_are_objects(file: Path) -> None:
     other = file.with_name("samples.pt2")
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(other, "w") as new:
@@ -135,10 +147,18 @@ def test_example_inputs() -> None:
     assert "PyTorch cannot export Linear" in refusal(nn.Linear(2, 2), inputs=(torch.ones(3),))
 
 
+@torch.library.custom_op("acme_reading::odd", mutates_args=())
+def odd(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x)
+
+
+odd.register_fake(torch.empty_like)
+
+
 class Odd(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.bernoulli(x) + torch.bernoulli(x + 1)
-        return torch.geqrf(y)[0]
+        return odd(y)
 
 
 def test_everything_unsupported_is_one_error_with_lines() -> None:
@@ -146,8 +166,8 @@ def test_everything_unsupported_is_one_error_with_lines() -> None:
         weft.load(Odd(), inputs=(torch.rand(3, 3),))
     said = str(caught.value)
     assert "the model uses 2 things that the PyTorch frontend does not support" in said
-    assert "operator aten.geqrf: '" in said and "random numbers: 'bernoulli" in said
-    assert "test_reading.py" in said and "torch.geqrf(y)[0]" in said
+    assert "operator acme_reading.odd: '" in said and "random numbers: 'bernoulli" in said
+    assert "test_reading.py" in said and "return odd(y)" in said
 
 
 def test_a_training_module() -> None:

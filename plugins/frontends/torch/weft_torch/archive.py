@@ -125,7 +125,7 @@ def _check(archive: zipfile.ZipFile, path: Path) -> None:
             raise _refused(path, f"it holds a custom object ({name}), a pickle")
     for config in ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json"):
         if config in inner:
-            _check_payloads(_json(archive, f"{root}/{config}", path), path)
+            _check_payloads(_json(archive, f"{root}/{config}", path), config, path)
     _check_program(_json(archive, f"{root}/models/model.json", path), path)
     _check_samples(read_member(archive, f"{root}/data/sample_inputs/model.pt", 1 << 34, WHAT), path)
 
@@ -137,8 +137,16 @@ def _json(archive: zipfile.ZipFile, name: str, path: Path) -> Any:
         raise FrontendError(f"'{path}' is damaged", where=f"member '{name}'", why=f"no JSON: {error}") from error
 
 
-def _check_payloads(config: Any, path: Path) -> None:
-    for name, payload in (config.get("config", {}) if isinstance(config, dict) else {}).items():
+def _entries(value: Any, name: str, where: str, path: Path) -> dict[str, Any]:
+    """The entries of a JSON object's member; none if it has no such member."""
+    found = value.get(name) if isinstance(value, dict) else value
+    if not isinstance(value, dict) or not isinstance(found, (dict, type(None))):
+        raise FrontendError(f"'{path}' is damaged", where=where, why=f"'{name}' holds no entries")
+    return found or {}
+
+
+def _check_payloads(config: Any, where: str, path: Path) -> None:
+    for name, payload in _entries(config, "config", where, path).items():
         if not isinstance(payload, dict) or payload.get("use_pickle") or payload.get("tensor_meta") is None:
             raise _refused(path, f"'{name}' is a pickle: a tensor of a class of its own, or a custom object")
         file = str(payload.get("path_name", ""))
@@ -147,9 +155,7 @@ def _check_payloads(config: Any, path: Path) -> None:
 
 
 def _check_program(program: Any, path: Path) -> None:
-    if not isinstance(program, dict):
-        raise FrontendError(f"'{path}' is damaged", where="models/model.json", why="it is no program")
-    for symbol in program.get("range_constraints") or {}:
+    for symbol in _entries(program, "range_constraints", "models/model.json", path):
         _check_formula(symbol, path)
     for key, value in _texts(program):
         if key == "expr_str":
