@@ -186,39 +186,22 @@ class _Fusion(Grouping):
         for position in node.op.reads_transposed:
             members = self.with_transposed(anchor, position, members)
         if node.op.layout_role == "convolution" and node.output.tensor.layout is not None:
-            members = self.with_image(anchor, members)
+            members = self.with_transposed(anchor, 0, members, image=True)
         return members
 
-    def with_image(self, anchor: int, members: set[int]) -> set[int]:
-        """A convolution from rows to blocks of channels and the transpose that makes its image, which nothing else
-        uses: a tile reads the image number by number, wherever these lie."""
-        image = self.nodes[anchor].inputs[0]
-        k = self.index.get(id(image.producer)) if image is not None and image.producer is not None else None
-        if image is None or k is None or self.group[k] is not None or not self.fusable(k):
+    def with_transposed(self, anchor: int, position: int, members: set[int], image: bool = False) -> set[int]:
+        """A contraction and the transpose that makes an operand, which nothing else uses: a product's kernel packs
+        panels either way; that of a convolution to blocks of channels reads an `image` in rows number by number."""
+        operand = self.nodes[anchor].inputs[position]
+        k = None if operand is None or operand.producer is None else self.index.get(id(operand.producer))
+        if operand is None or k is None or self.group[k] is not None or not self.fusable(k) or self.is_view(k):
             return members
-        if image.tensor.layout is not None or self.users[k] != [anchor] or id(image) in self.kept:
+        if operand.tensor.layout is not None or self.users[k] != [anchor] or id(operand) in self.kept:
             return members
-        if self.nodes[k].op.permutation(image.tensor.rank) is None or self.is_view(k):
-            return members
-        return members | {k} if self.sound(members | {k}) else members
-
-    def with_transposed(self, anchor: int, position: int, members: set[int]) -> set[int]:
-        """A product and the transpose that makes an operand: the product's kernel packs panels either way."""
-        right = self.nodes[anchor].inputs[position]
-        k = self.index.get(id(right.producer)) if right is not None and right.producer is not None else None
-        if (
-            right is None
-            or k is None
-            or self.group[k] is not None
-            or not self.fusable(k)
-            or right.tensor.layout is not None
-        ):
-            return members
-        op, rank = self.nodes[k].op, right.tensor.rank
-        swapped = (*range(rank - 2), rank - 1, rank - 2)
-        if op.permutation(rank) != swapped or self.users[k] != [anchor] or id(right) in self.kept:
-            return members
-        return members | {k} if self.sound(members | {k}) else members
+        rank = operand.tensor.rank
+        order = self.nodes[k].op.permutation(rank)
+        wanted = image or order == (*range(rank - 2), rank - 1, rank - 2)
+        return members | {k} if order is not None and wanted and self.sound(members | {k}) else members
 
     def with_producers(
         self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64
