@@ -184,6 +184,18 @@ def test_bodies_capture_what_they_use_of_the_graph_around() -> None:
         np.testing.assert_array_equal(evaluate(graph, {"test": np.array(test), "x": x})[0], wanted)
 
 
+def test_sizes_with_the_formulas_that_symbols_stand_for() -> None:
+    importer = PlainImporter([], x=tensor_type("float32", ("n",)))
+    n = Var("n", dt.int64)
+    long = sum((n * k + k for k in range(2, 40)), start=n)
+    inner = importer.enter("body")
+    (short,) = importer.short_content(ct.content(dt.int64, [long])).dims()
+    assert isinstance(short, Var) and short.name in inner.builder.graph.symbols
+    assert importer.written_out((short, 3)) == (long, 3)
+    importer.leave()
+    assert importer.written_out((short,)) == (short,)
+
+
 def test_small_results_of_constants_are_constants_and_elements_are_kept() -> None:
     importer = PlainImporter([], x=X)
     one = importer.builder.constant(np.ones(3, np.float32))

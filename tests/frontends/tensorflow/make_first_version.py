@@ -28,15 +28,15 @@ v1.disable_control_flow_v2()
 v1.disable_resource_variables()
 v1.disable_tensor_equality()
 R = np.random.default_rng(0)
-CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], bool]] = {}
+CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {}
 
 
 def f(*shape: int) -> Any:
     return R.standard_normal(shape).astype(np.float32)
 
 
-def case(open_sizes: bool = False, **inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A case; `open_sizes`: the sizes of its inputs are left open."""
+def case(open_sizes: Any = False, **inputs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A case; `open_sizes`: True, the sizes of its inputs are left open; or the shapes of some of them."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         CASES[function.__name__.replace("_", " ").strip()] = function, inputs, open_sizes
@@ -135,6 +135,15 @@ def bidirectional_dynamic_rnn(x: Any, n: Any) -> Any:
     return v1.nn.bidirectional_dynamic_rnn(Lstm(3, 4), Lstm(3, 4), x, n, dtype=tf.float32)
 
 
+@case(
+    open_sizes={"x": (None, None, 3), "n": (None,), "c": (None, 4), "h": (None, 4)},
+    x=f(5, 2, 3), n=np.array([3, 5], np.int32), c=f(2, 4), h=f(2, 4),
+)  # fmt: skip
+def dynamic_rnn_of_open_sizes(x: Any, n: Any, c: Any, h: Any) -> Any:
+    """Its batch is that of four inputs, which only the run shows to be the same."""
+    return v1.nn.dynamic_rnn(Lstm(3, 4), x, n, (c, h), time_major=True)
+
+
 # -- branches ---------------------------------------------------------------------------------------------------------
 
 
@@ -218,10 +227,11 @@ def arrays(given: dict[str, Any]) -> bytes:
     return sink.getvalue()
 
 
-def made(function: Callable[..., Any], inputs: dict[str, Any], open_sizes: bool) -> tuple[bytes, dict[str, Any]]:
+def made(function: Callable[..., Any], inputs: dict[str, Any], open_sizes: Any) -> tuple[bytes, dict[str, Any]]:
     """A frozen graph, and what the session computes of it."""
     with v1.Session(graph=tf.Graph()) as session:
-        shapes = {n: [None] * a.ndim if open_sizes else a.shape for n, a in inputs.items()}
+        shapes = {n: [None] * a.ndim if open_sizes is True else a.shape for n, a in inputs.items()}
+        shapes |= open_sizes if isinstance(open_sizes, dict) else {}
         given = {n: v1.placeholder(a.dtype, shapes[n], n) for n, a in inputs.items()}
         found = tf.nest.flatten(function(*given.values()))
         names = [f"result{k}" for k in range(len(found))]

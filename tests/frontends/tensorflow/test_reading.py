@@ -83,6 +83,17 @@ def test_branches_and_loops_of_the_first_version_agree(name: str, tmp_path: Path
     check_frontend(FrontendCase(path, inputs, lambda _: outputs, options=options, rtol=1e-4, atol=1e-5), target)
 
 
+def test_elements_of_lists_whose_sizes_are_long_formulas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Which are symbols of the body; the graph around it, where the list begins, has none of them."""
+    from weft.graph.evaluate import evaluate
+
+    path, inputs, outputs = fixture("dynamic rnn of open sizes", tmp_path, FIRST_VERSION)
+    monkeypatch.setattr("weft_frontend.importer.LONGEST", 5)
+    graph = weft.load(path, inputs=tuple(inputs), outputs=tuple(outputs))
+    for found, expected in zip(evaluate(graph, inputs), outputs.values()):
+        np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
 # -- what is kept, and what is asked for ------------------------------------------------------------------------------
 
 

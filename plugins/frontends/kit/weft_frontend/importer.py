@@ -15,12 +15,12 @@ import numpy as np
 from weft import dtypes as dt
 from weft.converters import Converters
 from weft.errors import FrontendError, UnsupportedError, WeftError
-from weft.expr.nodes import Expr, free_vars, maximum, ne, select, size_of
+from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of, substitute
 from weft.expr.ranges import Range, range_of
 from weft.graph.nodes import GraphBuilder, TensorType, Value
 from weft.graph.rewrite import attribute_symbols
 from weft.passes.fold_constants import work_of
-from weft.tensor.language import as_dim
+from weft.tensor.language import Dim, as_dim
 from weft_frontend import contents as ct
 from weft_frontend.bodies import Level
 from weft_frontend.cases import join
@@ -44,6 +44,8 @@ COMPOSED, COMPOSED_PER_NODE = 1 << 17, 1000
 # Parts of the formula of a size beyond which it gets a symbol of its own, whose value a kernel computes: formulas of
 # formulas would double with each step.
 LONGEST = 40
+# Parts of the formulas that `written_out` gives.
+LONGEST_WRITTEN = 4096
 # Numbers that are made at import of attributes and sizes alone, in all: a file of a hundred bytes may ask for any
 # number of them.
 MADE = 1 << 24
@@ -255,6 +257,18 @@ class GraphImporter:
             known[e] = ne(found, 0) if e.dtype.is_bool else found
             self.shortened += 1
         return known
+
+    def written_out(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Sizes of the graph that is being built, with the formulas in place of the symbols that stand for long ones
+        there: the graph around has none of these."""
+        formulas = {s.name: e for e, s in self._shortened[-1].items() if isinstance(s, Var)}
+        found = list(dims)
+        for _ in range(len(formulas)):
+            within = {n for d in found if isinstance(d, Expr) for n in free_vars(d)} & set(formulas)
+            if not within or sum(size_of(d) for d in found if isinstance(d, Expr)) > LONGEST_WRITTEN:
+                break
+            found = [as_dim(substitute(d, formulas)) if isinstance(d, Expr) else d for d in found]
+        return tuple(found)
 
     def folded(self, value: Value) -> Value:
         """A small value of constants as a constant; what is dequantised stays so, which passes make integers of."""

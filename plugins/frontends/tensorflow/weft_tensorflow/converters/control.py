@@ -7,7 +7,10 @@ from typing import Any, TypeAlias
 
 import weft_ops as ops
 from weft import dtypes as dt
+from weft.expr.nodes import Expr, free_vars
 from weft.graph.nodes import TensorType, Type, Value
+from weft.graph.rewrite import bound_symbols
+from weft.tensor.language import Dim
 from weft_frontend.bodies import Body, Level, build_body, shaped
 from weft_frontend.contents import Content
 from weft_frontend.control import chosen, fitting
@@ -139,6 +142,8 @@ class _Loop:
         self.c, self.importer, self.name = c, c.importer, name
         self.condition, self.step = test, body
         self.first = list(c.operands)
+        self.elements: dict[int, tuple[Dim, ...]] = {}
+        """By list the sizes of what the body puts in."""
 
     def run(self, going: Any) -> list[Any]:
         """The results; `going`: the condition on the first operands."""
@@ -205,6 +210,9 @@ class _Loop:
                 else:
                     given.append(inside(c, level, o))
             results.extend(self.step(list(given)))
+            for k, result in enumerate(results):
+                if isinstance(result, TensorList) and result.stack is not None:
+                    self.elements[k] = importer.written_out(result.stack.shape[1:])
             return []
 
         build_body(importer, self.name, (), make)
@@ -225,10 +233,23 @@ class _Loop:
             after = self.tried_results[k]
             if not isinstance(after, TensorList) or after.stack is None or after.count != operand.count:
                 raise self.c.unsupported("a list that grows in a loop, of elements of unknown shape")
-            shape = after.stack.shape[1:]
+            shape = self.elements[k]
+            if not all(bound_here(self.importer.level, n) for d in shape if isinstance(d, Expr) for n in free_vars(d)):
+                raise self.c.unsupported(
+                    "a list whose elements have sizes that only the loop knows: fix the inputs' sizes"
+                )
             zero = self.c.number(0, operand.dtype)
             found[k] = TensorList(operand.dtype, operand.count, self.c.broadcast(zero, (operand.count, *shape)))
         return found
+
+
+def bound_here(level: Level | None, symbol: str) -> bool:
+    """Whether a symbol is one of the graph that is being built, or of one around it."""
+    while level is not None:
+        if symbol in bound_symbols(level.builder.graph):
+            return True
+        level = level.outer
+    return False
 
 
 def _same(a: Any, b: Any) -> bool:
