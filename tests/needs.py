@@ -115,7 +115,7 @@ NEEDS: dict[str, Need] = {
         m: _package(m, 'pip install ".[bench]"', optional=True)
         for m in ("onnxruntime", "onnxscript", "transformers", "torchao")
     },
-    "paddle": _package("paddle", 'pip install "weft-paddle[paddle]"', optional=True),
+    "paddle2onnx": _package("paddle2onnx", 'pip install "weft-paddle[paddle2onnx]"', optional=True),
 }
 _found = cache(lambda key: NEEDS[key].found())
 

@@ -44,8 +44,8 @@ _OPERATORS = (
 )  # fmt: skip
 
 _FRONTEND = (
-    "activations", "archives", "bodies", "cases", "contents", "context", "control", "importer", "layouts", "movement",
-    "operands", "protos", "registry", "windows",
+    "activations", "archives", "bodies", "cases", "contents", "context", "control", "forest", "importer", "layouts",
+    "movement", "operands", "protos", "random_numbers", "registry", "support_vectors", "windows",
 )  # fmt: skip
 
 # Methods of a Schedule, whose program is their first argument.

@@ -16,7 +16,7 @@ NEEDS = {
     "stablehlo": "jax",
     "xgboost": "xgboost",
     "lightgbm": "lightgbm",
-    "paddle": "paddle",
+    "paddle": "paddle2onnx",
 }
 """What makes the model, or reads it."""
 

@@ -23,6 +23,7 @@ NOT_CHECKED = {
     "ScatterElements": INDICES,
     "RoiAlign": INDICES,
     "TreeEnsemble": INDICES,
+    "MaskedTrees": INDICES,
     "MatMulInteger": ZEROS,
     "ConvInteger": ZEROS,
     "QLinearConv": ZEROS,

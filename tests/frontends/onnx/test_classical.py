@@ -265,7 +265,7 @@ def test_what_is_refused() -> None:
     refused(
         "SVMRegressor",
         UnsupportedError,
-        "kernel_type CUBIC",
+        "the kernel CUBIC",
         kernel_type="CUBIC",
         n_supports=1,
         support_vectors=[1.0, 2, 3],

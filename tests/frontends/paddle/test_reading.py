@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def create_predictor(config):
 
 
 @pytest.fixture
-def inference(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def inference(model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A model, and a stand-in for PaddlePaddle's inference."""
     modules = model.parent / "modules"
     (modules / "paddle.py").unlink()
@@ -126,7 +127,9 @@ def inference(model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (modules / "paddlepaddle-3.3.1.dist-info/METADATA").write_text("Name: paddlepaddle\nVersion: 3.3.1\n")
     for name in ("paddle", "paddle.inference"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    return model
+    yield model
+    for name in ("paddle", "paddle.inference"):
+        sys.modules.pop(name, None)
 
 
 def test_the_engine(inference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +153,7 @@ def test_verify_against_paddle(inference: Path, capsys: pytest.CaptureFixture[st
     assert "against 'paddle'" in said.out and "all outputs are within" in said.out
 
 
-@pytest.mark.needs("paddle")
+@pytest.mark.needs("paddle2onnx")
 def test_paddle_itself(tmp_path: Path) -> None:
     with zipfile.ZipFile(FIXTURES) as archive:
         for name in ("model.json", "model.pdiparams", "arrays.npz"):

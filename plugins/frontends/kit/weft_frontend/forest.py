@@ -24,3 +24,6 @@ def compared(
     swapped = (mode == GTE) | (mode == GT)
     split = np.where(below, number_before(split), split)
     return split, nan_true != swapped, np.where(swapped, false, true), np.where(swapped, true, false)
+
+
+__all__ = ["EQ", "GT", "GTE", "LEQ", "LT", "MEMBER", "NEQ", "compared"]

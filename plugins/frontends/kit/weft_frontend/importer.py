@@ -384,4 +384,4 @@ def sequence(result: Any) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
-__all__ = ["GraphImporter", "Operand"]
+__all__ = ["GraphImporter", "Operand", "sequence"]
