@@ -445,6 +445,15 @@ def test_products_of_small_floats() -> None:
         np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("to", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+@pytest.mark.parametrize("source", ["float64", "float32", "float16", "bfloat16", "int32", "bool"])
+def test_casts_to_small_floats_beyond_their_range(source: str, to: str) -> None:
+    numbers = [0.0, 1.0, 1 / 3, 239, 241, 247, 249, 447, 448, 464, 465, 480, 500, 57344, 61439, 61441, 1e5]
+    edges = [*numbers, *(-v for v in numbers), *([torch.inf, -torch.inf, torch.nan] if "float" in source else [])]
+    first, second = getattr(torch, source), getattr(torch, to)
+    agrees(lambda x: x.to(first).to(second).to(torch.float32), torch.tensor(edges))
+
+
 def test_products_of_complex_matrices() -> None:
     x, y = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
     agrees(lambda x, y: torch.view_as_real(torch.complex(x, x + 1) @ torch.complex(y, y - 1)), x, y)

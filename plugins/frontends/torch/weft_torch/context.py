@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import weft.dtypes as dt
+import weft_ops as ops
 from weft.dtypes import DType
 from weft.graph.nodes import Value
 from weft.tensor.language import Dim
@@ -86,6 +88,13 @@ class Context(Base):
         given = [self.fakes[k] for k in operands]
         found = torch.result_type(given[0], given[1] if len(given) > 1 else given[0])
         return dtype_of(PARTS.get(found, found))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """PyTorch makes what is beyond the range of float8_e4m3fn its greatest number, infinity too; of the other
+        floats of 8 bits infinity or NaN (headeronly/util/Float8_e4m3fn.h)."""
+        if dtype != dt.float8_e4m3fn or x.dtype == dtype:
+            return super().cast(x, dtype)
+        return self(ops.Cast(dtype, saturate=True), x if x.dtype.is_float else super().cast(x, dt.float32))
 
     def to(self, x: Any, dtype: DType) -> Value:
         """An operand, a value or a number, in a dtype."""
