@@ -36,9 +36,9 @@ class MaskedTrees(Operator):
     """y [n, k] of rows x [n, f]: over all trees the sum (least, greatest) of the weights of the leaf that a row comes
     to, as `TreeEnsemble`.
 
-    A tree's leaves are numbered from left to right and are bits of `words` words, the first of the lowest bit of the
-    first word on. Every node has a mask of the leaves that are left where a row goes to its right; the row comes to the
-    lowest of the leaves that no node has struck out. Inputs, constants as a rule:
+    A tree's leaves are numbered from left to right; with b bits in a word, leaf i is bit i mod b (0 is the lowest) of
+    word i // b of the tree's `words`. Every node has a mask of the leaves that are left where a row goes to its right;
+    the row comes to the lowest of the leaves that no node has struck out. Inputs, constants as a rule:
 
     feature, split [m]: of the nodes that strike leaves of a word, words one after another, as are trees; a node that
     strikes leaves of several words is there for each. `split` has the dtype in which numbers are compared.

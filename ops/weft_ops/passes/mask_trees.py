@@ -17,11 +17,11 @@ from weft_ops.trees import PIECE, TreeEnsemble, unpacked
 Array: TypeAlias = "np.ndarray[Any, Any]"
 WALK, MASK = "walk", "mask"
 STEP, ASK, WORD, EXIT = 9, 2, 12, 6
-"""Instructions, or others' that take the time of them: of one row that goes down a level of a tree beside others; that
-compare a vector with a number, or strike out its leaves; that find a vector's lowest bits in a word; that add the
-weight of the leaf that masks have left."""
+"""Costs in instructions. STEP: one row's step down a level where several rows walk at once; ASK: to compare a vector of
+rows with a node, and again to strike out leaves; WORD: to find the lowest bit of a word for a vector of rows; EXIT: to
+add the weight of one row's leaf."""
 ALONE = 4
-"""The same for a node that one vector alone is compared with, beside walks of few rows, whose loads wait for each
+"""As ASK, where one vector alone is compared with a node, against walks of few rows, whose loads wait for each
 other."""
 MOST = 1024
 """Leaves and levels of a tree."""
