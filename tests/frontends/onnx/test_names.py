@@ -60,6 +60,16 @@ def test_axes_that_an_operator_needs_to_be_equal_are_one_size() -> None:
         executable.run({"x": np.zeros((2, 3), F), "z": np.zeros((2, 4), F)})
 
 
+def test_axes_of_a_name_that_very_many_have_are_one_size() -> None:
+    """Else the size of their concatenation is a formula as long."""
+    for count, last in ((64, "n_63"), (65, "n")):
+        inputs = [info(f"x{k}", ["n", 3]) for k in range(count)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if count == 64 else "error")
+            graph = load([node("Concat", [f"x{k}" for k in range(count)], ["y"], axis=0)], inputs, ["y"])
+        assert types(graph)[-1] == f"float32[{last}, 3]"
+
+
 def test_each_name_by_itself() -> None:
     """The lengths meet in no operator, the batches do."""
     nodes = [node("ReduceSum", ["x"], ["a"], keepdims=1), node("ReduceSum", ["z"], ["b"], keepdims=1)]

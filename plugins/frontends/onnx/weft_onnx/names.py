@@ -2,7 +2,8 @@
 
 ONNX says that such axes are of one size. Models are found whose axes of one name differ, and run in ONNX Runtime, which
 does not look. So the axes get sizes of their own at first; where an operator needs two of them to be equal, the model
-is read again with one size for all axes of that name, which a run verifies.
+is read again with one size for all axes of that name, which a run verifies. So are axes of a name that more than
+`MOST_APART` have: sums of so many sizes would be long formulas.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from weft.tensor.language import as_dim
 from weft_ops.shapes import simplified
 
 
+MOST_APART = 64
+
+
 class Together(Exception):
     """Axes of these names have to be of one size each."""
 
@@ -37,11 +41,11 @@ def is_name(text: str) -> bool:
 
 
 def repeated(graph: GraphProto) -> set[str]:
-    """The names that several axes of inputs have."""
+    """The names that several axes of inputs have, and at most `MOST_APART`."""
     fed = {t.name for t in graph.initializer}
     inputs = (i.type.tensor_type for i in graph.input if i.name not in fed)
     counts = Counter(d.dim_param for t in inputs for d in t.shape.dim if is_name(d.dim_param))
-    return {name for name, count in counts.items() if count > 1}
+    return {name for name, count in counts.items() if 1 < count <= MOST_APART}
 
 
 def needed(nodes: Iterable[Node], names: Mapping[str, str]) -> set[str]:
