@@ -46,9 +46,10 @@ SIZE_LIMIT = 4096
 
 
 @lru_cache(maxsize=1 << 16)
-def order_key(atom: Expr) -> tuple[int, str]:
-    """The place of an atom in a product or among equals: variables first, then by text."""
-    return (0, atom.name) if isinstance(atom, Var) else (1, str(atom))
+def order_key(atom: Expr) -> tuple[str, str]:
+    """The place of an atom in a product or among equals: variables first, then by kind, then by text. The kind comes
+    before the text so that no name is compared with that of a function."""
+    return ("", atom.name) if isinstance(atom, Var) else (type(atom).__name__, str(atom))
 
 
 def join(a: Monomial, b: Monomial) -> Monomial:
