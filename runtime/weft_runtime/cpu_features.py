@@ -58,6 +58,8 @@ _MAC_ARM = {
     "FEAT_CSSC": "cssc", "FEAT_HBC": "hbc",
 }  # fmt: skip
 
+_WASM = ("simd128", "relaxed-simd", "atomics", "wide-arithmetic", "fp16")
+
 
 def machine() -> str:
     """The architecture, by LLVM's name: x86_64 or aarch64 (others as the system calls them). The system tells its own;
@@ -71,9 +73,8 @@ def machine() -> str:
 def known_features(architecture: str | None = None) -> frozenset[str]:
     """The names this module can detect. A compiler lists only these as required."""
     arch = architecture or machine()
-    return (
-        frozenset(_X86.values()) if arch == "x86_64" else frozenset(_ARM.values()) if arch == "aarch64" else frozenset()
-    )
+    tables = {"x86_64": _X86.values(), "aarch64": _ARM.values(), "wasm32": _WASM}
+    return frozenset(tables.get(arch, ()))
 
 
 def _sysctl(name: str) -> bytes:

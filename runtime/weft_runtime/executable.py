@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft_runtime import cpu_features, threads
+from weft_runtime import cpu_features, threads, wasm
 from weft_runtime.arrays import Array, aligned
 from weft_runtime.control import Trips
 from weft_runtime.dtypes import dtype
@@ -17,7 +17,7 @@ from weft_runtime.errors import ArchiveError, ExecutionError, InputError, expect
 from weft_runtime.errors import expect as require
 from weft_runtime.loader import Code
 from weft_runtime.loops import NativeTrips
-from weft_runtime.native import NativeSegment
+from weft_runtime.native import NativeSegment, Segment
 from weft_runtime.plan import (
     ANY,
     ConstantInfo,
@@ -46,6 +46,13 @@ class NativeCode:
     parallel: bool = False  # whether it has parallel loops, which the process's worker pool runs
 
 
+def _runs_here(manifest: Manifest) -> bool:
+    """Whether this process can run the code of an executable."""
+    if manifest.machine == wasm.MACHINE:
+        return wasm.available()
+    return manifest.machine in (ANY, cpu_features.machine()) and not cpu_features.missing_features(manifest.features)
+
+
 class Executable:
     """A compiled model.
 
@@ -70,30 +77,31 @@ class Executable:
         self._constants = {c.name: aligned(constants[c.name]) for c in manifest.constants}
         # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks
         # an instruction.
-        self.foreign = manifest.machine not in (ANY, cpu_features.machine()) or bool(
-            cpu_features.missing_features(manifest.features)
-        )
+        self.foreign = not _runs_here(manifest)
         # 0 tells kernels that there is no pool: parallel loops run inline.
         self.threads = (
-            (threads_ or manifest.threads or threads.default_threads()) if manifest.parallel and not self.foreign else 0
+            (threads_ or manifest.threads or threads.default_threads())
+            if manifest.parallel and not self.foreign and manifest.machine != wasm.MACHINE
+            else 0
         )
         self._mapped: dict[str, Code] = {}
+        self._host: wasm.Host | None = None
+        self._modules: dict[str, wasm.Module] = {}
+        self._placed: dict[str, int] = {}  # constants of modules
         self._loops: Code | None = None
         if manifest.loops is not None and not self.foreign:
             self._loops = Code(self._code[manifest.loops], manifest.sections[manifest.loops].entries)
-        self._segments: dict[int, NativeSegment] = {}
+        self._segments: dict[int, Segment] = {}
         self._output_names = tuple(o.name for o in self.outputs)
         # What is called must be quick to reach: a small model answers in a few microseconds.
         self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = (
             self._refuse if self.foreign else self._runner(manifest).execute
         )
 
-    def _runner(
-        self, manifest: Manifest, plans: Sequence[NativeSegment | Steps] | None = None
-    ) -> NativeSegment | Steps:
+    def _runner(self, manifest: Manifest, plans: Sequence[Segment | Steps] | None = None) -> Segment | Steps:
         """What runs a manifest's plan; `plans` run its own."""
         if plans is None:
-            made: list[NativeSegment | Steps] = []
+            made: list[Segment | Steps] = []
             for number in range(len(manifest.plans)):
                 made.append(self._runner(manifest.of_plan(number), made[:]))
             plans = made
@@ -102,11 +110,14 @@ class Executable:
         segments = self._segments if manifest is self.manifest else {}
         for number, step in enumerate(manifest.steps):
             if isinstance(step, Native):
-                if step.section not in mapped:
-                    mapped[step.section] = Code(self._code[step.section], manifest.sections[step.section].entries)
                 inputs, outputs = ([infos[n] for n in names] for names in (step.inputs, step.outputs))
                 if manifest.single:  # an output may be called like an input
                     inputs, outputs = list(manifest.inputs), list(manifest.outputs)
+                if manifest.machine == wasm.MACHINE:
+                    segments[number] = self._wasm_segment(manifest.name, step, inputs, outputs)
+                    continue
+                if step.section not in mapped:
+                    mapped[step.section] = Code(self._code[step.section], manifest.sections[step.section].entries)
                 constants = [self._constants[n] for n in step.constants]
                 segments[number] = NativeSegment(
                     manifest.name, step, inputs, outputs, mapped[step.section], constants, self.threads
@@ -122,8 +133,23 @@ class Executable:
         runs = [p.execute for p in plans]
         return Steps(manifest, segments, self._code, self._constants, runs, trips, owns=manifest is self.manifest)
 
+    def _wasm_segment(
+        self, name: str, step: Native, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+    ) -> wasm.WasmSegment:
+        self._host = self._host or wasm.Host()
+        if step.section not in self._modules:
+            self._modules[step.section] = self._host.load(self._code[step.section], name)
+        for constant in step.constants:
+            if constant not in self._placed:
+                self._placed[constant] = self._host.place(self._constants[constant])
+        constants = [self._placed[n] for n in step.constants]
+        return wasm.WasmSegment(name, step, inputs, outputs, self._modules[step.section], constants)
+
     def _refuse(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         here = cpu_features.machine()
+        if self.manifest.machine == wasm.MACHINE:
+            what = f"'{self.manifest.name}' was compiled for WebAssembly, which needs the package wasmtime here"
+            raise ExecutionError(what, where=self.manifest.target, hint=wasm.INSTALL)
         if self.manifest.machine not in (ANY, here):
             what = f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}"
         else:
@@ -331,13 +357,17 @@ class Executable:
         content = archive.load(path, expect, copy)
         manifest = content.manifest
         here = cpu_features.machine()
-        if manifest.machine not in (ANY, here):
+        if manifest.machine == wasm.MACHINE and not wasm.available():
+            raise ArchiveError(
+                f"{path} holds code for WebAssembly, which needs the package wasmtime here", hint=wasm.INSTALL
+            )
+        if manifest.machine not in (ANY, here, wasm.MACHINE):
             raise ArchiveError(
                 f"{path} holds code for {manifest.machine}, this machine is {here}",
                 hint=f"compile it for this machine; it was made for target {manifest.target!r}",
             )
         lacking = cpu_features.missing_features(manifest.features)
-        if lacking:
+        if lacking and manifest.machine != wasm.MACHINE:
             raise ArchiveError(
                 f"{path} needs CPU features that this machine lacks: {', '.join(lacking)}",
                 why=f"it was made for target {manifest.target!r}",

@@ -88,182 +88,68 @@ class _Call:
         free(data)
 
 
-class NativeSegment:
-    """A native step, ready to be called. Calls may come from any number of threads; each takes an arena of its own.
-    Results own their memory.
+class Segment:
+    """A native step with what it takes and gives.
 
-    Args:
+    Attributes:
         name: of the model, for errors.
-        code: the mapped section of the step.
-        constants: the step's table, aligned.
-        threads_: for a call; 0 if the code has no parallel loops.
+        input_dtypes, output_dtypes: as numpy has them.
+        fixed: for each output its shape, if a run does not change it.
+        symbols: sizes of inputs that are symbols → the input and its axis.
     """
 
-    def __init__(
-        self,
-        name: str,
-        step: Native,
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
-        code: Code,
-        constants: Sequence[Array],
-        threads_: int,
-    ) -> None:
+    def __init__(self, name: str, step: Native, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
         self.name, self.step, self.inputs, self.outputs = name, step, tuple(inputs), tuple(outputs)
-        self._mapped, self.threads = code, threads_
-        self._constants = tuple(constants)
-        table = (ctypes.c_void_p * max(1, len(self._constants)))(*(array_address(c) for c in self._constants))
-        self._table = table
-        self._constant_table = ctypes.addressof(table)
-        self.address = code.address(step.entry)
-        self._run = _RUN(self.address)
-        self._input_dtypes = tuple(dtype(i.dtype).numpy for i in self.inputs)
-        self._output_dtypes = tuple(dtype(o.dtype).numpy for o in self.outputs)
-        self._slots = tuple(
-            (i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self._input_dtypes))
-        )
-        # Results are made here, those whose sizes are constants or say themselves in sizes of inputs; the segment finds
-        # room for the others.
-        self._fixed = tuple(_constant(o.shape) for o in self.outputs)
-        self._symbols: dict[str, tuple[int, int]] = {}
+        self.input_dtypes = tuple(dtype(i.dtype).numpy for i in self.inputs)
+        self.output_dtypes = tuple(dtype(o.dtype).numpy for o in self.outputs)
+        self.fixed = tuple(_constant(o.shape) for o in self.outputs)
+        self.symbols: dict[str, tuple[int, int]] = {}
         for i, info in enumerate(self.inputs):
             for axis, d in enumerate(info.shape):
                 symbol = symbol_of(d)
                 if symbol is not None:
-                    self._symbols.setdefault(symbol, (i, axis))
+                    self.symbols.setdefault(symbol, (i, axis))
         self._sizes = tuple(
-            None if fixed else _sizes(o.shape, self._symbols) for o, fixed in zip(self.outputs, self._fixed)
+            None if fixed else _sizes(o.shape, self.symbols) for o, fixed in zip(self.outputs, self.fixed)
         )
-        self._open = tuple(i for i, fixed in enumerate(self._fixed) if fixed is None)
-        self._output_names = tuple(o.name for o in self.outputs)
-        self._free: list[_Call] = []
-        self._most_free = max(4, os.cpu_count() or 1)
 
-    @contextlib.contextmanager
-    def lend(self) -> Iterator[_Call]:
-        """What a caller of `address` needs, for as long as it calls."""
-        try:
-            call = self._free.pop()
-        except IndexError:
-            call = _Call(self)
-        try:
-            yield call
-        finally:
-            if len(self._free) < self._most_free:
-                self._free.append(call)
-
-    def execute(self, values: Sequence[Any], out: Mapping[str, Any] | None = None) -> list[Array]:
-        """Inputs in order → outputs in order; `out` is storage by name for some of them."""
-        try:
-            call = self._free.pop()
-        except IndexError:
-            call = _Call(self)
-        held = []  # arrays made here live until the call is over
-        copies: list[tuple[Array, Array]] = []
-        results = call.results
-        try:
-            tensors = call.inputs
-            for (i, name, wanted, rank), value in zip(self._slots, values):
-                array = value if type(value) is np.ndarray else as_array(value, name)
-                if array.dtype != wanted or array.ndim != rank:
-                    raise wrong_type(self.inputs[i], wanted, array)
-                # Kernels may count on the alignment of an element, no more.
-                if not (array.flags.c_contiguous and array.flags.aligned):
-                    array = np.array(array, order="C")
-                held.append(array)
-                tensors.bind(i, array_address(array), array.shape)
-            for i, shape in enumerate(self._fixed):
-                if out is not None and self._output_names[i] in out:
-                    continue
-                fresh = self._room(i, shape) if shape is not None else self._foreseen(i, held)
-                if fresh is None:
-                    call.leave(i)
-                else:
-                    results[i] = fresh
-                    call.outputs.bind(i, array_address(fresh), fresh.shape)
-            if out is not None:
-                copies = self._bind_out(call, out, held)
-            code = self._run(call.address, tensors.address, call.outputs.address)
-            if code:
-                raise self._failure(call, code, held, out or ())
-            for i in self._open:
-                if results[i] is None:
-                    results[i] = self._taken(call, i)
-            for source, target in copies:
-                target[...] = source
-            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type]  # none is missing now
-        except MemoryError as error:
-            raise ExecutionError(
-                f"no memory for a call of '{self.name}'",
-                why=str(error) or _shapes(self.inputs, held),
-                hint="run smaller inputs",
-            ) from None
-        except BaseException:  # of a handler of signals, too, at any place
-            call.context.error_code = 0
-            raise
-        finally:
-            for i in range(len(results)):
-                results[i] = None
-            if len(self._free) < self._most_free:
-                self._free.append(call)
-
-    def _room(self, i: int, shape: tuple[int, ...]) -> Array:
-        """Fresh memory for an output."""
-        try:
-            return aligned_empty(shape, self._output_dtypes[i])
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise ExecutionError(
-                f"no memory for output '{self.outputs[i].name}' of '{self.name}'",
-                where=str(self.outputs[i]),
-                why=str(error),
-            ) from None
-
-    def _foreseen(self, i: int, inputs: Sequence[Array]) -> Array | None:
-        """Memory for an output whose sizes follow from those of inputs; None if they do not, or there is none, which
-        the segment then tells."""
+    def foreseen(self, i: int, inputs: Sequence[Array]) -> tuple[int, ...] | None:
+        """The shape of an output, if constants or sizes of inputs say it."""
+        if self.fixed[i] is not None:
+            return self.fixed[i]
         sizes = self._sizes[i]
         if sizes is None:
             return None
-        env = {symbol: inputs[k].shape[axis] for symbol, (k, axis) in self._symbols.items()}
+        env = {symbol: inputs[k].shape[axis] for symbol, (k, axis) in self.symbols.items()}
         try:
-            shape = tuple([int(d(env)) for d in sizes])
-            return aligned_empty(shape, self._output_dtypes[i])
-        except (KeyError, ZeroDivisionError, MemoryError, ValueError, OverflowError):
+            found = tuple([int(d(env)) for d in sizes])
+        except (KeyError, ZeroDivisionError, OverflowError):
             return None
+        return None if any(d < 0 for d in found) else found
 
-    def _taken(self, call: _Call, i: int) -> Array:
-        """A result for which the segment has found room."""
-        room = call.rooms[i]
-        array = self._room(i, tuple(call.outputs.shapes[i][: len(self.outputs[i].shape)]))
-        ctypes.memmove(array_address(array), room.data, array.nbytes)
-        if room.bytes > _KEPT:
-            call.give_back(room)
-        return array
+    def execute(self, values: Sequence[Any], out: Mapping[str, Any] | None = None) -> list[Array]:
+        """Inputs in order → outputs in order; `out` is storage by name for some of them."""
+        raise NotImplementedError
 
-    def _bind_out(self, call: _Call, out: Mapping[str, Any], held: list[Array]) -> list[tuple[Array, Array]]:
-        """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other
-        storage."""
-        copies = []
-        taken = list(held)
-        check_names(self.name, out, self.outputs)
-        for i, (info, of) in enumerate(zip(self.outputs, self._output_dtypes)):
-            if info.name not in out:
-                continue
-            target = array = storage(info, of, out[info.name])
-            if any(np.may_share_memory(array, other) for other in taken):
-                target = aligned_empty(array.shape, of)
-                copies.append((target, array))
-            taken.append(array)
-            call.results[i] = target
-            call.outputs.bind(i, array_address(target) or None, array.shape)
-        return copies
+    def failure(
+        self,
+        returned: int,
+        code: int,
+        args: Sequence[int],
+        arrays: Sequence[Array],
+        shapes: Sequence[Sequence[int]],
+        given: Container[str] = (),
+    ) -> Exception:
+        """What to raise.
 
-    # -- errors
-    def _failure(self, call: _Call, returned: int, arrays: Sequence[Array], given: Container[str] = ()) -> Exception:
-        """What to raise; `given` are the outputs for which the caller has storage."""
-        context, name = call.context, self.name
-        code, args = int(context.error_code), [int(a) for a in context.error_args]
-        context.error_code = 0
+        Args:
+            returned: by the segment.
+            code, args: of the context.
+            arrays: the inputs.
+            shapes: of the outputs, as far as they are known.
+            given: the outputs for which the caller has storage.
+        """
+        name = self.name
         if code == ErrorCode.INPUT_SIZE:
             info, axis, expected, got = self.inputs[args[0]], args[1], args[2], args[3]
             formula = info.shape[axis]
@@ -301,7 +187,7 @@ class NativeSegment:
             )
         if code == ErrorCode.OUTPUT_ALLOCATION:
             out = self.outputs[args[0]]
-            shape = list(call.outputs.shapes[args[0]][: len(out.shape)])
+            shape = list(shapes[args[0]])
             return ExecutionError(
                 f"no memory for output '{out.name}' of '{name}'", where=str(out), why=f"its shape is {shape}"
             )
@@ -320,7 +206,170 @@ class NativeSegment:
         if template is not None:
             what, hint = (fill(t, args) for t in template)
             return ExecutionError(what, where=name, hint=hint or None)
-        return ExecutionError(f"'{name}' failed with code {code or returned}", why=f"arguments {args}")
+        return ExecutionError(f"'{name}' failed with code {code or returned}", why=f"arguments {list(args)}")
+
+
+class NativeSegment(Segment):
+    """A native step, ready to be called. Calls may come from any number of threads; each takes an arena of its own.
+    Results own their memory.
+
+    Args:
+        name: of the model, for errors.
+        code: the mapped section of the step.
+        constants: the step's table, aligned.
+        threads_: for a call; 0 if the code has no parallel loops.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Native,
+        inputs: Sequence[TensorInfo],
+        outputs: Sequence[TensorInfo],
+        code: Code,
+        constants: Sequence[Array],
+        threads_: int,
+    ) -> None:
+        super().__init__(name, step, inputs, outputs)
+        self._mapped, self.threads = code, threads_
+        self._constants = tuple(constants)
+        table = (ctypes.c_void_p * max(1, len(self._constants)))(*(array_address(c) for c in self._constants))
+        self._table = table
+        self._constant_table = ctypes.addressof(table)
+        self.address = code.address(step.entry)
+        self._run = _RUN(self.address)
+        self._slots = tuple(
+            (i, info.name, of, len(info.shape)) for i, (info, of) in enumerate(zip(self.inputs, self.input_dtypes))
+        )
+        # Results are made here, those whose sizes are constants or say themselves in sizes of inputs; the segment finds
+        # room for the others.
+        self._open = tuple(i for i, fixed in enumerate(self.fixed) if fixed is None)
+        self._output_names = tuple(o.name for o in self.outputs)
+        self._free: list[_Call] = []
+        self._most_free = max(4, os.cpu_count() or 1)
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[_Call]:
+        """What a caller of `address` needs, for as long as it calls."""
+        try:
+            call = self._free.pop()
+        except IndexError:
+            call = _Call(self)
+        try:
+            yield call
+        finally:
+            if len(self._free) < self._most_free:
+                self._free.append(call)
+
+    def execute(self, values: Sequence[Any], out: Mapping[str, Any] | None = None) -> list[Array]:
+        """Inputs in order → outputs in order; `out` is storage by name for some of them."""
+        try:
+            call = self._free.pop()
+        except IndexError:
+            call = _Call(self)
+        held = []  # arrays made here live until the call is over
+        copies: list[tuple[Array, Array]] = []
+        results = call.results
+        try:
+            tensors = call.inputs
+            for (i, name, wanted, rank), value in zip(self._slots, values):
+                array = value if type(value) is np.ndarray else as_array(value, name)
+                if array.dtype != wanted or array.ndim != rank:
+                    raise wrong_type(self.inputs[i], wanted, array)
+                # Kernels may count on the alignment of an element, no more.
+                if not (array.flags.c_contiguous and array.flags.aligned):
+                    array = np.array(array, order="C")
+                held.append(array)
+                tensors.bind(i, array_address(array), array.shape)
+            for i, shape in enumerate(self.fixed):
+                if out is not None and self._output_names[i] in out:
+                    continue
+                fresh = self._room(i, shape) if shape is not None else self._foreseen(i, held)
+                if fresh is None:
+                    call.leave(i)
+                else:
+                    results[i] = fresh
+                    call.outputs.bind(i, array_address(fresh), fresh.shape)
+            if out is not None:
+                copies = self._bind_out(call, out, held)
+            code = self._run(call.address, tensors.address, call.outputs.address)
+            if code:
+                raise self._said(call, code, held, out or ())
+            for i in self._open:
+                if results[i] is None:
+                    results[i] = self._taken(call, i)
+            for source, target in copies:
+                target[...] = source
+            return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type]  # none is missing now
+        except MemoryError as error:
+            raise ExecutionError(
+                f"no memory for a call of '{self.name}'",
+                why=str(error) or _shapes(self.inputs, held),
+                hint="run smaller inputs",
+            ) from None
+        except BaseException:  # of a handler of signals, too, at any place
+            call.context.error_code = 0
+            raise
+        finally:
+            for i in range(len(results)):
+                results[i] = None
+            if len(self._free) < self._most_free:
+                self._free.append(call)
+
+    def _room(self, i: int, shape: tuple[int, ...]) -> Array:
+        """Fresh memory for an output."""
+        try:
+            return aligned_empty(shape, self.output_dtypes[i])
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise ExecutionError(
+                f"no memory for output '{self.outputs[i].name}' of '{self.name}'",
+                where=str(self.outputs[i]),
+                why=str(error),
+            ) from None
+
+    def _foreseen(self, i: int, inputs: Sequence[Array]) -> Array | None:
+        """Memory for an output whose sizes follow from those of inputs; None if they do not, or there is none, which
+        the segment then tells."""
+        shape = self.foreseen(i, inputs)
+        try:
+            return None if shape is None else aligned_empty(shape, self.output_dtypes[i])
+        except (MemoryError, ValueError, OverflowError):
+            return None
+
+    def _taken(self, call: _Call, i: int) -> Array:
+        """A result for which the segment has found room."""
+        room = call.rooms[i]
+        array = self._room(i, tuple(call.outputs.shapes[i][: len(self.outputs[i].shape)]))
+        ctypes.memmove(array_address(array), room.data, array.nbytes)
+        if room.bytes > _KEPT:
+            call.give_back(room)
+        return array
+
+    def _said(self, call: _Call, returned: int, arrays: Sequence[Array], given: Container[str]) -> Exception:
+        """The error that the context of a call tells."""
+        context = call.context
+        code, args = int(context.error_code), [int(a) for a in context.error_args]
+        context.error_code = 0
+        shapes = [tuple(s[: len(o.shape)]) for s, o in zip(call.outputs.shapes, self.outputs)]
+        return self.failure(returned, code, args, arrays, shapes, given)
+
+    def _bind_out(self, call: _Call, out: Mapping[str, Any], held: list[Array]) -> list[tuple[Array, Array]]:
+        """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other
+        storage."""
+        copies = []
+        taken = list(held)
+        check_names(self.name, out, self.outputs)
+        for i, (info, of) in enumerate(zip(self.outputs, self.output_dtypes)):
+            if info.name not in out:
+                continue
+            target = array = storage(info, of, out[info.name])
+            if any(np.may_share_memory(array, other) for other in taken):
+                target = aligned_empty(array.shape, of)
+                copies.append((target, array))
+            taken.append(array)
+            call.results[i] = target
+            call.outputs.bind(i, array_address(target) or None, array.shape)
+        return copies
 
 
 def _shapes(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> str:

@@ -24,7 +24,7 @@ from weft_runtime.dlpack import as_array, on_another_device
 from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ExecutionError, InputError, WeftError, fill
 from weft_runtime.formulas import Formula, formula, symbol_of
-from weft_runtime.native import NativeSegment, check_names, storage, wrong_type
+from weft_runtime.native import Segment, check_names, storage, wrong_type
 from weft_runtime.plan import (
     HOST,
     Branch,
@@ -139,7 +139,7 @@ class Steps:
     def __init__(
         self,
         manifest: Manifest,
-        segments: Mapping[int, NativeSegment],
+        segments: Mapping[int, Segment],
         code: Mapping[str, bytes],
         constants: Mapping[str, Array],
         plans: Sequence[Run] = (),

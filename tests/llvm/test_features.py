@@ -140,7 +140,7 @@ def test_every_processor_is_described_or_refused(triple: str, request: pytest.Fi
             assert error.what == f"LLVM cannot compile for '{triple}' with -mcpu={name}" and error.why
             refused.append(name)
         else:
-            assert found.needs <= known_features(found.arch) and found.elf
+            assert found.needs <= known_features(found.arch) and found.objects == "elf"
     assert {"i386", "pentium4"} <= set(refused) if triple == X86 else not refused
     assert len(refused) < len(names)
 

@@ -25,15 +25,17 @@ SAPPHIRE, COOPER, SKYLAKE, SIERRA, HASWELL, NEHALEM = (
     f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -threads=1"
     for cpu in ("sapphirerapids", "cooperlake", "skylake-avx512", "sierraforest", "haswell", "nehalem")
 )
+WASM = "llvm -mtriple=wasm32-unknown-unknown"
 NEOVERSE = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1 -threads=1"
 OF = {
     "vpdpbusd512": SAPPHIRE, "vpmaddwd512": SKYLAKE, "vdpbf16ps512": COOPER, "vpdpbusd256": SIERRA,
-    "vpmaddwd256": HASWELL, "pmaddwd128": NEHALEM
+    "vpmaddwd256": HASWELL, "pmaddwd128": NEHALEM, "wasmdot": WASM,
 }  # fmt: skip
 SELECTED = {
     "vpdpbusd512": r"\bvpdpbusd\s.*%zmm", "vpdpbusd256": r"\{vex\}\s+vpdpbusd\s.*%ymm",
     "vdpbf16ps512": r"\bvdpbf16ps\s.*%zmm",
     "vpmaddwd512": r"\bvpmaddwd\s.*%zmm", "vpmaddwd256": r"\bvpmaddwd\s.*%ymm", "pmaddwd128": r"\bpmaddwd\s.*%xmm",
+    "wasmdot": r"\bi32x4\.dot_i16x8_s",
     "udot": r"\budot\s+v\d+\.4s, v\d+\.16b", "sdot": r"\bsdot\s+v\d+\.4s, v\d+\.16b",
     "usdot": r"\busdot\s+v\d+\.4s, v\d+\.16b",
     "bfdot": r"\bbfdot\s+v\d+\.4s, v\d+\.8h",
@@ -107,6 +109,7 @@ def test_who_has_what() -> None:
     assert has("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1") == {"udot", "sdot"}
     assert has("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72") == set()
     assert has(SKYLAKE) == {"vpmaddwd512"} and has(HASWELL) == {"vpmaddwd256"} and has(NEHALEM) == {"pmaddwd128"}
+    assert has(WASM) == {"wasmdot"} and has(WASM + " -mattr=-simd128") == set()
     assert emitters(frozenset({"dotprod"})).keys() == {"udot", "sdot"} and EMITTERS.keys() == SELECTED.keys()
 
 

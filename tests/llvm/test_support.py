@@ -18,9 +18,10 @@ import weft
 from weft.errors import ExecutionError
 from weft.resolve import resolve_target
 from weft_llvm import native
+from weft_llvm.memory import emit_memory
 from weft_llvm.pool import emit_pool
-from weft_llvm.support import _MEMORY, CPUS, support_image
-from weft_llvm.target import RESERVED
+from weft_llvm.support import CPUS, support_image
+from weft_llvm.target import RESERVED, isa
 from weft_llvm.toolchain import Cpu, compile_assembly
 from weft_llvm.workers import Workers
 from weft_runtime import cpu_features, support
@@ -82,7 +83,7 @@ def test_a_process_of_32_bits_does_not_run_what_its_system_could(monkeypatch: py
 
 def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """In assembly, which is what LLVM encodes: the runtime's own code, kernels, segments, and what runs loops."""
-    texts = [(emit_pool("aarch64"), CPUS["aarch64"]), (_MEMORY, CPUS["aarch64"])]
+    texts = [(emit_pool("aarch64"), CPUS["aarch64"]), (emit_memory(), CPUS["aarch64"])]
     submit = Workers.submit
 
     def listen(self: Workers, ir: str, cpu: Cpu, name: str) -> Any:
@@ -92,7 +93,7 @@ def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(monkeyp
     monkeypatch.setattr(Workers, "submit", listen)
     target = resolve_target("llvm -mtriple=aarch64-linux-gnu -threads=2")
     weft.compile(lstm(), str(target.target), cache=False)
-    native.loops_code.__wrapped__(Cpu("aarch64-linux-gnu", "generic", RESERVED["aarch64"]))
+    native.loops_code.__wrapped__(isa("aarch64-linux-gnu", "generic", RESERVED["aarch64"]))
     assert len(texts) > 4
     plain = [re.search(r"\b[wx]18\b", compile_assembly(ir, replace(cpu, features="")), re.I) for ir, cpu in texts]
     assert any(plain[:2]), "else this test shows nothing"

@@ -79,7 +79,7 @@ class Description:
         has: what it emits, of the names of `Isa.has` but for dot products.
         needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked,
             x86-64 and AArch64.
-        elf: whether its objects are what the linker reads.
+        objects: how its objects are written: "elf" for little-endian ELF of 64 bits, "wasm", or LLVM's name of another.
         name, features: what LLVM is told to compile for: the processor's name and what was asked; for a processor whose
             model of scheduling is incomplete, on which LLVM ends the process, "generic" and all extensions of the
             processor.
@@ -88,7 +88,7 @@ class Description:
     layout: str
     has: frozenset[str]
     needs: frozenset[str]
-    elf: bool
+    objects: str
     name: str
     features: str
 
@@ -115,22 +115,25 @@ def describe(cpu: Cpu) -> Description:
         found["layout"],
         frozenset(found["has"]),
         frozenset(found["needs"]),
-        found["elf"],
+        found["objects"],
         found["name"],
         found["features"],
     )
 
 
-def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
+def _asked(cpu: Cpu, *, by_extensions: bool = False, probes: tuple[str, ...] | None = None) -> bytes:
     """The answer of a process for this one question.
 
     Args:
         by_extensions: LLVM is told the processor's extensions in place of its name.
+        probes: of `_PROBES`, by default all. If LLVM ends the process on them, each is compiled by one of its own: what
+            ends that is not emitted.
     """
+    tried = tuple(_PROBES) if probes is None else probes
     what = f"LLVM cannot compile for '{cpu.triple}' with -mcpu={cpu.name}"
     with scratch_file() as log:
         try:
-            request = json.dumps({"cpu": asdict(cpu), "by_extensions": by_extensions}).encode()
+            request = json.dumps({"cpu": asdict(cpu), "by_extensions": by_extensions, "probes": tried}).encode()
             done = subprocess.run(
                 command(__name__),
                 input=request,
@@ -146,6 +149,8 @@ def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
             raise TargetError(what, why=f"no process could be started to query it: {error.strerror or error}") from None
         if done.returncode != 0 and not by_extensions and "incomplete machine model" in tail(log):
             return _asked(cpu, by_extensions=True)
+        if done.returncode != 0 and probes is None:
+            return _asked_one_by_one(cpu, by_extensions)
         if done.returncode != 0:
             said = re.findall(r"LLVM ERROR: (.*)", tail(log))
             raise TargetError(
@@ -162,47 +167,64 @@ def _asked(cpu: Cpu, *, by_extensions: bool = False) -> bytes:
     return done.stdout
 
 
+def _asked_one_by_one(cpu: Cpu, by_extensions: bool) -> bytes:
+    found = json.loads(_asked(cpu, by_extensions=by_extensions, probes=()))
+    for name in _PROBES:
+        try:
+            found["has"] += json.loads(_asked(cpu, by_extensions=by_extensions, probes=(name,)))["has"]
+        except TargetError:
+            continue
+    return json.dumps({**found, "has": sorted({*found["has"]})}).encode()
+
+
 # -- in the process that asks LLVM ------------------------------------------------------------------------------------
 
-_EMITTED = """
-declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
-declare <4 x float> @llvm.floor.v4f32(<4 x float>)
+_PROBES = {
+    "fma": """declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)
 define <4 x float> @fma(<4 x float> %a, <4 x float> %b, <4 x float> %c) nounwind {
  %r = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %b, <4 x float> %c)
- ret <4 x float> %r }
-define <4 x float> @rounding(<4 x float> %a) nounwind { %r = call <4 x float> @llvm.floor.v4f32(<4 x float> %a)
- ret <4 x float> %r }
-define void @f16c(ptr %p, ptr %q) nounwind { %x = load <4 x half>, ptr %p
+ ret <4 x float> %r }""",
+    "rounding": """declare <4 x float> @llvm.floor.v4f32(<4 x float>)
+define <4 x float> @rounding(<4 x float> %a) nounwind {
+ %r = call <4 x float> @llvm.floor.v4f32(<4 x float> %a)
+ ret <4 x float> %r }""",
+    "f16c": """define void @f16c(ptr %p, ptr %q) nounwind {
+ %x = load <4 x half>, ptr %p
  %y = fpext <4 x half> %x to <4 x float>
  store <4 x float> %y, ptr %q
- ret void }
-define <4 x bfloat> @bf16(<4 x float> %a) nounwind { %r = fptrunc <4 x float> %a to <4 x bfloat>
- ret <4 x bfloat> %r }
-define void @half(ptr %p) nounwind { %x = load <8 x half>, ptr %p
+ ret void }""",
+    "bf16": """define <4 x bfloat> @bf16(<4 x float> %a) nounwind {
+ %r = fptrunc <4 x float> %a to <4 x bfloat>
+ ret <4 x bfloat> %r }""",
+    "half": """define void @half(ptr %p) nounwind {
+ %x = load <8 x half>, ptr %p
  %y = fadd <8 x half> %x, %x
  store <8 x half> %y, ptr %p
- ret void }
-define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" { %x = load <16 x i32>, ptr %p
+ ret void }""",
+    "wide": """define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" {
+ %x = load <16 x i32>, ptr %p
  %y = load <16 x i32>, ptr %q
  %z = add <16 x i32> %x, %y
  store <16 x i32> %z, ptr %p
- ret void }
-"""
+ ret void }""",
+}
+"""Functions by name, in LLVM IR: the assembly of each shows what a processor has."""
 
 
-def _emitted(cpu: Cpu) -> set[str]:
-    """What the assembly of small functions shows, of `Isa.has`."""
+def _emitted(cpu: Cpu, probes: list[str]) -> set[str]:
+    """What the assembly of `probes` shows, of `Isa.has`."""
     from weft_llvm.toolchain import compile_assembly
 
-    assembly = compile_assembly(f'target triple = "{cpu.triple}"\n' + _EMITTED, cpu)
-    names = "fma|rounding|f16c|bf16|half|wide"
+    source = "\n".join(_PROBES[name] for name in probes)
+    assembly = compile_assembly(f'target triple = "{cpu.triple}"\n{source}\n', cpu)
+    names = "|".join(_PROBES)
     bodies = dict(re.findall(rf"^[_\"]*({names})\"?:(.*?)(?=^[_\"]*(?:{names})\"?:|\Z)", assembly, re.M | re.S))
 
     def seen(body: str, pattern: str) -> bool:
         return re.search(pattern, bodies.get(body, "")) is not None
 
     tests = {
-        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma|relaxed_madd"),
+        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma"),  # relaxed_madd may round twice
         "rounding": seen("rounding", r"\bv?roundp|\bvrndscale|\bfrintm|\bvrintm|f32x4\.floor"),
         "f16c": seen("f16c", r"\bvcvtph2ps|\bfcvtl|\bvfwcvt|\bvcvt\.f32\.f16"),
         "bf16": seen("bf16", r"\bvcvtneps2bf16|\bbfcvtn|\bvcvt\.bf16\.f32|\bvfncvtbf16"),
@@ -258,9 +280,10 @@ def _refuse_unknown(cpu: Cpu, processors: list[str], features: dict[str, str]) -
 
 
 def extensions(cpu: Cpu, features: dict[str, str]) -> frozenset[str]:
-    """Of LLVM's features of x86-64 or AArch64, with what each is, the extensions that code for `cpu` may contain and
-    not every machine has."""
+    """Of LLVM's features of x86-64, AArch64 or WebAssembly, with what each is, the extensions that code for `cpu` may
+    contain and not every machine has."""
     from weft_llvm.target import architecture
+    from weft_runtime.cpu_features import known_features
 
     arch = architecture(cpu.triple)
     if arch == "x86_64":
@@ -278,6 +301,8 @@ def extensions(cpu: Cpu, features: dict[str, str]) -> frozenset[str]:
             for f, text in features.items()
             if text.startswith("Enable ") and f not in _ARM_UNUSED and f not in _ARM_TUNING
         ]
+    elif arch in ("wasm32", "wasm64"):
+        asked = [f for f in features if f in known_features(arch)]
     else:
         return frozenset()
     return frozenset(asked) & _inlined(cpu, asked)
@@ -300,9 +325,9 @@ def _inlined(cpu: Cpu, asked: list[str]) -> frozenset[str]:
     return frozenset(name for k, name in enumerate(asked) if k not in left)
 
 
-def examine(cpu: Cpu, by_extensions: bool) -> dict[str, Any]:
-    """What LLVM knows of a processor, as `Description` has it. LLVM may end the process."""
-    from weft_llvm.toolchain import compile_object, data_layout
+def examine(cpu: Cpu, by_extensions: bool, probes: list[str]) -> dict[str, Any]:
+    """What LLVM knows of a processor, as `Description` has it; `probes` are compiled. LLVM may end the process."""
+    from weft_llvm.toolchain import compile_object, data_layout, object_format
 
     processors, features = _listed(cpu.triple)
     _refuse_unknown(cpu, processors, features)
@@ -312,11 +337,12 @@ def examine(cpu: Cpu, by_extensions: bool) -> dict[str, Any]:
             cpu.triple, "generic", ",".join(filter(None, [*("+" + name for name in needs), cpu.features])), cpu.opt
         )
     image = compile_object("define i64 @f(i64 %x) {\n ret i64 %x\n}\n", cpu)
+    known = {b"\x7fELF\x02\x01": "elf", b"\0asm\1\0": "wasm"}
     return {
         "layout": data_layout(cpu),
-        "has": sorted(_emitted(cpu)),
+        "has": sorted(_emitted(cpu, probes)),
         "needs": needs,
-        "elf": image[:6] == b"\x7fELF\x02\x01",
+        "objects": known.get(image[:6], object_format(cpu.triple)),
         "name": cpu.name,
         "features": cpu.features,
     }
@@ -330,7 +356,7 @@ def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     cpu = Cpu(**request["cpu"])
     try:
-        answer = examine(cpu, request["by_extensions"])
+        answer = examine(cpu, request["by_extensions"], request["probes"])
     except TargetError as error:
         answer = {"refused": {"what": error.what, "where": error.where, "why": error.why, "hint": error.hint}}
     except CodegenError as error:

@@ -66,6 +66,7 @@ DOTS: tuple[Dot, ...] = (
     Dot("vpmaddwd512", "llvm.x86.avx512.pmaddw.d.512", dt.int16, dt.int16, dt.int32, 16, ("avx512bw",), adds=False),
     Dot("vpmaddwd256", "llvm.x86.avx2.pmadd.wd", dt.int16, dt.int16, dt.int32, 8, ("avx2",), adds=False),
     Dot("pmaddwd128", "llvm.x86.sse2.pmadd.wd", dt.int16, dt.int16, dt.int32, 4, ("x86_64",), adds=False),
+    Dot("wasmdot", "llvm.wasm.dot", dt.int16, dt.int16, dt.int32, 4, ("simd128",), adds=False),
     Dot("vdpbf16ps512", "llvm.x86.avx512bf16.dpbf16ps.512", dt.bfloat16, dt.bfloat16, dt.float32, 16, ("avx512bf16",)),
     Dot("udot", "llvm.aarch64.neon.udot.v4i32.v16i8", dt.uint8, dt.uint8, dt.int32, 4, ("dotprod",)),
     Dot("sdot", "llvm.aarch64.neon.sdot.v4i32.v16i8", dt.int8, dt.int8, dt.int32, 4, ("dotprod",)),

@@ -49,6 +49,9 @@ _HALF_RATE_512 = {"znver4"}
 _AMX = {"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"}
 
 
+WASM_REGISTERS = 14
+"""Vectors that WebAssembly engines keep in registers on x86-64: of its 16, one is the engine's own and one holds a
+product before it is added. Engines on AArch64 have twice as many, on which code for all of them cannot count."""
 RELAYOUT_BYTES_PER_FLOP = 1 / 8
 """Bytes that a conversion between layouts moves in the time of one FLOP of float32: both work on vectors."""
 
@@ -62,9 +65,11 @@ def describe(target: Target, isa: Isa) -> Machine:
         bits, registers = 256, 16
     elif "neon" in isa.has or isa.arch == "aarch64":
         bits, registers = 128, 32
+    elif isa.arch == "wasm32":
+        bits, registers = 128, WASM_REGISTERS
     else:
         bits, registers = 128, 16
-    fma = "fma" in isa.has
+    fma = "fma" in isa.has or "relaxed-simd" in isa.needs
     given = given_rates(options.machine)
     pipes: float = _FMA_PIPES.get(isa.cpu, 2)
     if bits == 512 and isa.cpu in _HALF_RATE_512:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft_llvm.link import link
+from weft_llvm import link_wasm, wide
+from weft_llvm.link import Image, link
+from weft_llvm.memory import RELEASE, RESERVE, emit_wasm_memory
 from weft_llvm.segment import emit_segment
-from weft_llvm.target import architecture
 from weft_llvm.toolchain import Cpu
 from weft_llvm.workers import default_workers
 from weft_runtime.executable import NativeCode
@@ -17,46 +18,66 @@ from weft_runtime.executable import NativeCode
 if TYPE_CHECKING:
     from weft.codegen.base import KernelCode
     from weft.codegen.segment import SegmentSpec
+    from weft_llvm.target import Isa
 
 
+WASM_IMPORTS = {RESERVE: b"\x60\x01\x7e\x01\x7f", RELEASE: b"\x60\x01\x7f\x00"}
+"""What a module may take from its host, with types: (i64) -> i32 and (i32) -> ()."""
 LARGE = 1 << 16
 """Characters of a segment's text beyond which its entry is compiled without optimisation: LLVM's passes take more than
 linear time on one long function, whose every line is run once a call, beside kernels."""
 
 
-def link_segment(
-    spec: SegmentSpec, kernels: Mapping[str, KernelCode], cpu: Cpu, features: tuple[str, ...]
-) -> dict[str, NativeCode]:
+def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], isa: Isa) -> dict[str, NativeCode]:
     """The section "main", with the entry "run"."""
-    text = emit_segment(spec, architecture=architecture(cpu.triple))
-    objects = {"segment": _compiled(text, replace(cpu, opt=0) if len(text) > LARGE else cpu, "segment")}
+    text = emit_segment(spec, architecture=isa.arch, pointer=isa.pointer)
+    cpu = _cpu(isa)
+    objects = {"segment": _compiled(text, isa, replace(cpu, opt=0) if len(text) > LARGE else cpu, "segment")}
     objects.update({name: code.object for name, code in kernels.items()})
-    image = link(objects)
+    image = _wasm_module(objects, isa) if isa.objects == "wasm" else link(objects)
     parallel = any(code.parallel for code in kernels.values())
-    return {"main": _native(image.bytes, {"run": image.entries["run"]}, features, architecture(cpu.triple), parallel)}
+    return {"main": _native(image, ("run",), isa, parallel)}
 
 
 @cache
-def loops_code(cpu: Cpu) -> NativeCode:
-    """What runs the iterations of loops, for a CPU."""
+def loops_code(isa: Isa) -> NativeCode | None:
+    """What runs the iterations of loops, for a CPU; None if the runtime starts each."""
     from weft_llvm.repeat import emit_repeat
 
-    image = link({"loops": _compiled(emit_repeat(), cpu, "loops")})
-    return _native(image.bytes, image.entries, (), architecture(cpu.triple))
+    if isa.objects == "wasm":
+        return None
+    image = link({"loops": _compiled(emit_repeat(), isa, _cpu(isa), "loops")})
+    return _native(image, tuple(image.entries), replace(isa, needs=frozenset()))
 
 
-def _compiled(ir: str, cpu: Cpu, name: str) -> bytes:
+def _cpu(isa: Isa) -> Cpu:
+    return Cpu(isa.triple, isa.cpu, isa.features, isa.opt)
+
+
+def _wasm_module(objects: dict[str, bytes], isa: Isa) -> Image:
+    """A module with the segment, and what its host calls for memory (`weft_llvm.memory`)."""
+    memory = {name: _compiled(text, isa, _cpu(isa), name) for name, text in _wasm_support().items()}
+    exports = ("run", "allocate_arena", "allocate_output", "release_memory")
+    return link_wasm.link({**objects, **memory}, exports, WASM_IMPORTS)
+
+
+@cache
+def _wasm_support() -> dict[str, str]:
+    return {"memory": emit_wasm_memory(), "wide": wide.SOURCE}
+
+
+def _compiled(ir: str, isa: Isa, cpu: Cpu, name: str) -> bytes:
     """By a worker: LLVM may end the process that it compiles in."""
-    return default_workers().submit(ir, cpu, name).result()
+    head = f'target datalayout = "{isa.data_layout}"\ntarget triple = "{isa.triple}"\n'
+    return default_workers().submit(head + ir, cpu, name).result()
 
 
-def _native(
-    image: bytes, entries: Mapping[str, int], features: tuple[str, ...], arch: str, parallel: bool = False
-) -> NativeCode:
+def _native(image: Image, entries: tuple[str, ...], isa: Isa, parallel: bool = False) -> NativeCode:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         number = version("weft-llvm")
     except PackageNotFoundError:
         number = "?"
-    return NativeCode(bytes(image), dict(entries), "weft-llvm", number, features, arch, parallel)
+    places = {name: image.entries[name] for name in entries}
+    return NativeCode(bytes(image.bytes), places, "weft-llvm", number, tuple(sorted(isa.needs)), isa.arch, parallel)

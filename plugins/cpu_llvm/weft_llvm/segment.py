@@ -6,6 +6,8 @@ a block at the end that writes code and arguments into the context.
 
 from __future__ import annotations
 
+import math
+
 from weft.codegen.build_segment import build_segment
 from weft.codegen.segment import SegmentSpec
 from weft.codegen.steps import (
@@ -30,20 +32,23 @@ from weft.codegen.steps import (
 from weft.dtypes import dtype
 from weft.errors import CodegenError
 from weft_llvm.pool import COUNTERS
-from weft_runtime.abi import OFFSETS, POINTER, TENSOR_OFFSETS, ErrorCode
+from weft_runtime.abi import CONTEXT, POINTER, TENSOR, ErrorCode
 
 _TYPES = {"int": "i64", "bool": "i1", "pointer": "ptr"}
 _OPS = {"shr": "ashr", "ushr": "lshr", "div": "sdiv", "rem": "srem", "both": "and", "either": "or"}
 _COMPARE = {"lt": "slt", "le": "sle", "ult": "ult", "ule": "ule", "eq": "eq", "ne": "ne"}
 
 
-def emit_segment(spec: SegmentSpec, entry: str = "run", architecture: str = "x86_64") -> str:
-    """LLVM IR text of the segment, without target triple; kernels are declared, not defined.
+def emit_segment(spec: SegmentSpec, entry: str = "run", architecture: str = "x86_64", pointer: int = POINTER) -> str:
+    """LLVM IR text of the segment, without target triple and data layout; kernels are declared, not defined.
+
+    Args:
+        pointer: bytes of a pointer, 4 or 8.
 
     Raises:
         CodegenError: as `build_segment`, or for a stamp where there is no clock.
     """
-    return _Printer(build_segment(spec), architecture).text(entry)
+    return _Printer(build_segment(spec), architecture, pointer).text(entry)
 
 
 def _quote(name: str) -> str:
@@ -73,8 +78,9 @@ def _type(value: Operand) -> str:
 
 
 class _Printer:
-    def __init__(self, steps: Steps, architecture: str) -> None:
-        self.steps, self.architecture = steps, architecture
+    def __init__(self, steps: Steps, architecture: str, pointer: int) -> None:
+        self.steps, self.architecture, self.pointer = steps, architecture, pointer
+        self.context, self.tensor = CONTEXT.offsets(pointer), TENSOR.offsets(pointer)
         self.lines: list[str] = []
         self.tail: list[str] = []
         self.count = 0
@@ -102,11 +108,15 @@ class _Printer:
     def at(self, base: str, offset: int | str) -> str:
         return base if offset == 0 else self.new(f"getelementptr i8, ptr {base}, i64 {offset}")
 
+    def size(self, kind: str) -> int:
+        """Bytes of a pointer or an integer type."""
+        return self.pointer if kind == "pointer" else dtype(kind).bytes
+
     def load(self, result: Value, kind: str, at: str) -> None:
         """A number or pointer in memory: `kind` is pointer or an integer type."""
-        size = POINTER if kind == "pointer" else dtype(kind).bytes
-        if size == 8:
-            self.do(f"%{result.name} = load {_TYPES[result.kind]}, ptr {at}, align 8")
+        size = self.size(kind)
+        if kind == "pointer" or size == 8:
+            self.do(f"%{result.name} = load {_TYPES[result.kind]}, ptr {at}, align {size}")
         else:
             narrow = self.new(f"load i{8 * size}, ptr {at}, align {size}")
             self.do(f"%{result.name} = {'zext' if kind.startswith('u') else 'sext'} i{8 * size} {narrow} to i64")
@@ -121,15 +131,17 @@ class _Printer:
                 self.do(f"%{beyond.name} = extractvalue {{i64, i1}} {pair}, 1")
             case LoadField(result, base, structure, field):
                 kind = next(f.kind for f in structure.fields if f.name == field)
-                self.load(result, kind, self.at(_operand(base), structure.offsets()[field]))
+                self.load(result, kind, self.at(_operand(base), structure.offsets(self.pointer)[field]))
             case TypeWord(result, tensor):  # little-endian, as all that there is code for
-                self.load(result, "int64", self.at(_operand(tensor), TENSOR_OFFSETS["ndim"]))
+                place = self.tensor["ndim"]
+                word = self.at(_operand(tensor), place)
+                self.do(f"%{result.name} = load i64, ptr {word}, align {math.gcd(place, 8)}")
             case LoadElement(result, base, kind, index):
-                self.load(
-                    result, kind, self.at(_operand(base), index * (POINTER if kind == "pointer" else dtype(kind).bytes))
-                )
-            case StoreElement(base, _, index, value):
-                self.do(f"store {_type(value)} {_operand(value)}, ptr {self.at(_operand(base), 8 * index)}, align 8")
+                self.load(result, kind, self.at(_operand(base), index * self.size(kind)))
+            case StoreElement(base, kind, index, value):
+                size = self.size(kind)
+                at = self.at(_operand(base), size * index)
+                self.do(f"store {_type(value)} {_operand(value)}, ptr {at}, align {size}")
             case Advance(result, base, bytes_):
                 self.do(f"%{result.name} = getelementptr i8, ptr {_operand(base)}, i64 {_operand(bytes_)}")
             case If():
@@ -137,10 +149,10 @@ class _Printer:
             case Require():
                 self.require(step)
             case AllocateArena(result, bytes_):
-                function = self.new(f"load ptr, ptr {self.at('%ctx', OFFSETS['allocate_arena'])}, align 8")
+                function = self.function("allocate_arena")
                 self.do(f"%{result.name} = call ptr {function}(ptr %ctx, i64 {_operand(bytes_)})")
             case AllocateStorage(result, output, rank):
-                function = self.new(f"load ptr, ptr {self.at('%ctx', OFFSETS['allocate_output'])}, align 8")
+                function = self.function("allocate_output")
                 status = self.new(f"call i32 {function}(ptr %ctx, i64 {output}, i64 {rank}, ptr %dims)")
                 self.do(f"%{result.name} = sext i32 {status} to i64")
             case CallKernel(kernel, item):
@@ -156,6 +168,10 @@ class _Printer:
                         f"there is no clock to read on {self.architecture}", where=self.steps.name, hint=hint
                     )
                 self.do(f"%{result.name} = call i64 @{COUNTERS[self.architecture]}()")
+
+    def function(self, field: str) -> str:
+        """A function that the context has."""
+        return self.new(f"load ptr, ptr {self.at('%ctx', self.context[field])}, align {self.pointer}")
 
     def compute(self, step: Compute) -> None:
         given = [_operand(o) for o in step.operands]
@@ -188,8 +204,8 @@ class _Printer:
         here, self.lines = self.lines, self.tail
         self.start(bad)
         for offset, value in [
-            (OFFSETS["error_code"], step.code),
-            *((OFFSETS["error_args"] + 8 * k, a) for k, a in enumerate(step.args)),
+            (self.context["error_code"], step.code),
+            *((self.context["error_args"] + 8 * k, a) for k, a in enumerate(step.args)),
         ]:
             self.do(f"store i64 {_operand(value)}, ptr {self.at('%ctx', offset)}, align 8")
         self.do(f"ret i32 {step.code}")
@@ -225,15 +241,15 @@ class _Printer:
         return f"""kernel_failed:
   %failed = phi i32 {", ".join(f"[ {code}, %{block} ]" for code, block, _ in self.failed)}
   %failed_item = phi i64 {", ".join(f"[ {number}, %{block} ]" for _, block, number in self.failed)}
-  %code_at = getelementptr i8, ptr %ctx, i64 {OFFSETS["error_code"]}
+  %code_at = getelementptr i8, ptr %ctx, i64 {self.context["error_code"]}
   %code = load i64, ptr %code_at, align 8
   %told = icmp ne i64 %code, 0
   br i1 %told, label %leave, label %tell
 tell:
   store i64 {int(ErrorCode.KERNEL)}, ptr %code_at, align 8
-  %arg0 = getelementptr i8, ptr %ctx, i64 {OFFSETS["error_args"]}
+  %arg0 = getelementptr i8, ptr %ctx, i64 {self.context["error_args"]}
   store i64 %failed_item, ptr %arg0, align 8
-  %arg1 = getelementptr i8, ptr %ctx, i64 {OFFSETS["error_args"] + 8}
+  %arg1 = getelementptr i8, ptr %ctx, i64 {self.context["error_args"] + 8}
   %wide = sext i32 %failed to i64
   store i64 %wide, ptr %arg1, align 8
   br label %leave

@@ -15,7 +15,7 @@ from weft.loop.nodes import Load, Stmt
 from weft_llvm.accesses import MOST_INTERLEAVED, Accesses
 from weft_llvm.instructions import Function, Value
 from weft_llvm.storage import Memory, Registers, Storage, byte_size, constant_bytes, memory_bytes
-from weft_runtime.abi import OFFSETS
+from weft_runtime.abi import CONTEXT
 
 
 class Statements(Accesses):
@@ -283,10 +283,13 @@ class Statements(Accesses):
 
         name = quote(f"{self.program.name}.task.{self._tasks}")
         self._tasks += 1
+        context = CONTEXT.offsets(self.isa.pointer)
         # As many tasks as keep the threads busy; without a pool, one.
-        pool = self._op(f"load ptr, ptr {self._gep('i8', '%ctx', str(OFFSETS['parallel_for']))}, align 8")
+        pool = self._op(
+            f"load ptr, ptr {self._gep('i8', '%ctx', str(context['parallel_for']))}, align {self.isa.pointer}"
+        )
         alone = self._op(f"icmp eq ptr {pool}, null")
-        threads = self._op(f"load i64, ptr {self._gep('i8', '%ctx', str(OFFSETS['threads']))}, align 8")
+        threads = self._op(f"load i64, ptr {self._gep('i8', '%ctx', str(context['threads']))}, align 8")
         limit = self._op(
             f"mul i64 {self.intrinsic('i64', 'llvm.smax.i64', ('i64', threads), ('i64', '1'))}, {TASKS_PER_THREAD}"
         )

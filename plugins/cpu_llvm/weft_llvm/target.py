@@ -8,6 +8,7 @@ anything of the host.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -37,11 +38,14 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 
-DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm"})
+DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm", "simd128"})
 
 RESERVED = {"aarch64": "+reserve-x18"}
 """By architecture, a register that some systems keep for themselves (macOS, Windows, Android): code runs on every one
 that has the architecture."""
+DEFAULTS = {"wasm32": "+simd128"}
+"""By architecture, an extension that code may use unless the target string says otherwise: every browser, node and
+wasmtime has it."""
 
 EMITTER_VERSION = 1
 """Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that
@@ -82,15 +86,21 @@ class Isa:
     has: frozenset[str]
     """Among fma, f16c (fp16 ⇄ fp32 conversion), bf16 (fp32 → bf16 conversion), half (fp16 arithmetic), rounding (floor
     … in one instruction), avx, avx2, avx512, neon, sve; and for dot products avx512bw, avx512vnni, avxvnni, avx512bf16,
-    dotprod, i8mm."""
+    dotprod, i8mm, simd128."""
     needs: frozenset[str] = frozenset()
     """Extensions that its code may contain, by LLVM's names."""
-    elf: bool = True
+    objects: str = "elf"
+    """How its objects are written, as `weft_llvm.features.Description` says."""
     opt: int = 3
 
     @property
     def arch(self) -> str:
         return architecture(self.triple)
+
+    @property
+    def pointer(self) -> int:
+        """Bytes of a pointer."""
+        return 4 if re.search(r"(^|-)p:32:", self.data_layout) else 8
 
 
 @cache
@@ -124,7 +134,7 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
         found.layout,
         found.has | (found.needs & DOT_PRODUCTS),
         found.needs,
-        found.elf,
+        found.objects,
         opt,
     )
 
@@ -160,9 +170,10 @@ class LlvmTarget(TargetKind):
         if o.mcpu is None and cpu != "generic":
             # The name alone would promise what a hypervisor may have masked out, so absent features are said, too.
             mattr = (*toolchain.host_features().split(","), *unseen_features(toolchain.host_features()), *mattr)
-        reserved = RESERVED.get(architecture(triple))
-        if reserved is not None and not any(a[1:] == reserved[1:] for a in mattr):
-            mattr = (reserved, *mattr)
+        for table in (RESERVED, DEFAULTS):
+            more = table.get(architecture(triple))
+            if more is not None and not any(a[1:] == more[1:] for a in mattr):
+                mattr = (more, *mattr)
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
@@ -193,12 +204,10 @@ class LlvmTarget(TargetKind):
 
         isa = self.isa(target)
         why = None
-        if isa.arch not in architectures():
-            why = f"what is linked and run is code for {' and '.join(architectures())}"
-        elif not isa.elf:
-            from weft_llvm.toolchain import object_format
-
-            why = f"its objects are {object_format(isa.triple)}, and 64-bit little-endian ELF is what is linked and run"
+        if isa.arch not in (*architectures(), "wasm32"):
+            why = f"what is linked is code for {', '.join(architectures())} and wasm32"
+        elif isa.objects != ("wasm" if isa.arch == "wasm32" else "elf"):
+            why = f"its objects are {isa.objects}, and 64-bit little-endian ELF is what is linked and run"
         if why is not None:
             raise TargetError(
                 f"no code is made for '{isa.triple}'",
@@ -209,17 +218,13 @@ class LlvmTarget(TargetKind):
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
         from weft_llvm.native import link_segment
-        from weft_llvm.toolchain import Cpu
 
-        i = self.isa(target)
-        return link_segment(segment, kernels, Cpu(i.triple, i.cpu, i.features, i.opt), tuple(sorted(i.needs)))
+        return link_segment(segment, kernels, self.isa(target))
 
-    def loops(self, target: Target) -> NativeCode:
+    def loops(self, target: Target) -> NativeCode | None:
         from weft_llvm.native import loops_code
-        from weft_llvm.toolchain import Cpu
 
-        i = self.isa(target)
-        return loops_code(Cpu(i.triple, i.cpu, i.features, i.opt))
+        return loops_code(self.isa(target))
 
     def device(self, target: Target) -> str:
         return "cpu"

@@ -442,7 +442,7 @@ class Kit:
             return None
 
     def variants_of(self, option: str) -> Iterator[Target]:
-        """The target with other values of one option, as far as they resolve."""
+        """The target with other values of one option, as far as there are machines of them."""
         hint = typing.get_type_hints(self.target.kind.options)[option]
         current = getattr(self.target.target.options, option)
         for value in _values(hint, current):
@@ -450,9 +450,11 @@ class Kit:
                 given = Target(
                     self.target.target.kind, dataclasses.replace(self.target.target.options, **{option: value})
                 )
-                yield self.target.kind.resolve(given)
+                found = self.target.kind.resolve(given)
+                self.target.kind.machine(found)
             except (WeftError, ValueError):
                 continue
+            yield found
 
 
 def _values(hint: Any, current: Any) -> list[Any]:
