@@ -442,7 +442,9 @@ def test_its_code_is_for_every_architecture(architecture: str) -> None:
     from weft_llvm.native import loops_code
     from weft_llvm.target import isa
 
-    code = loops_code(isa(f"{architecture}-unknown-linux-gnu", "generic" if architecture == "aarch64" else "x86-64", ""))
+    code = loops_code(
+        isa(f"{architecture}-unknown-linux-gnu", "generic" if architecture == "aarch64" else "x86-64", "")
+    )
     assert code is not None
     assert list(code.entries) == ["repeat"] and code.architecture == architecture
 

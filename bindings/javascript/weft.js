@@ -96,10 +96,11 @@ function content(bytes) {
       else if (name === "weft.weights") weights = data;
       else if (name.startsWith("weft.code.")) code[name.slice(10)] = data;
     }
-    code.main ??= bytes;
   }
   if (!manifest) throw new RangeError("it holds no model");
-  return { manifest: JSON.parse(new TextDecoder().decode(manifest)), weights, code };
+  manifest = JSON.parse(new TextDecoder().decode(manifest));
+  if (bytes[0] === 0 && manifest.sections.main) code.main = bytes;
+  return { manifest, weights, code };
 }
 
 async function fetched(source) {

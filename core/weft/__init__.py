@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     __version__: str
     from weft.adaptive import compile_adaptive as compile_adaptive
     from weft.errors import WeftError as WeftError
+    from weft.exporting import export as export
     from weft.kernel import build as build
     from weft.kernel import schedule as schedule
     from weft.loading import load as load
@@ -36,6 +37,7 @@ _PUBLIC = {
     "load": "weft.loading",
     "compile": "weft.pipeline",
     "compile_adaptive": "weft.adaptive",
+    "export": "weft.exporting",
     "schedule": "weft.kernel",
     "build": "weft.kernel",
     "compute": "weft.tensor.language",

@@ -49,6 +49,7 @@ RESULTS: dict[str, Result] = {
     "offload": Result("list or None", ("weft.passes.place:Take", "weft.passes.place:Refuse"), named=False),
     "devices": Result("list", ("weft_runtime.device:DeviceKind",)),
     "engines": Result("list", ("weft.hooks:EngineKind",)),
+    "exporters": Result("list", ("weft.hooks:Exporter",)),
     "commands": Result("nothing"),
     "stage_done": Result("nothing"),
 }

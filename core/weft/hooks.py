@@ -7,7 +7,7 @@ registers itself on import. Import heavy packages inside functions: a plugin mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
     from weft_runtime.device import DeviceKind
+    from weft_runtime.executable import Executable
 
 PROJECT = "weft"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -105,6 +106,26 @@ class EngineKind:
     open: Callable[[str, int], Callable[[Mapping[str, Any]], list[Any]]]
     values: Callable[[str], Callable[[Sequence[str], Mapping[str, Any]], Mapping[str, Any]]] | None = None
     frontends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """A format of self-contained files that a compiled model can be written as, by `weft export`.
+
+    Args:
+        name: the value of `--format`, e.g. "wasm".
+        suffix: of its files, e.g. ".wasm".
+        about: what it is, in a few words.
+        target: the target that models are compiled for by default.
+        parts: an executable → the bytes of the file, in pieces. Before the first piece it raises TargetError for an
+            executable of another machine, and UnsupportedError for what the format cannot hold.
+    """
+
+    name: str
+    suffix: str
+    about: str
+    target: str
+    parts: Callable[[Executable], Iterable[bytes | memoryview]]
 
 
 @dataclass(frozen=True)
@@ -259,6 +280,15 @@ class Specifications:
         @hookimpl
         def engines():
             return [EngineKind("onnxruntime", available, open)]
+        """
+
+    @hookspec
+    def exporters(self) -> Sequence[Exporter]:
+        """Formats of self-contained files, for `weft export`.
+
+        @hookimpl
+        def exporters():
+            return [Exporter("wasm", ".wasm", "a WebAssembly module", "llvm -mtriple=wasm32", parts)]
         """
 
     @hookspec

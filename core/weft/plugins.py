@@ -584,7 +584,13 @@ def engine_kinds() -> list[EngineKind]:
 def note_claims(plugins: PluginHost) -> None:
     """Keeps a failure for every name that plugins claim more than once, for `weft plugins`; those of a target are found
     when it is used."""
-    for hook, what in (("frontends", "frontend"), ("targets", "target"), ("devices", "device"), ("engines", "engine")):
+    for hook, what in (
+        ("frontends", "frontend"),
+        ("targets", "target"),
+        ("devices", "device"),
+        ("engines", "engine"),
+        ("exporters", "format"),
+    ):
         plugins.named(hook, what)
     for frontend in plugins.items("frontends"):
         plugins.items("converters", frontend=frontend.value.name)

@@ -102,7 +102,7 @@ def _layout(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[bytes, dict[
     return struct.pack("<Q", len(header)) + header, places, at
 
 
-def _weights(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryview | bytes]:
+def weights_pieces(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryview | bytes]:
     """The bytes of weights.safetensors, piece by piece."""
     header, places, _ = _layout(constants)
     yield header
@@ -195,7 +195,7 @@ def save(
     )
     if why is not None:
         raise ExecutionError(f"cannot write {path}", why=why)
-    manifest = manifest.with_(weights=SectionInfo(*hash_pieces(_weights(constants))) if constants else None)
+    manifest = manifest.with_(weights=SectionInfo(*hash_pieces(weights_pieces(constants))) if constants else None)
     manifest, code = sign(manifest, code)
     try:
         with (
@@ -206,7 +206,7 @@ def save(
             for name in manifest.sections:
                 _add(archive, file, CODE + name, iter([code[name]]))
             if constants:
-                _add(archive, file, WEIGHTS, _weights(constants))
+                _add(archive, file, WEIGHTS, weights_pieces(constants))
     except OSError as error:
         raise ExecutionError(f"cannot write {path}", why=error.strerror or str(error)) from error
 

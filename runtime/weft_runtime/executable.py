@@ -215,6 +215,17 @@ class Executable:
         )
         return cls(manifest, {k: c.image for k, c in code.items()}, held)
 
+    # -- parts
+    @property
+    def code(self) -> Mapping[str, bytes]:
+        """The images of code sections, by name."""
+        return self._code
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """The constants of native segments and devices, by name."""
+        return self._constants
+
     # -- text
     @property
     def plan(self) -> str:
@@ -349,13 +360,11 @@ class Executable:
             ArchiveError: truncated, foreign, corrupt, of another format, for another machine, or not what `expect`
                 says.
         """
-        from weft_runtime import archive
-
         path = expect_path(path, "the file of an archive", InputError)
         require(expect, (str, type(None)), "expect", "a hash", hint='"sha256:<hex>", as sha256sum prints it')
         require(copy, (bool, type(None)), "copy", "True, False or None")
-        content = archive.load(path, expect, copy)
-        manifest = content.manifest
+        found = cls._opened(path, expect, copy, threads)
+        manifest = found.manifest
         here = cpu_features.machine()
         if manifest.machine == wasm.MACHINE and not wasm.available():
             raise ArchiveError(
@@ -373,7 +382,25 @@ class Executable:
                 why=f"it was made for target {manifest.target!r}",
                 hint="compile it for this machine, or for an older -mcpu",
             )
-        return cls(manifest, content.code, content.constants, threads_=threads)
+        return found
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], expect: str | None = None) -> Executable:
+        """As `load`, for any machine: what does not run here can be examined and written in other formats.
+
+        Raises:
+            ArchiveError: as `load`, but not for another machine.
+        """
+        path = expect_path(path, "the file of an archive", InputError)
+        require(expect, (str, type(None)), "expect", "a hash", hint='"sha256:<hex>", as sha256sum prints it')
+        return cls._opened(path, expect, None, None)
+
+    @classmethod
+    def _opened(cls, path: Path, expect: str | None, copy: bool | None, threads: int | None) -> Executable:
+        from weft_runtime import archive
+
+        content = archive.load(path, expect, copy)
+        return cls(content.manifest, content.code, content.constants, threads_=threads)
 
     @staticmethod
     def inspect(path: str | os.PathLike[str]) -> Manifest:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import CommandInfo, TyperInfo
 
-from weft.cli import compile, plugins, run, targets
+from weft.cli import compile, export, plugins, run, targets
 from weft.cli.terminal import say
 from weft.errors import PluginError, WeftError, raised_in
 from weft.settings import check, describe
@@ -37,6 +37,7 @@ def build_app() -> typer.Typer:
     for name, function in (
         ("run", run.run),
         ("compile", compile.compile_model),
+        ("export", export.export_model),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
     ):

@@ -94,6 +94,8 @@ def _describe(hook: str, value: Any) -> str:
     if hook == "frontends":
         options = "".join(f" -{f.name.replace('_', '-')}" for f in dataclasses.fields(value.options))
         return f"{value.name} ({', '.join(value.suffixes)}){options}"
+    if hook == "exporters":
+        return f"{value.name} ({value.suffix}): {value.about}"
     if hook == "engines":
         version = value.available()
         return f"{value.name} {version}" if version else f"{value.name} (not installed)"

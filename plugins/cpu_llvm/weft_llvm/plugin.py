@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from weft import forks
@@ -11,10 +11,12 @@ from weft.hooks import hookimpl
 if TYPE_CHECKING:
     import typer
 
+    from weft.hooks import Exporter
     from weft.passes.capabilities import Capabilities
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
+    from weft_runtime.executable import Executable
 
 forks.need("llvmlite")
 
@@ -61,6 +63,18 @@ def schedules(target: Target) -> Sequence[Rule]:
     from weft_llvm.schedules import rules
 
     return rules()
+
+
+@hookimpl
+def exporters() -> Sequence[Exporter]:
+    from weft.hooks import Exporter
+
+    def parts(executable: Executable) -> Iterable[bytes | memoryview]:
+        from weft_llvm import export_wasm
+
+        return export_wasm.parts(executable)
+
+    return [Exporter("wasm", ".wasm", "a WebAssembly module with weights and plan", "llvm -mtriple=wasm32", parts)]
 
 
 @hookimpl
