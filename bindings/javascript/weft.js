@@ -1,252 +1,116 @@
 /**
  * Runs models that Weft compiled for WebAssembly: archives (`weft compile -t "llvm -mtriple=wasm32" -o model.weft`) and
- * modules (`weft export -f wasm`), in browsers, node and Deno.
+ * modules (`weft export -o model.wasm`), in browsers, node and Deno.
  *
  * The modules of a model share one memory, one table of functions and one stack (WebAssembly tool-conventions,
  * DynamicLinking.md). The memory holds the stack at its beginning, so that one that is too long ends the call, and after
- * it the modules' data, constants, tensors and arenas. Structures are those of weft_abi.h, with pointers of 4 bytes.
+ * it the modules' data, constants, tensors and arenas. Structures are those of weft_abi.h, with pointers of 4 bytes:
+ * they are written as words of 32 bits.
  */
 
-const ABI_VERSION = 2n, PAGE = 65536, STACK = 131072, MOST = 2 ** 32, SEQUENCE = -1;
-const TENSOR_BYTES = 40, CONTEXT_BYTES = 136, HOST_BYTES = 16, ROOM_BYTES = 16;
-const CONSTANTS = 24, ALLOCATE_ARENA = 32, ALLOCATE_OUTPUT = 36, ERROR = 56, ERROR_ARGS = 8, HOST = 128;
-const SHAPE = 20, NDIM = 12, DEVICE = 4, CODE = 16;
+const ABI_VERSION = 2, PAGE = 65536, STACK = 131072, MOST = 2 ** 32;
+const ERROR = 56; // where weft_context.error_code lies
+const CODES = { int: 0, uint: 1, float: 2, bfloat: 4, bool: 6, e4m3fn: 10, e4m3fnuz: 11, e5m2: 12, e5m2fnuz: 13, e8m0fnu: 14, e2m1fn: 17 };
+const FAILURES = [
+  , "input '{i}' has another rank or dtype", "input '{i}' has size {3} on axis {1}, expected {2}",
+  "output '{o}' has size {2} on axis {1}, expected {3}", "no memory for {0} bytes", "no memory for output '{o}'",
+  "kernel '{k}' returned {1}", "input '{i}' lacks element {1}", "a size is beyond 64 bits",
+];
 
-/** By dtype: DLPack's code and bits, and the array that holds its elements. */
-const TYPES = {
-  bool: [6, 8, Uint8Array], int8: [0, 8, Int8Array], int16: [0, 16, Int16Array], int32: [0, 32, Int32Array],
-  int64: [0, 64, BigInt64Array], uint8: [1, 8, Uint8Array], uint16: [1, 16, Uint16Array],
-  uint32: [1, 32, Uint32Array], uint64: [1, 64, BigUint64Array],
-  float16: [2, 16, globalThis.Float16Array ?? Uint16Array], bfloat16: [4, 16, Uint16Array],
-  float32: [2, 32, Float32Array], float64: [2, 64, Float64Array], int4: [0, 4, Int8Array], uint4: [1, 4, Uint8Array],
-  int2: [0, 2, Int8Array], uint2: [1, 2, Uint8Array], float8_e4m3fn: [10, 8, Uint8Array],
-  float8_e4m3fnuz: [11, 8, Uint8Array], float8_e5m2: [12, 8, Uint8Array], float8_e5m2fnuz: [13, 8, Uint8Array],
-  float8_e8m0fnu: [14, 8, Uint8Array], float4_e2m1fn: [17, 4, Uint8Array],
-};
-
-/** What went wrong: `what`, and as far as they are known `where`, `why` and `hint`. */
+/** What went wrong, and as far as they are known where, why and a hint, each also in the message. */
 export class WeftError extends Error {
-  constructor(what, { where, why, hint } = {}) {
-    super([what, where && `  ${where}`, why && `  why: ${why}`, hint && `  hint: ${hint}`].filter(Boolean).join("\n"));
-    this.name = "WeftError";
-    Object.assign(this, { what, where, why, hint });
+  name = "WeftError";
+  constructor(what, more = {}) {
+    super(Object.entries(more).reduce((text, [k, v]) => text + (v ? `\n  ${k}: ${v}` : ""), what));
+    Object.assign(this, more);
   }
 }
 
-const count = (shape) => shape.reduce((a, b) => a * b, 1);
-const shown = (info) => `${info.name}: ${info.dtype}[${info.shape.join(", ")}]`;
-const same = (a, b) => a.length === b.length && a.every((d, i) => d === b[i]);
+export const refuse = (what, where, why, hint) => {
+  throw new WeftError(what, { where, why, hint });
+};
+export const count = (shape) => shape.reduce((a, b) => a * b, 1);
+const shown = ({ name, dtype, shape }) => `${name}: ${dtype}[${shape.join(", ")}]`;
+const text = (bytes) => new TextDecoder().decode(bytes);
+const viewOf = (bytes) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+
+/** Of a dtype: DLPack's code, its bits, and the class of arrays that hold its elements, or words of their size. */
+export function typed(dtype) {
+  const [, kind, digits = 8, special] = /^([a-z]+)(\d+)?_?(.*)$/.exec(dtype), bits = +digits;
+  const name = kind === "int" ? "Int" : kind === "float" && bits > 16 ? "Float" : "Uint";
+  const array = `${bits > 32 && name !== "Float" ? "Big" : ""}${name}${Math.max(8, bits)}Array`;
+  return [CODES[special || kind], bits, globalThis[array]];
+}
 
 // -- files
 
-const number = (view, at) => {
-  let value = 0;
-  for (let shift = 0; ; shift += 7) {
-    if (shift > 28) throw new RangeError("a number that has no end");
-    const byte = view.getUint8(at++);
-    value += (byte & 127) * 2 ** shift;
-    if (byte < 128) return [value, at];
-  }
-};
+/** An unsigned LEB128 number, and where it ends. */
+function number(bytes, at) {
+  let value = 0, scale = 1;
+  do {
+    if (at >= bytes.length || scale > 2 ** 28) throw new RangeError("a number has no end");
+    value += (bytes[at] & 127) * scale;
+    scale *= 128;
+  } while (bytes[at++] > 127);
+  return [value, at];
+}
 
-/** The sections of a module: [kind, start, end], of custom ones with their names. */
+/** The custom sections of a module: [name, content]. */
 function* sections(bytes) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  for (let at = 8; at < bytes.length; ) {
-    const kind = view.getUint8(at);
-    const [size, start] = number(view, at + 1);
-    if ((at = start + size) > bytes.length) throw new RangeError("a section is cut off");
+  for (let at = 8, size, start, length; at < bytes.length; at = start + size) {
+    const kind = bytes[at];
+    [size, start] = number(bytes, at + 1);
+    if (start + size > bytes.length) throw new RangeError("a section is cut off");
     if (kind) continue;
-    const [length, text] = number(view, start);
-    yield [new TextDecoder().decode(bytes.subarray(text, text + length)), text + length, at];
+    const [length, name] = number(bytes, start);
+    yield [text(bytes.subarray(name, name + length)), bytes.subarray(name + length, start + size)];
   }
 }
 
-/** The files of a zip that compresses nothing. */
-function unzip(bytes) {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), found = {};
+/** The files of a zip that compresses nothing: [name, content]. */
+function* files(bytes) {
+  const view = viewOf(bytes), u16 = (at) => view.getUint16(at, true), u32 = (at) => view.getUint32(at, true);
   let end = bytes.length - 22;
-  while (view.getUint32(end, true) !== 0x06054b50) end--;
-  let at = view.getUint32(end + 16, true);
-  for (let k = view.getUint16(end + 10, true); k > 0; k--) {
-    if (view.getUint32(at, true) !== 0x02014b50 || view.getUint16(at + 10, true)) throw new RangeError("not as Weft writes it");
-    const size = view.getUint32(at + 24, true), name = view.getUint16(at + 28, true), local = view.getUint32(at + 42, true);
-    const start = local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
-    if (start + size > bytes.length) throw new RangeError("a file is cut off");
-    found[new TextDecoder().decode(bytes.subarray(at + 46, at + 46 + name))] = bytes.subarray(start, start + size);
-    at += 46 + name + view.getUint16(at + 30, true) + view.getUint16(at + 32, true);
+  while (u32(end) !== 0x06054b50) end--;
+  for (let k = u16(end + 10), at = u32(end + 16); k--; at += 46 + u16(at + 28) + u16(at + 30) + u16(at + 32)) {
+    const local = u32(at + 42), start = local + 30 + u16(local + 26) + u16(local + 28), stop = start + u32(at + 24);
+    if (stop > bytes.length || u16(at + 10)) throw new RangeError("a file is cut off or compressed");
+    yield [text(bytes.subarray(at + 46, at + 46 + u16(at + 28))), bytes.subarray(start, stop)];
   }
-  return found;
 }
 
 /** What a model's file holds: its manifest, its weights, its code by name. */
 function content(bytes) {
-  const code = {};
+  const code = {}, zip = bytes[0] === 80;
   let manifest, weights;
-  if (bytes[0] === 0x50) {
-    for (const [name, data] of Object.entries(unzip(bytes))) {
-      if (name === "manifest.json") manifest = data;
-      else if (name === "weights.safetensors") weights = data;
-      else code[name.slice(5)] = data.subarray(0, data.length - 32); // the signature follows
-    }
-  } else if (bytes[0] === 0) {
-    for (const [name, start, end] of sections(bytes)) {
-      const data = bytes.subarray(start, end);
-      if (name === "weft.manifest") manifest = data;
-      else if (name === "weft.weights") weights = data;
-      else if (name.startsWith("weft.code.")) code[name.slice(10)] = data;
-    }
+  for (const [name, data] of zip ? files(bytes) : sections(bytes)) {
+    if (/^(weft\.)?manifest/.test(name)) manifest = JSON.parse(text(data));
+    else if (/^(weft\.)?weights/.test(name)) weights = data;
+    else if (zip) code[name.slice(5)] = data.subarray(0, -32); // the signature follows
+    else if (name.startsWith("weft.code.")) code[name.slice(10)] = data;
   }
-  if (!manifest) throw new RangeError("it holds no model");
-  manifest = JSON.parse(new TextDecoder().decode(manifest));
-  if (bytes[0] === 0 && manifest.sections.main) code.main = bytes;
+  if (!zip && manifest.sections.main) code.main = bytes;
   return { manifest, weights, code };
 }
-
-async function fetched(source) {
-  if (source instanceof ArrayBuffer) return new Uint8Array(source);
-  if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
-  if (String(source).startsWith("file:")) return new Uint8Array(await (await import("node:fs/promises")).readFile(source));
-  const response = typeof Response !== "undefined" && source instanceof Response ? source : await fetch(source);
-  if (!response.ok) throw new WeftError(`${response.url} cannot be fetched`, { why: `status ${response.status}` });
-  return new Uint8Array(await response.arrayBuffer());
-}
-
-const hex = (buffer) => Array.from(new Uint8Array(buffer), (b) => b.toString(16).padStart(2, "0")).join("");
-const sha256 = async (data) => hex(await crypto.subtle.digest("SHA-256", data));
 
 /**
  * Loads a model.
  *
- * @param source a URL, a Response, or the bytes of a file. Code in it runs inside of WebAssembly: it sees its own memory
- *   and nothing else.
- * @param options.expect "sha256:<hex>" of the file: any other is refused.
+ * @param source a URL; or a Response, a Blob or the bytes of a file. Its code runs inside of WebAssembly: it sees its
+ *   own memory and nothing else.
+ * @param options those of `fetch`; { integrity } refuses every file of another hash.
  */
-export async function load(source, { expect } = {}) {
-  const bytes = await fetched(source);
-  if (expect && expect !== `sha256:${await sha256(bytes)}`)
-    throw new WeftError("the model is not the one that is expected", { why: `its hash is sha256:${await sha256(bytes)}` });
-  let parts;
+export async function load(source, options) {
+  const named = source instanceof URL || typeof source === "string";
+  const response = named ? await fetch(source, options) : source instanceof Response ? source : new Response(source);
+  if (!response.ok) refuse(`${source} cannot be fetched`, response.status);
   try {
-    parts = content(bytes);
+    const { manifest: m, weights, code } = content(new Uint8Array(await response.arrayBuffer()));
+    if (m.format !== 6 || m.machine !== "wasm32") refuse(`'${m.name}' is of format ${m.format} for ${m.machine}`);
+    return await opened(m, code, weights);
   } catch (error) {
-    throw new WeftError("this is no model of Weft, or it is damaged", {
-      why: error.message, hint: 'write one with weft compile -t "llvm -mtriple=wasm32", or weft export -f wasm',
-    });
-  }
-  const { manifest, weights, code } = parts;
-  if (manifest.format !== 6 || manifest.machine !== "wasm32")
-    throw new WeftError(`'${manifest.name}' was compiled for ${manifest.machine}, format ${manifest.format}`, {
-      hint: 'compile it with -t "llvm -mtriple=wasm32" and the Weft of this runtime',
-    });
-  const other = [manifest, ...manifest.plans].flatMap((p) => p.steps).find((s) => !["native", "if", "loop"].includes(s.kind));
-  if (other)
-    throw new WeftError(`'${manifest.name}' has a step of kind ${other.kind}`, {
-      where: other.function ?? other.section, why: "it runs where Python is: strings, pictures, sequences, devices",
-    });
-  const memory = new Memory();
-  const modules = {};
-  for (const [name, image] of Object.entries(code)) modules[name] = await memory.load(image, name, manifest.features);
-  return new Model(manifest, memory, modules, await memory.constants(manifest, weights));
-}
-
-// -- memory
-
-/** The memory of a model. */
-class Memory {
-  memory = new WebAssembly.Memory({ initial: STACK / PAGE + 1 });
-  table = new WebAssembly.Table({ initial: 1, element: "anyfunc" });
-  stack = new WebAssembly.Global({ value: "i32", mutable: true }, STACK);
-  top = STACK;
-  free = {};
-  size = {};
-
-  /** The address of so many bytes, a multiple of 64, or 0 if there are none. */
-  reserve(bytes) {
-    const size = Number(bytes);
-    if (!(size >= 0 && size <= MOST)) return 0;
-    const step = Math.max(64, 2 ** (Math.floor(Math.log2(size || 1)) - 3));
-    const rounded = Math.ceil((size || 1) / step) * step;
-    if (this.free[rounded]?.length) return this.free[rounded].pop();
-    const at = this.top, pages = Math.ceil((at + rounded) / PAGE) - this.memory.buffer.byteLength / PAGE;
-    if (at + rounded > MOST) return 0;
-    try {
-      if (pages > 0) this.memory.grow(pages);
-    } catch {
-      return 0;
-    }
-    this.top = at + rounded;
-    this.size[at] = rounded;
-    return at;
-  }
-
-  release(address) {
-    const at = address >>> 0;
-    if (at) (this.free[this.size[at]] ??= []).push(at);
-  }
-
-  need(size) {
-    const at = this.reserve(size);
-    if (!at) throw new WeftError(`no memory for ${size} bytes`, { hint: "run smaller inputs" });
-    return at;
-  }
-
-  /** Reserves memory for bytes and copies them there. */
-  place(bytes) {
-    const at = this.need(bytes.length);
-    new Uint8Array(this.memory.buffer).set(bytes, at);
-    return at;
-  }
-
-  get view() {
-    return new DataView(this.memory.buffer);
-  }
-
-  /** Places a module. */
-  async load(image, name, features) {
-    try {
-      const view = new DataView(image.buffer, image.byteOffset, image.byteLength);
-      const [found] = sections(image);
-      if (found?.[0] !== "dylink.0") throw new RangeError("it does not begin with the section dylink.0");
-      let values = [], at = number(view, found[1] + 1)[1];
-      for (let k = 0; k < 3; k++) [values[k], at] = number(view, at);
-      const [size, power, functions] = values, align = 2 ** power;
-      const base = Math.ceil(this.need(size + align) / align) * align;
-      const first = this.table.length;
-      this.table.grow(functions);
-      const env = {
-        memory: this.memory, __indirect_function_table: this.table, __stack_pointer: this.stack,
-        __memory_base: new WebAssembly.Global({ value: "i32" }, base),
-        __table_base: new WebAssembly.Global({ value: "i32" }, first),
-        weft_reserve: (n) => this.reserve(n), weft_release: (n) => this.release(n),
-      };
-      return (await WebAssembly.instantiate(image, { env })).instance.exports;
-    } catch (error) {
-      throw new WeftError(`the code '${name}' cannot run here`, {
-        why: error.message, hint: features.length ? `it needs ${features.join(", ")}: compile it without, by -mattr` : undefined,
-      });
-    }
-  }
-
-  /** Where a function lies, for code that calls it. */
-  address(f) {
-    const at = this.table.grow(1);
-    this.table.set(at, f);
-    return at;
-  }
-
-  /** Places the constants: name → { data, shape, dtype, bytes }. */
-  async constants(manifest, weights) {
-    const found = {};
-    if (!manifest.constants.length) return found;
-    const view = new DataView(weights.buffer, weights.byteOffset, weights.byteLength);
-    const size = Number(view.getBigUint64(0, true));
-    const header = JSON.parse(new TextDecoder().decode(weights.subarray(8, 8 + size)));
-    for (const c of manifest.constants) {
-      const [begin, end] = header[c.name].data_offsets;
-      found[c.name] = { ...c, at: this.place(weights.subarray(8 + size + begin, 8 + size + end)) };
-    }
-    return found;
+    if (error instanceof WeftError) throw error;
+    return refuse("this is no model of Weft for WebAssembly, or cannot run here", source, error.message);
   }
 }
 
@@ -256,274 +120,178 @@ const OPERATIONS = {
   "+": (a, b) => a + b, "-": (a, b) => a - b, "*": (a, b) => a * b, "//": (a, b) => Math.floor(a / b),
   "%": (a, b) => a - b * Math.floor(a / b), truncdiv: (a, b) => Math.trunc(a / b), truncmod: (a, b) => a % b,
   min: Math.min, max: Math.max, "<": (a, b) => +(a < b), "<=": (a, b) => +(a <= b), "==": (a, b) => +(a === b),
-  "!=": (a, b) => +(a !== b), and: (a, b) => +(a && b ? 1 : 0), or: (a, b) => +(a || b ? 1 : 0),
+  "!=": (a, b) => +(a !== b), and: (a, b) => +!!(a && b), or: (a, b) => +!!(a || b), not: (a) => +!a, neg: (a) => -a,
+  select: (c, a, b) => (c ? a : b),
 };
 
-/** A dimension, from the symbols that are known; undefined if they do not say it. */
-function dimension(code, symbols) {
-  if (typeof code === "number") return code;
-  if (typeof code !== "string") return undefined;
+/** A dimension, from the sizes of symbols by number; undefined if they do not say it. */
+export function dimension(code, symbols) {
   const stack = [];
-  for (const word of code.split(" ")) {
-    if (word[0] === "$") stack.push(symbols[word.slice(1)]);
-    else if (word === "not") stack.push(+!stack.pop());
-    else if (word === "neg") stack.push(-stack.pop());
-    else if (word === "select") {
-      const [c, a, b] = stack.splice(-3);
-      stack.push(c ? a : b);
-    } else if (OPERATIONS[word]) stack.push(OPERATIONS[word](...stack.splice(-2)));
-    else stack.push(Number(word));
+  for (const word of String(code).split(" ")) {
+    const f = OPERATIONS[word];
+    if (f) stack.push(f(...stack.splice(word === "select" ? -3 : -(f.length || 2))));
+    else stack.push(word[0] === "$" ? symbols[word.slice(1)] : +word);
   }
-  return Number.isSafeInteger(stack[0]) ? stack[0] : undefined;
+  return stack[0] >= 0 && Number.isSafeInteger(stack[0]) ? stack[0] : undefined;
 }
 
-/** The sizes that inputs give to symbols, by number. */
-function symbolsOf(infos, shapes) {
-  const found = {};
+/** Adds what the shapes of values say of symbols. */
+export function learn(symbols, infos, values) {
   infos.forEach((info, i) =>
-    info.shape.forEach((d, axis) => {
-      if (/^\$\d+$/.test(d)) found[d.slice(1)] ??= shapes[i][axis];
+    info?.shape.forEach((d, axis) => {
+      if (/^\$\d+$/.test(d)) symbols[d.slice(1)] ??= values[i].shape[axis];
     }),
   );
-  return found;
+  return symbols;
 }
 
-// -- running
+// -- models
 
-/** A native step of a plan. */
-class Segment {
-  constructor(model, step, inputs, outputs) {
-    const m = (this.memory = model.memory), code = model.modules[step.section];
-    Object.assign(this, { model, step, inputs, outputs, function: code[step.entry] });
-    const words = (values) => m.place(new Uint8Array(Uint32Array.from(values).buffer));
-    const described = (infos) => {
-      const tensors = infos.map((info) => {
-        const at = m.place(new Uint8Array(TENSOR_BYTES)), shape = m.need(8 * info.shape.length);
-        const [type, bits] = TYPES[info.dtype], view = m.view;
-        view.setInt32(at + DEVICE, 1, true);
-        view.setInt32(at + NDIM, info.shape.length, true);
-        view.setUint32(at + CODE, type | (bits << 8) | (1 << 16), true);
-        view.setUint32(at + SHAPE, shape, true);
-        return { at, shape };
-      });
-      return { tensors, at: words(tensors.map((t) => t.at)) };
-    };
-    this.ins = described(inputs);
-    this.outs = described(outputs);
-    const host = m.place(new Uint8Array(HOST_BYTES)), rooms = m.place(new Uint8Array(ROOM_BYTES * outputs.length));
-    m.view.setUint32(host, this.outs.at, true);
-    m.view.setUint32(host + 4, rooms, true);
-    m.view.setBigInt64(host + 8, BigInt(outputs.length), true);
-    this.context = m.place(new Uint8Array(CONTEXT_BYTES));
-    const view = m.view;
-    view.setBigInt64(this.context, ABI_VERSION, true);
-    const constants = words(step.constants.map((n) => model.constants[n].at));
-    m.view.setUint32(this.context + CONSTANTS, constants, true);
-    m.view.setUint32(this.context + ALLOCATE_ARENA, m.address(code.allocate_arena), true);
-    m.view.setUint32(this.context + ALLOCATE_OUTPUT, m.address(code.allocate_output), true);
-    m.view.setUint32(this.context + HOST, host, true);
-  }
+/** The model of a manifest, its code and its weights, in a memory of their own. */
+async function opened(manifest, code, weights) {
+  const memory = new WebAssembly.Memory({ initial: STACK / PAGE + 1 }), { name } = manifest;
+  const table = new WebAssembly.Table({ initial: 1, element: "anyfunc" }), modules = {}, constants = {}, free = {}, rooms = {};
+  const i32 = { value: "i32" }, pointer = new WebAssembly.Global({ ...i32, mutable: true }, STACK);
+  let top = STACK;
 
-  bind({ at, shape }, data, sizes) {
-    const view = this.memory.view;
-    view.setUint32(at, data, true);
-    sizes.forEach((d, k) => view.setBigInt64(shape + 8 * k, BigInt(d), true));
-  }
-
-  sizes({ shape }, rank) {
-    return Array.from({ length: rank }, (_, k) => Number(this.memory.view.getBigInt64(shape + 8 * k, true)));
-  }
-
-  run(values) {
-    const m = this.memory, held = [];
+  /** The address of so many bytes, a multiple of 64, or 0 if there are none. */
+  function reserve(size) {
+    const step = Math.max(64, 2 ** (Math.floor(Math.log2(size || 1)) - 3)), room = Math.ceil((size || 1) / step) * step;
+    if (free[room]?.length) return free[room].pop();
+    const at = top, pages = Math.ceil((at + room) / PAGE) - memory.buffer.byteLength / PAGE;
     try {
-      values.forEach((v, i) => {
-        held.push(m.place(new Uint8Array(v.data.buffer, v.data.byteOffset, v.data.byteLength)));
-        this.bind(this.ins.tensors[i], held.at(-1), v.shape);
-      });
-      const symbols = symbolsOf(this.inputs, values.map((v) => v.shape));
-      this.outputs.forEach((o, i) => {
-        const shape = o.shape.map((d) => dimension(d, symbols));
-        const known = shape.every((d) => d >= 0);
-        if (known) held.push(m.need(count(shape) * TYPES[o.dtype][2].BYTES_PER_ELEMENT));
-        this.bind(this.outs.tensors[i], known ? held.at(-1) : 0, known ? shape : []);
-      });
-      let code;
-      try {
-        code = this.function(this.context, this.ins.at, this.outs.at);
-      } catch (error) {
-        m.stack.value = STACK;
-        throw new WeftError("compiled code ended by itself", { where: this.model.name, why: error.message });
-      }
-      if (code) throw this.failure(code, values);
-      return this.outputs.map((o, i) => {
-        const t = this.outs.tensors[i], shape = this.sizes(t, o.shape.length), of = TYPES[o.dtype][2];
-        const data = m.view.getUint32(t.at, true);
-        return { data: new of(m.memory.buffer.slice(data, data + count(shape) * of.BYTES_PER_ELEMENT)), shape, dtype: o.dtype };
-      });
-    } finally {
-      held.forEach((at) => m.release(at));
+      if (!(size >= 0 && at + room <= MOST)) return 0;
+      if (pages > 0) memory.grow(pages);
+    } catch {
+      return 0;
     }
+    top += room;
+    rooms[at] = room;
+    return at;
+  }
+  const release = (at) => at && (free[rooms[at]] ??= []).push(at);
+  const need = (size) => reserve(size) || refuse(`no memory for ${size} bytes`, name, undefined, "run smaller inputs");
+
+  /** Reserves memory for bytes and copies them there. */
+  function put(bytes) {
+    const at = need(bytes.length);
+    new Uint8Array(memory.buffer).set(bytes, at);
+    return at;
+  }
+  const words = (values) => put(new Uint8Array(Uint32Array.from(values).buffer));
+  const zeros = (n) => Array(n).fill(0);
+  const view = () => viewOf(new Uint8Array(memory.buffer));
+
+  /** A copy of what lies at an address. */
+  function copied(at, shape, dtype) {
+    const of = typed(dtype)[2];
+    return { data: new of(memory.buffer.slice(at, at + count(shape) * of.BYTES_PER_ELEMENT)), shape, dtype };
   }
 
-  /** The error that the context tells. */
-  failure(returned, values) {
-    const view = this.memory.view, at = this.context + ERROR, name = `'${this.model.name}'`;
-    const code = Number(view.getBigInt64(at, true));
-    const a = Array.from({ length: ERROR_ARGS }, (_, k) => Number(view.getBigInt64(at + 8 + 8 * k, true)));
-    view.setBigInt64(at, 0n, true);
-    const input = this.inputs[a[0]], output = this.outputs[a[0]], item = this.step.items[a[0]] ?? `item ${a[0]}`;
-    const check = this.step.checks[code]?.map((t) => t.replace(/\{([0-7])\}/g, (_, k) => a[k]));
-    if (check) return new WeftError(check[0], { where: this.model.name, hint: check[1] });
-    const said = {
-      1: () => `input '${input.name}' has another rank or dtype`,
-      2: () => `input '${input.name}' has size ${a[3]} on axis ${a[1]}, expected ${a[2]}`,
-      3: () => `output '${output.name}' has size ${a[2]} on axis ${a[1]}, its manifest says ${a[3]}`,
-      4: () => `${name} cannot get ${a[0]} bytes of memory for intermediate results`,
-      5: () => `no memory for output '${output.name}' of ${name}`,
-      6: () => `kernel '${item}' of ${name} failed with ${a[1]}`,
-      7: () => `input '${input.name}' has ${a[2]} elements, element ${a[1]} is needed`,
-      8: () => `a size that ${name} needs is beyond 64 bits`,
-    }[code];
-    return new WeftError(said?.() ?? `${name} failed with code ${code || returned}`, {
-      why: `its inputs are ${values.map((v, i) => `${this.inputs[i].name}: ${v.dtype}[${v.shape.join(", ")}]`).join("; ")}`,
-    });
-  }
-}
-
-/** The k-th slice of a tensor along an axis. */
-function slice({ data, shape, dtype }, axis, k) {
-  const inner = count(shape.slice(axis + 1)), outer = count(shape.slice(0, axis)), out = new data.constructor(inner * outer);
-  for (let i = 0; i < outer; i++) out.set(data.subarray((i * shape[axis] + k) * inner, (i * shape[axis] + k + 1) * inner), i * inner);
-  return { data: out, shape: shape.filter((_, d) => d !== axis), dtype };
-}
-
-/** Tensors of one shape along a new axis; `empty` where there are none. */
-function stack(parts, axis, empty) {
-  const first = parts[0] ?? empty, n = parts.length;
-  if (parts.some((p) => !same(p.shape, first.shape))) throw new WeftError("a loop collects results of different sizes");
-  const inner = count(first.shape.slice(axis)), outer = count(first.shape.slice(0, axis));
-  const data = new first.data.constructor(n * inner * outer);
-  parts.forEach((p, k) => {
-    for (let i = 0; i < outer; i++) data.set(p.data.subarray(i * inner, (i + 1) * inner), (i * n + k) * inner);
-  });
-  return { data, shape: [...first.shape.slice(0, axis), n, ...first.shape.slice(axis)], dtype: first.dtype };
-}
-
-const truth = (value, what) => {
-  if (value.data.length !== 1) throw new WeftError(`${what} is decided by one element, got [${value.shape.join(", ")}]`);
-  return Boolean(value.data[0]);
-};
-
-/** A loaded model. */
-export class Model {
-  constructor(manifest, memory, modules, constants) {
-    const named = (info) => ({
-      ...info, shape: info.shape.map((d) => (/^\$\d+$/.test(d) ? manifest.names[d.slice(1)] : (d?.text ?? d))),
-    });
-    Object.assign(this, { name: manifest.name, manifest, memory, modules, constants });
-    this.inputs = manifest.inputs.map(named);
-    this.outputs = manifest.outputs.map(named);
-    this.plans = [];
-    for (const plan of [...manifest.plans, manifest]) this.plans.push(this.prepared(plan));
-  }
-
-  /** Makes the segments of a plan; gives a function of values in order. */
-  prepared(plan) {
-    const infos = Object.fromEntries([...plan.inputs, ...(plan.values ?? []), ...plan.outputs].map((i) => [i.name, i]));
-    const alone = plan.steps.length === 1 && plan.steps[0].kind === "native";
-    const segments = plan.steps.map((s) => {
-      if (s.kind !== "native") return null;
-      const [ins, outs] = [s.inputs, s.outputs].map((names) => names.map((n) => infos[n]));
-      return alone ? new Segment(this, s, plan.inputs, plan.outputs) : new Segment(this, s, ins, outs);
-    });
-    if (alone) return (values) => segments[0].run(values);
-    return (values) => {
-      const known = Object.fromEntries(plan.inputs.map((info, i) => [info.name, values[i]]));
-      const symbols = symbolsOf(plan.inputs, values.map((v) => v.shape));
-      const value = (name) => (name ? (known[name] ?? this.constant(name)) : null);
-      plan.steps.forEach((step, i) => {
-        const given = step.inputs.map(value);
-        const results = segments[i]?.run(given) ?? (step.kind === "if" ? this.branch(step, given) : this.repeat(step, given, symbols));
-        step.outputs.forEach((name, k) => {
-          if (name) known[name] = results[k];
-        });
-        Object.assign(symbols, { ...symbolsOf(step.outputs.map((n) => infos[n] ?? { shape: [] }), results.map((r) => r.shape)), ...symbols });
+  /** A native step: a function from values to results. */
+  function segment(step, inputs, outputs) {
+    const code = modules[step.section];
+    const described = (infos) => {
+      const all = infos.map(({ dtype, shape }) => {
+        const [type, bits] = typed(dtype), sizes = need(8 * shape.length);
+        return { sizes, at: words([0, 1, 0, shape.length, type | (bits << 8) | (1 << 16), sizes, 0, 0, 0, 0]) };
       });
-      return plan.outputs.map((o) => value(o.name));
+      return [all, words(all.map((t) => t.at))];
+    };
+    const [ins, from] = described(inputs), [outs, to] = described(outputs);
+    const functions = [code.allocate_arena, code.allocate_output].map((f) => {
+      const at = table.grow(1);
+      table.set(at, f);
+      return at;
+    });
+    const host = words([to, words(zeros(4 * outputs.length)), outputs.length, 0]);
+    const held = words(step.constants.map((n) => constants[n].at));
+    const context = words([ABI_VERSION, 0, 0, 0, 0, 0, held, 0, ...functions, ...zeros(22), host, 0]);
+    const bind = ({ at, sizes }, data, shape) => {
+      view().setUint32(at, data, true);
+      shape.forEach((d, k) => view().setBigInt64(sizes + 8 * k, BigInt(d), true));
+    };
+    const integers = (at, n) => zeros(n).map((_, k) => Number(view().getBigInt64(at + 8 * k, true)));
+    return (values) => {
+      const taken = [], symbols = learn({}, inputs, values);
+      const take = (at) => (taken.push(at), at);
+      try {
+        values.forEach(({ data: d, shape }, i) => bind(ins[i], take(put(new Uint8Array(d.buffer, d.byteOffset, d.byteLength))), shape));
+        outputs.forEach((o, i) => {
+          const shape = o.shape.map((d) => dimension(d, symbols));
+          if (shape.includes(undefined)) bind(outs[i], 0, []);
+          else bind(outs[i], take(need(count(shape) * typed(o.dtype)[2].BYTES_PER_ELEMENT)), shape);
+        });
+        let failed;
+        try {
+          failed = code[step.entry](context, from, to);
+        } catch (error) {
+          pointer.value = STACK;
+          refuse("compiled code ended by itself", name, error.message);
+        }
+        if (failed) {
+          const [error, ...a] = integers(context + ERROR, 9);
+          bind({ at: 0, sizes: context + ERROR }, 0, [0]);
+          const said = { i: inputs[a[0]]?.name, o: outputs[a[0]]?.name, k: step.items[a[0]], ...a };
+          const [what, hint] = (step.checks[error] ?? [FAILURES[error] ?? `code ${error || failed}`]).map((t) =>
+            t.replace(/\{([0-7iok])\}/g, (_, k) => said[k]),
+          );
+          refuse(what, name, values.map((v, i) => shown({ ...inputs[i], ...v })).join("; "), hint);
+        }
+        return outputs.map(({ shape, dtype }, i) =>
+          copied(view().getUint32(outs[i].at, true), integers(outs[i].sizes, shape.length), dtype),
+        );
+      } finally {
+        taken.forEach(release);
+      }
     };
   }
 
-  constant(name) {
-    const { at, dtype, shape } = this.constants[name], of = TYPES[dtype][2];
-    return { data: new of(this.memory.memory.buffer.slice(at, at + count(shape) * of.BYTES_PER_ELEMENT)), shape, dtype };
+  for (const [section, image] of Object.entries(code)) {
+    const [[first, needs]] = sections(image), said = [];
+    if (first !== "dylink.0") throw new RangeError("its code does not begin with the section dylink.0");
+    for (let at = number(needs, 1)[1], value; said.length < 3; said.push(value)) [value, at] = number(needs, at);
+    const align = 2 ** said[1], start = need(said[0] + align);
+    const env = {
+      memory, __indirect_function_table: table, __stack_pointer: pointer,
+      __memory_base: new WebAssembly.Global(i32, Math.ceil(start / align) * align),
+      __table_base: new WebAssembly.Global(i32, table.grow(said[2])),
+      weft_reserve: (n) => reserve(Number(n)), weft_release: (at) => release(at >>> 0),
+    };
+    modules[section] = (await WebAssembly.instantiate(image, { env })).instance.exports;
   }
-
-  branch(step, [condition, ...values]) {
-    const first = this.manifest.plans[step.then].inputs.length;
-    return truth(condition, "a branch") ? this.plans[step.then](values.slice(0, first)) : this.plans[step.orelse](values.slice(first));
+  const begin = weights && 8 + Number(viewOf(weights).getBigUint64(0, true));
+  const header = weights && JSON.parse(text(weights.subarray(8, begin)));
+  for (const c of manifest.constants) {
+    const data = weights.subarray(...header[c.name].data_offsets.map((at) => begin + at));
+    constants[c.name] = { ...c, at: put(data) };
   }
-
-  repeat(step, [trips, condition, ...values], symbols) {
-    const items = values.slice(step.carried, step.carried + step.item_axes.length), body = this.plans[step.body];
-    const captured = values.slice(step.carried + items.length);
-    let carried = values.slice(0, step.carried);
-    const counts = items.map((x, i) => x.shape[step.item_axes[i]]);
-    if (new Set(counts).size > 1) throw new WeftError(`a loop goes over items of different numbers: ${counts.join(", ")}`);
-    const most = Math.min(...counts, trips ? Number(trips.data[0]) : Infinity);
-    const found = step.result_axes.map(() => []);
-    let going = condition === null || truth(condition, "a loop");
-    for (let k = 0; going && k < most; k++) {
-      const at = items.map((x, i) => slice(x, step.item_axes[i], step.item_backward[i] ? counts[i] - 1 - k : k));
-      const given = body([{ data: BigInt64Array.of(BigInt(k)), shape: [], dtype: "int64" }, ...carried, ...at, ...captured]);
-      if (step.tests) going = truth(given.shift(), "a loop");
-      carried = given.slice(0, step.carried);
-      given.slice(step.carried).forEach((value, i) => found[i].push(value));
-    }
-    const infos = this.manifest.plans[step.body].outputs.slice(step.tests + step.carried);
-    return [
-      ...carried,
-      ...found.map((parts, i) => {
-        const shape = infos[i].shape.map((d) => dimension(d, symbols) ?? 0), of = TYPES[infos[i].dtype][2];
-        const empty = { data: new of(0), shape, dtype: infos[i].dtype };
-        return stack(step.result_backward[i] ? parts.reverse() : parts, step.result_axes[i], empty);
-      }),
-    ];
-  }
-
-  /**
-   * Runs the model.
-   *
-   * @param inputs by name: typed arrays of the input's dtype, or { data, shape } where a size is open and the length of
-   *   the array does not say it.
-   * @returns by name: { data, shape, dtype }, whose data is the caller's own.
-   */
-  run(inputs) {
-    const names = this.inputs.map((i) => i.name), unknown = Object.keys(inputs).filter((n) => !names.includes(n));
-    const missing = names.filter((n) => !(n in inputs));
-    if (unknown.length || missing.length)
-      throw new WeftError(`inputs of '${this.name}' do not match`, {
-        where: this.inputs.map(shown).join("; "),
-        why: [missing.length && `missing ${missing.join(", ")}`, unknown.length && `unknown ${unknown.join(", ")}`].filter(Boolean).join("; "),
-      });
-    const results = this.plans.at(-1)(this.inputs.map((info) => tensor(info, inputs[info.name])));
-    return Object.fromEntries(this.outputs.map((o, i) => [o.name, results[i]]));
-  }
+  const [step, more] = manifest.steps, constant = (n, c = constants[n]) => copied(c.at, c.shape, c.dtype);
+  const run =
+    step.kind === "native" && !more
+      ? segment(step, manifest.inputs, manifest.outputs)
+      : (await import("./control.js")).prepare(manifest, segment, constant);
+  const symbols = (d) => d.text ?? d.replace?.(/\$(\d+)/g, (_, k) => manifest.names[k]) ?? d;
+  const named = (info) => ({ ...info, shape: info.shape.map(symbols) });
+  const inputs = manifest.inputs.map(named), outputs = manifest.outputs.map(named);
+  return {
+    name, inputs, outputs,
+    run(given) {
+      const names = inputs.map((i) => i.name), wrong = names.filter((n) => !(n in given));
+      wrong.push(...Object.keys(given).filter((n) => !names.includes(n)));
+      if (wrong.length) refuse(`inputs of '${name}' do not match: ${wrong}`, inputs.map(shown).join("; "));
+      const results = run(inputs.map((info) => tensor(info, given[info.name])));
+      return Object.fromEntries(outputs.map((o, i) => [o.name, results[i]]));
+    },
+  };
 }
 
 /** An input as a tensor of its dtype and rank. */
 function tensor(info, given) {
-  const data = given?.data ?? given, of = TYPES[info.dtype][2];
-  if (!(data instanceof of))
-    throw new WeftError(`input '${info.name}' is ${data?.constructor?.name}, expected ${of.name}`, { where: shown(info) });
-  let shape = given.shape;
-  if (!shape) {
-    const open = info.shape.filter((d) => typeof d !== "number"), fixed = count(info.shape.filter((d) => typeof d === "number"));
-    if (open.length > 1)
-      throw new WeftError(`input '${info.name}' has several open sizes`, { where: shown(info), hint: "give { data, shape }" });
-    shape = info.shape.map((d) => (typeof d === "number" ? d : data.length / fixed));
-  }
-  if (shape.length !== info.shape.length || count(shape) !== data.length || !shape.every((d) => Number.isInteger(d) && d >= 0))
-    throw new WeftError(`input '${info.name}' has ${data.length} elements and the shape [${shape.join(", ")}]`, { where: shown(info) });
+  const data = given?.data ?? given, of = typed(info.dtype)[2], fixed = info.shape.filter((d) => d >= 0);
+  if (!(data instanceof of)) refuse(`input '${info.name}' is ${data?.constructor.name}, expected ${of.name}`, shown(info));
+  const open = info.shape.length - fixed.length, shape = given.shape ?? info.shape.map((d) => (d >= 0 ? d : data.length / count(fixed)));
+  if (shape.length !== info.shape.length || count(shape) !== data.length || shape.some((d) => !(d >= 0) || d % 1) || (open > 1 && !given.shape))
+    refuse(`input '${info.name}' has ${data.length} elements of shape [${shape}]`, shown(info), undefined, "give { data, shape }");
   return { data, shape, dtype: info.dtype };
 }

