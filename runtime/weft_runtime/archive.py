@@ -72,6 +72,30 @@ class Content:
     constants: dict[str, np.ndarray[Any, Any]]
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What an archive of an executable holds, to be written in another way.
+
+    Attributes:
+        manifest: as JSON, with the hash of the weights; the hashes of code are those of the images alone.
+        code: the images of sections, by name.
+        weights: the pieces of the weights in the format safetensors, in order; empty without constants.
+        weights_bytes: of all pieces.
+    """
+
+    manifest: bytes
+    code: Mapping[str, bytes]
+    weights: Iterable[memoryview | bytes]
+    weights_bytes: int
+
+
+def stored(manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]]) -> Stored:
+    if not constants:
+        return Stored(manifest.with_(weights=None).to_json(), code, (), 0)
+    info = SectionInfo(*hash_pieces(weights_pieces(constants)))
+    return Stored(manifest.with_(weights=info).to_json(), code, weights_pieces(constants), info.bytes)
+
+
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 

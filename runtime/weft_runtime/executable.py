@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft_runtime import cpu_features, threads, wasm
 from weft_runtime.arrays import Array, aligned
@@ -31,6 +31,9 @@ from weft_runtime.plan import (
     TensorInfo,
 )
 from weft_runtime.steps import Steps
+
+if TYPE_CHECKING:
+    from weft_runtime.archive import Stored
 
 
 @dataclass(frozen=True)
@@ -215,17 +218,6 @@ class Executable:
         )
         return cls(manifest, {k: c.image for k, c in code.items()}, held)
 
-    # -- parts
-    @property
-    def code(self) -> Mapping[str, bytes]:
-        """The images of code sections, by name."""
-        return self._code
-
-    @property
-    def constants(self) -> Mapping[str, Array]:
-        """The constants of native segments and devices, by name."""
-        return self._constants
-
     # -- text
     @property
     def plan(self) -> str:
@@ -330,6 +322,12 @@ class Executable:
             raise ExecutionError(
                 f"cannot write {path}", why=error.strerror or str(error), hint="give another name"
             ) from None
+
+    def stored(self) -> Stored:
+        """What `save` writes, in parts, for files of other formats."""
+        from weft_runtime import archive
+
+        return archive.stored(self.manifest, self._code, self._constants)
 
     @classmethod
     def load(

@@ -31,8 +31,8 @@ EVERYTHING: tuple[str, ...] = ("*",)
 """Of a module: its `__all__`, or whatever it defines without a leading underscore."""
 
 _FACE = (
-    "Executable", "WeftError", "build", "call", "compile", "compile_adaptive", "compute", "load", "maximum", "minimum",
-    "placeholder", "reduce", "reduce_axis",
+    "Executable", "WeftError", "build", "call", "compile", "compile_adaptive", "compute", "export", "load", "maximum",
+    "minimum", "placeholder", "reduce", "reduce_axis",
     "scan", "schedule", "select", "sum", "var",
 )  # fmt: skip
 _OPERATORS = (
@@ -71,7 +71,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.rates": EVERYTHING,
         "weft.target": EVERYTHING,
         "weft.converters": ("Converters",),
-        "weft.hooks": ("Converter", "EngineKind", "Frontend", "Specifications", "StageReport", "hookimpl"),
+        "weft.hooks": ("Converter", "EngineKind", "Exporter", "Frontend", "Specifications", "StageReport", "hookimpl"),
         # formulas
         "weft.expr.nodes": EVERYTHING,
         "weft.expr.functions": EVERYTHING,
