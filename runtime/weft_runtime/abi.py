@@ -8,6 +8,7 @@ from it. Compiled code reads fields by offset; nothing here may move without a n
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias
@@ -76,6 +77,16 @@ class Structure:
             at += size * f.count
             most = max(most, size)
         return offsets, -(-at // most) * most
+
+    def packed(self, values: Mapping[str, int | Sequence[int]], pointer: int = POINTER) -> bytes:
+        """The structure in a little-endian memory; fields without a value are 0, and arrays are sequences."""
+        out, offsets = bytearray(self.size(pointer)), self.offsets(pointer)
+        for f in self.fields:
+            given, size = values.get(f.name, 0), _BYTES.get(f.kind, pointer)
+            for k, value in enumerate([given] if isinstance(given, int) else given):
+                at = offsets[f.name] + k * size
+                out[at : at + size] = value.to_bytes(size, "little", signed=value < 0)
+        return bytes(out)
 
     def ctypes_fields(self) -> list[tuple[str, Any]]:
         """`_fields_` of the ctypes class."""

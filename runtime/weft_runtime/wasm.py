@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_runtime.abi import ABI_VERSION, CONTEXT, DEVICE_CPU, ERROR_ARGS, HOST, ROOM, TENSOR, Structure, dlpack_type
+from weft_runtime.abi import ABI_VERSION, CONTEXT, DEVICE_CPU, ERROR_ARGS, HOST, ROOM, TENSOR, dlpack_type
 from weft_runtime.arrays import Array, aligned_empty, array_address
 from weft_runtime.dlpack import as_array
 from weft_runtime.errors import ArchiveError, ExecutionError
@@ -31,7 +31,6 @@ _PAGE = 65536
 _MOST = 1 << 32
 _STACK = 128 << 10
 _ALIGN = 64
-_CODES = {"int64": "q", "uint64": "Q", "int32": "i", "uint16": "H", "uint8": "B", "pointer": "I"}
 
 
 def available() -> bool:
@@ -230,25 +229,6 @@ def needed(module: bytes) -> tuple[int, int, int]:
     return size, 1 << power, functions
 
 
-def packed(structure: Structure, values: Mapping[str, int | Sequence[int]]) -> bytes:
-    """A structure of the binary interface as it lies in a memory of 32 bits; fields without a value are 0."""
-    out = bytearray(structure.size(_POINTER))
-    offsets = structure.offsets(_POINTER)
-    for f in structure.fields:
-        given = values.get(f.name, 0)
-        for k, value in enumerate([given] if isinstance(given, int) else given):
-            size = (
-                4
-                if f.kind == "pointer"
-                else 8
-                if f.kind in ("int64", "uint64")
-                else {"int32": 4, "uint16": 2}.get(f.kind, 1)
-            )
-            at = offsets[f.name] + k * size
-            out[at : at + size] = value.to_bytes(size, "little", signed=value < 0)
-    return bytes(out)
-
-
 class WasmSegment(Segment):
     """A native step of an archive for WebAssembly, ready to be called.
 
@@ -282,9 +262,9 @@ class WasmSegment(Segment):
             "version": ABI_VERSION, "constants": table, "host": h.need(HOST.size(_POINTER)),
             "allocate_arena": module.address("allocate_arena"), "allocate_output": module.address("allocate_output"),
         }  # fmt: skip
-        h.put(context["host"], packed(HOST, host))
+        h.put(context["host"], HOST.packed(host, _POINTER))
         self._context = h.need(CONTEXT.size(_POINTER))
-        h.put(self._context, packed(CONTEXT, context))
+        h.put(self._context, CONTEXT.packed(context, _POINTER))
 
     def _described(self, infos: Sequence[TensorInfo]) -> tuple[int, list[int], list[int]]:
         """Tensors without data: where the pointers to them lie, where each lies, where their shapes do."""
@@ -298,7 +278,7 @@ class WasmSegment(Segment):
                 "device_type": DEVICE_CPU, "ndim": len(info.shape), "code": code, "bits": bits, "lanes": 1,
                 "shape": shapes[-1],
             }  # fmt: skip
-            h.put(places[-1], packed(TENSOR, given))
+            h.put(places[-1], TENSOR.packed(given, _POINTER))
         pointers = h.need(_POINTER * len(infos))
         h.put(pointers, np.array(places, "<u4").tobytes())
         return pointers, places, shapes

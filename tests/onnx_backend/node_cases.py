@@ -2,6 +2,7 @@
 them.
 
 python -m tests.onnx_backend.node_cases --update-passing [--only REGEX]      runs every case, writes passing.txt
+python -m tests.onnx_backend.node_cases --target "llvm -mtriple=wasm32"      runs every case on another target
 """
 
 from __future__ import annotations
@@ -96,13 +97,13 @@ def array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def run(case: Any) -> None:
+def run(case: Any, target: str = "llvm") -> None:
     """Compiles a case, runs it, compares with the case's own tolerance.
 
     Raises:
         AssertionError: another result, or the model is not one native step, though it is wholly numeric.
     """
-    executable = weft.compile(case.model, target="llvm", cache=False)
+    executable = weft.compile(case.model, target=target, cache=False)
     if not has_steps(case.model):
         assert [step.kind for step in executable.manifest.steps] == ["native"], executable.plan
     check(case, executable)
@@ -209,13 +210,13 @@ def compare(got: Any, want: Any, rtol: float, atol: float) -> None:
 # -- the list ---------------------------------------------------------------------------------------------------------
 
 
-def outcomes(only: str | None = None) -> Iterator[tuple[str, str, str]]:
+def outcomes(only: str | None = None, target: str = "llvm") -> Iterator[tuple[str, str, str]]:
     """(operator, case, what went wrong or "")."""
     for name, case in cases().items():
         if only is not None and not re.search(only, name):
             continue
         try:
-            run(case)
+            run(case, target)
             reason = ""
         except (weft.WeftError, AssertionError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -228,7 +229,18 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="node_cases")
     parser.add_argument("--update-passing", action="store_true", help="write passing.txt")
     parser.add_argument("--only", help="a regular expression: other cases keep their entry")
+    parser.add_argument("--target", default="llvm", help="what to compile for; the list is of llvm's")
     options = parser.parse_args(arguments)
+    if options.update_passing and options.target != "llvm":
+        parser.error("--update-passing is for the target llvm")
+    if options.target != "llvm":
+        listed, good = dict(map(reversed, passing())), 0  # type: ignore[arg-type]
+        for _, name, reason in outcomes(options.only, options.target):
+            good += name in listed and not reason
+            if reason and name in listed:
+                print(f"{name}: {reason[:300]}", flush=True)
+        print(f"{good} of {len(listed)} cases that pass on llvm pass on {options.target}")
+        return
     kept = set(passing()) if options.only and PASSING.is_file() else set()
     for op, name, reason in outcomes(options.only):
         kept.discard((op, name))

@@ -37,12 +37,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case_on_device" in metafunc.fixturenames:
         chosen = passing() if full else one_in(ON_DEVICE_ONE_IN, passing())
         metafunc.parametrize("case_on_device", [name for _, name in chosen])
+    if "case_for_webassembly" in metafunc.fixturenames:
+        chosen = passing() if full else one_in(ON_DEVICE_ONE_IN, passing())
+        metafunc.parametrize("case_for_webassembly", [name for _, name in chosen])
 
 
 def test_node_case(case: str) -> None:
     if case not in cases():
         pytest.skip("the installed onnx has no such case")
     run(cases()[case])
+
+
+@pytest.mark.needs("wasmtime")
+def test_node_case_for_webassembly(case_for_webassembly: str) -> None:
+    if case_for_webassembly not in cases():
+        pytest.skip("the installed onnx has no such case")
+    run(cases()[case_for_webassembly], "llvm -mtriple=wasm32")
 
 
 @pytest.mark.needs("opencl")

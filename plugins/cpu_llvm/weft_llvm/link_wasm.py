@@ -11,6 +11,7 @@ in the module.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,8 +19,7 @@ from weft.errors import CodegenError
 from weft_llvm.link import Image
 
 MAGIC = b"\0asm\1\0\0\0"
-ENVIRONMENT = "env"
-"""The module that a module imports from."""
+_ENVIRONMENT = "env"  # what a module imports from
 
 _CUSTOM, _TYPE, _IMPORT, _FUNCTION, _EXPORT, _ELEMENT, _CODE, _DATA = 0, 1, 2, 3, 7, 9, 10, 11
 _IS_FUNCTION, _IS_TABLE, _IS_MEMORY, _IS_GLOBAL = 0, 1, 2, 3
@@ -299,6 +299,12 @@ def _symbol(found: _Object, part: _Reader) -> _Symbol:
     return _Symbol(kind, _TABLE, flags, index)
 
 
+def _within(relocations: list[_Relocation], start: int, part: bytes) -> list[_Relocation]:
+    """Those of a part of a section, which are in order."""
+    first, last = (bisect_left(relocations, at, key=lambda r: r.offset) for at in (start, start + len(part)))
+    return relocations[first:last]
+
+
 class _Linker:
     def __init__(self, objects: Sequence[_Object], imports: Mapping[str, bytes]) -> None:
         self.objects, self.imports = objects, imports
@@ -369,8 +375,7 @@ class _Linker:
             self.numbers[id(f.object), f.index] = k
 
     def relocations(self, f: _Function) -> list[_Relocation]:
-        start, body = f.object.bodies[f.index]
-        return [r for r in f.object.relocations.get(_CODE, ()) if start <= r.offset < start + len(body)]
+        return _within(f.object.relocations.get(_CODE, []), *f.object.bodies[f.index])
 
     def target(self, o: _Object, symbol: _Symbol) -> _Function | None:
         if symbol.undefined or not symbol.flags & _LOCAL:
@@ -394,7 +399,7 @@ class _Linker:
                 why="every call of a module shares its data",
                 hint="make the global a constant; keep state in the arena",
             )
-        if any(segment.start <= r.offset < segment.start + len(segment.data) for r in o.relocations.get(_DATA, ())):
+        if _within(o.relocations.get(_DATA, []), segment.start, segment.data):
             raise CodegenError(
                 f"object '{o.name}' has constants with addresses in segment {segment.name}",
                 why="a module may be placed anywhere",
@@ -472,7 +477,7 @@ def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
         linker.type(linker.imports[name])
     bodies = [linker.body(f) for f in linker.kept]
     types = [linker.type(f.object.types[f.object.functions[f.index]]) for f in linker.kept]
-    env = text(ENVIRONMENT)
+    env = text(_ENVIRONMENT)
     imports = [
         env + text(name) + bytes([_IS_FUNCTION]) + unsigned(linker.type(linker.imports[name])) for name in linker.taken
     ]
@@ -505,16 +510,4 @@ def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
     return MAGIC + b"".join(parts)
 
 
-def needed(module: bytes) -> tuple[int, int, int]:
-    """Bytes of data, their alignment, and places in the table of functions that a module says to take."""
-    reader = _Reader(module, 8)
-    while reader.more:
-        kind, part = reader.byte(), reader.part()
-        if kind == _CUSTOM and part.text() == "dylink.0" and part.byte() == 1:
-            part.number()
-            size, power, places = part.number(), part.number(), part.number()
-            return size, 1 << power, places
-    raise ValueError("the module has no section 'dylink.0'")
-
-
-__all__ = ["ENVIRONMENT", "MAGIC", "link", "needed", "section", "signed", "text", "unsigned", "vector"]
+__all__ = ["MAGIC", "link", "signed", "text", "unsigned"]
