@@ -215,8 +215,8 @@ def test_odd_targets_end_nobodys_process(options: str) -> None:
         (
             "-mtriple=riscv64-linux-gnu",
             (
-                "no code is made for 'riscv64-linux-gnu'\n  why: what is linked and run is code for aarch64 and"
-                " x86_64\n  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu"
+                "no code is made for 'riscv64-linux-gnu'\n  why: what is linked is code for aarch64, x86_64 and"
+                " wasm32\n  hint: give a triple such as x86_64-linux-gnu or aarch64-linux-gnu"
             ),
         ),
     ],
@@ -225,10 +225,17 @@ def test_what_odd_targets_are_told(options: str, text: str) -> None:
     with pytest.raises(TargetError) as error:
         weft.compile(mlp(), f"llvm {options}")
     assert str(error.value) == text
-    with pytest.raises(
-        TargetError, match="LLVM cannot compile for 'wasm32-unknown-unknown' with -mcpu=generic\n  why: "
-    ):
-        weft.compile(mlp(), "llvm -mtriple=wasm32-unknown-unknown")
+
+
+def test_a_processor_is_described_though_llvm_ends_the_process_on_an_instruction() -> None:
+    """For WebAssembly it does on a conversion to bfloat16: each instruction is asked for by itself then."""
+    from weft_llvm.features import _asked
+
+    cpu = Cpu("wasm32-unknown-unknown", "generic", "+simd128")
+    with pytest.raises(TargetError, match="LLVM cannot compile for 'wasm32-unknown-unknown' with -mcpu=generic"):
+        _asked(cpu, probes=("bf16",))
+    found = describe.__wrapped__(cpu)
+    assert found.has == {"rounding"} and found.objects == "wasm" and found.needs == {"simd128"}
 
 
 def test_code_of_other_processors_is_refused_not_run(tmp_path: Path) -> None:
