@@ -422,7 +422,7 @@ def int_const(k: int, dtype: DType = I64) -> Const:
     return Const(k if dtype == I64 else wrap_integer(k, dtype), dtype) if found is None else found
 
 
-def _term_key(item: tuple[Monomial, int]) -> tuple[bool, int, int, list[tuple[int, str]]]:
+def _term_key(item: tuple[Monomial, int]) -> tuple[bool, int, int, list[tuple[str, str]]]:
     m, v = item
     return (v < 0, -len(m), -abs(v), [order_key(f) for f in m])
 

@@ -23,7 +23,6 @@ from weft.graph.rewrite import attribute_symbols
 from weft.tensor.language import as_dim
 from weft_ops.shapes import simplified
 
-
 MOST_APART = 64
 
 
