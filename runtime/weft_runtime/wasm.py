@@ -48,7 +48,11 @@ class Host:
             raise ExecutionError("code for WebAssembly needs the package wasmtime here", hint=INSTALL) from None
         self.lock = threading.Lock()
         self._wasmtime: Any = wasmtime
-        self._store: Any = wasmtime.Store(wasmtime.Engine())
+        config = wasmtime.Config()
+        # Else wasmtime learns of accesses beyond the memory from the system's signals. Other code of the process may
+        # take them: then the process would end.
+        config.signals_based_traps = False
+        self._store: Any = wasmtime.Store(wasmtime.Engine(config))
         of, i32 = self._store, wasmtime.ValType.i32()
         self._memory: Any = wasmtime.Memory(of, wasmtime.MemoryType(wasmtime.Limits(_STACK // _PAGE + 1, None)))
         self._table: Any = wasmtime.Table(
