@@ -55,6 +55,8 @@ CALLS: dict[str, Callable[[Executable, Any], object]] = {
     ),
     "load": lambda exe, v: weft.load(v),
     "load frontend": lambda exe, v: weft.load(b"", frontend=v),
+    "export": lambda exe, v: weft.export(exe, v),
+    "export format": lambda exe, v: weft.export(exe, "m.wasm", v),
     "compile_adaptive": lambda exe, v: weft.compile_adaptive(v),
     "Executable.load": lambda exe, v: Executable.load(v),
     "Executable.inspect": lambda exe, v: Executable.inspect(v),

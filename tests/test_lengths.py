@@ -32,7 +32,7 @@ FUNCTIONS = {
     "plugins/gpu/weft_gpu/schedules/contraction.py::schedule_tile": "one schedule, step by step",
     "plugins/gpu/weft_gpu/schedules/fragments.py::schedule_fragments": "one schedule, step by step",
     "runtime/weft_runtime/loops.py::NativeTrips.__call__": "its loop advances the buffers that it binds",
-    "runtime/weft_runtime/native.py::NativeSegment._failure": "a case for each code of an error, with its text",
+    "runtime/weft_runtime/native.py::Segment.failure": "a case for each code of an error, with its text",
     "testing/weft_testing/cli/demo.py::demo": "a command that reports each of its steps",
     "testing/weft_testing/cli/verify.py::verify": "a command: half of it declares the options",
     "testing/weft_testing/conform/page.py::page": "one page, from its head to its end",

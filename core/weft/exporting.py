@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import ExecutionError, InputError, nearest
 from weft.plugins import host
-from weft_runtime.errors import expect_path
+from weft_runtime.errors import expect, expect_path
 from weft_runtime.executable import Executable
 from weft_runtime.files import input_at, obstacle, replacing
 
@@ -80,6 +80,7 @@ def export(
     from weft.pipeline import compile
 
     place = expect_path(path, "the file of an export", InputError)
+    expect(format, (str, type(None)), "format", "the name of a format", hint='for example "wasm"')
     chosen = exporter(format, place)
     why = obstacle(place)
     if why is not None:

@@ -40,6 +40,7 @@ from weft.graph.nodes import GraphBuilder, TensorType
 from weft_llvm import native
 from weft_llvm.link import link
 from weft_llvm.segment import emit_segment
+from weft_llvm.target import Isa
 from weft_llvm.toolchain import Cpu
 from weft_ops.movement import Transpose
 from weft_ops.transcendental import Exp
@@ -267,9 +268,9 @@ def test_a_stamp_needs_a_clock() -> None:
 def test_a_long_entry_is_not_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
     levels: list[int] = []
 
-    def seen(ir: str, cpu: Cpu, name: str) -> bytes:
+    def seen(ir: str, isa: Isa, cpu: Cpu, name: str) -> bytes:
         levels.append(cpu.opt)
-        return made(ir, cpu, name)
+        return made(ir, isa, cpu, name)
 
     made = native._compiled
     monkeypatch.setattr(native, "_compiled", seen)

@@ -20,9 +20,10 @@ from weft.expr.nodes import Var
 from weft.graph.nodes import GraphBuilder, TensorType
 from weft.resolve import resolve_target
 from weft_llvm import wide
-from weft_llvm.link_wasm import link, signed, unsigned
+from weft_llvm.link_wasm import link
 from weft_llvm.memory import emit_memory, emit_wasm_memory
 from weft_llvm.toolchain import Cpu, compile_object
+from weft_llvm.wasm_bytes import Reader, signed, unsigned
 from weft_runtime import wasm
 from weft_testing.models import lstm, mlp, resnet18, transformer
 
@@ -47,12 +48,10 @@ def instance(module: bytes, name: str = "test") -> tuple[wasm.Host, wasm.Module]
 
 @given(st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_numbers_are_as_short_as_they_can_be(positive: int, any_sign: int) -> None:
-    from weft_llvm.link_wasm import _Reader
-
-    assert _Reader(unsigned(positive)).number() == positive
+    assert Reader(unsigned(positive)).number() == positive
     assert len(unsigned(positive)) == max(1, -(-positive.bit_length() // 7))
     data = signed(any_sign)
-    assert _Reader(data).signed() == any_sign and len(data) <= 10
+    assert Reader(data).signed() == any_sign and len(data) <= 10
 
 
 def test_constants_calls_and_functions_as_values_find_their_places() -> None:

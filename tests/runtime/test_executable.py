@@ -340,9 +340,9 @@ def test_unknown_error_code(exe: Executable) -> None:
     segment = exe._segments[0]
     call = _Call(segment)
     call.context.error_code = 999
-    assert str(segment._failure(call, 999, [])).startswith("'affine' failed with code 999\n  why: arguments [0, 0")
+    assert str(segment._said(call, 999, [], ())).startswith("'affine' failed with code 999\n  why: arguments [0, 0")
     call.context.error_code = 1
-    assert str(segment._failure(call, 1, [])).startswith(
+    assert str(segment._said(call, 1, [], ())).startswith(
         "input 'x' has another rank or dtype\n  x: float32[n, 4]\n  why: rank 0"
     )
 

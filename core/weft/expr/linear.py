@@ -47,8 +47,7 @@ SIZE_LIMIT = 4096
 
 @lru_cache(maxsize=1 << 16)
 def order_key(atom: Expr) -> tuple[str, str]:
-    """The place of an atom in a product or among equals: variables first, then by kind, then by text. The kind comes
-    before the text so that no name is compared with that of a function."""
+    """The place of an atom among others: variables, then by kind, so that no name is compared with a function's."""
     return ("", atom.name) if isinstance(atom, Var) else (type(atom).__name__, str(atom))
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.errors import TargetError, UnsupportedError
-from weft_llvm.link_wasm import MAGIC, text, unsigned
+from weft_llvm.link_wasm import MAGIC
+from weft_llvm.wasm_bytes import text, unsigned
 
 if TYPE_CHECKING:
     from weft_runtime import Executable

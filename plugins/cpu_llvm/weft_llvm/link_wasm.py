@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from weft.errors import CodegenError
 from weft_llvm.link import Image
+from weft_llvm.wasm_bytes import Reader, section, signed, text, unsigned, vector
 
 MAGIC = b"\0asm\1\0\0\0"
 _ENVIRONMENT = "env"  # what a module imports from
@@ -84,98 +85,6 @@ class _Function:
     index: int  # among those that it defines
 
 
-class _Reader:
-    """Reads a part of an object.
-
-    Raises:
-        ValueError: it ends too early, or a number is too long.
-    """
-
-    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
-        self.data, self.at, self.end = data, at, len(data) if end is None else end
-        if not 0 <= at <= self.end <= len(data):
-            raise ValueError(f"a part ends at {self.end}, beyond its section")
-
-    def bytes(self, count: int) -> bytes:
-        if count > self.end - self.at:
-            raise ValueError(f"{count} bytes are wanted at {self.at}, where {self.end - self.at} are left")
-        self.at += count
-        return self.data[self.at - count : self.at]
-
-    def byte(self) -> int:
-        return self.bytes(1)[0]
-
-    def number(self) -> int:
-        """An unsigned LEB128 of at most 32 bits."""
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise ValueError(f"a number of more than five bytes at {self.at}")
-
-    def signed(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value - (1 << shift) if byte & 0x40 else value
-            if shift >= 70:
-                raise ValueError(f"a number of more than ten bytes at {self.at}")
-
-    def text(self) -> str:
-        return self.bytes(self.number()).decode()
-
-    def part(self) -> _Reader:
-        """What a length in front says."""
-        size = self.number()
-        start = self.at
-        self.bytes(size)
-        return _Reader(self.data, start, self.at)
-
-    @property
-    def more(self) -> bool:
-        return self.at < self.end
-
-
-def unsigned(value: int) -> bytes:
-    """LEB128 of a number that is not negative."""
-    out = bytearray()
-    while True:
-        value, low = value >> 7, value & 0x7F
-        out.append(low | (0x80 if value else 0))
-        if not value:
-            return bytes(out)
-
-
-def signed(value: int) -> bytes:
-    """LEB128 of a signed number."""
-    out = bytearray()
-    while True:
-        value, low = value >> 7, value & 0x7F
-        done = value == (-1 if low & 0x40 else 0)
-        out.append(low | (0 if done else 0x80))
-        if done:
-            return bytes(out)
-
-
-def text(value: str) -> bytes:
-    data = value.encode()
-    return unsigned(len(data)) + data
-
-
-def section(number: int, content: bytes) -> bytes:
-    """A section of a module; 0 is a custom one, whose content begins with its name."""
-    return bytes([number]) + unsigned(len(content)) + content
-
-
-def vector(items: Sequence[bytes]) -> bytes:
-    return unsigned(len(items)) + b"".join(items)
-
-
 def _parse(name: str, data: bytes) -> _Object:
     try:
         return _parsed(name, data)
@@ -187,9 +96,9 @@ def _parsed(name: str, data: bytes) -> _Object:
     if data[:8] != MAGIC:
         raise ValueError(f"it begins with {data[:8].hex(' ')}")
     found = _Object(name)
-    linked: _Reader | None = None
+    linked: Reader | None = None
     raw: list[tuple[int, int, int]] = []  # start in the data section, bytes
-    reader = _Reader(data, 8)
+    reader = Reader(data, 8)
     kinds: list[int] = []  # of the sections
     while reader.more:
         kind = reader.byte()
@@ -243,7 +152,7 @@ def _parsed(name: str, data: bytes) -> _Object:
     return found
 
 
-def _type(part: _Reader) -> bytes:
+def _type(part: Reader) -> bytes:
     start = part.at
     if part.byte() != 0x60:
         raise ValueError("a type that is no function's")
@@ -252,7 +161,7 @@ def _type(part: _Reader) -> bytes:
     return part.data[start : part.at]
 
 
-def _imports(found: _Object, part: _Reader) -> None:
+def _imports(found: _Object, part: Reader) -> None:
     for _ in range(part.number()):
         part.text()
         name = part.text()
@@ -273,14 +182,14 @@ def _imports(found: _Object, part: _Reader) -> None:
             raise ValueError(f"an import of kind {kind}")
 
 
-def _relocations(part: _Reader) -> Iterator[_Relocation]:
+def _relocations(part: Reader) -> Iterator[_Relocation]:
     for _ in range(part.number()):
         kind = part.byte()
         offset, symbol = part.number(), part.number()
         yield _Relocation(kind, offset, symbol, part.signed() if kind in _ADDENDS else 0)
 
 
-def _symbol(found: _Object, part: _Reader) -> _Symbol:
+def _symbol(found: _Object, part: Reader) -> _Symbol:
     kind, flags = part.byte(), part.number()
     if kind == _SYMBOL_SECTION:
         return _Symbol(kind, "", flags, part.number())
@@ -508,6 +417,3 @@ def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
         held = b"\0" + base("__memory_base") + unsigned(len(linker.data)) + bytes(linker.data)
         parts.append(section(_DATA, vector([held])))
     return MAGIC + b"".join(parts)
-
-
-__all__ = ["MAGIC", "link", "signed", "text", "unsigned"]

@@ -102,11 +102,20 @@ define internal void @copy(ptr %ctx, ptr %to, ptr %from, i64 %bytes) alwaysinlin
 
 
 def _entries(pointer: int) -> str:
-    context, tensor, host = CONTEXT.offsets(pointer), TENSOR.offsets(pointer), HOST.offsets(pointer)
-    return f"""
+    return _ENTRIES.format(
+        context=CONTEXT.offsets(pointer),
+        tensor=TENSOR.offsets(pointer),
+        host=HOST.offsets(pointer),
+        room_size=ROOM.size(pointer),
+        room_bytes=ROOM.offsets(pointer)["bytes"],
+        pointer=pointer,
+    )
+
+
+_ENTRIES = """
 define ptr @allocate_arena(ptr %ctx, i64 %bytes) nounwind {{
   ; negative sizes are large ones
-  %sane = icmp ult i64 %bytes, {1 << 62}
+  %sane = icmp ult i64 %bytes, 4611686018427387904
   br i1 %sane, label %ask, label %none
 ask:
   %more = add i64 %bytes, 4096
@@ -115,8 +124,8 @@ ask:
   %good = icmp ne ptr %data, null
   br i1 %good, label %there, label %none
 there:
-  %arena.at = getelementptr i8, ptr %ctx, i64 {context["arena"]}
-  %size.at = getelementptr i8, ptr %ctx, i64 {context["arena_bytes"]}
+  %arena.at = getelementptr i8, ptr %ctx, i64 {context[arena]}
+  %size.at = getelementptr i8, ptr %ctx, i64 {context[arena_bytes]}
   %old = load ptr, ptr %arena.at, align {pointer}
   %first = icmp eq ptr %old, null
   br i1 %first, label %keep, label %move
@@ -135,20 +144,20 @@ none:
 
 define i32 @allocate_output(ptr %ctx, i64 %index, i64 %rank, ptr %dims) nounwind {{
 entry:
-  %host.at = getelementptr i8, ptr %ctx, i64 {context["host"]}
+  %host.at = getelementptr i8, ptr %ctx, i64 {context[host]}
   %host = load ptr, ptr %host.at, align {pointer}
-  %outputs.at = getelementptr i8, ptr %host, i64 {host["outputs"]}
+  %outputs.at = getelementptr i8, ptr %host, i64 {host[outputs]}
   %outputs = load ptr, ptr %outputs.at, align {pointer}
   %tensor.at = getelementptr ptr, ptr %outputs, i64 %index
   %tensor = load ptr, ptr %tensor.at, align {pointer}
-  %rooms.at = getelementptr i8, ptr %host, i64 {host["rooms"]}
+  %rooms.at = getelementptr i8, ptr %host, i64 {host[rooms]}
   %rooms = load ptr, ptr %rooms.at, align {pointer}
-  %room.offset = mul i64 %index, {ROOM.size(pointer)}
+  %room.offset = mul i64 %index, {room_size}
   %room = getelementptr i8, ptr %rooms, i64 %room.offset
-  %room.bytes = getelementptr i8, ptr %room, i64 {ROOM.offsets(pointer)["bytes"]}
-  %shape.at = getelementptr i8, ptr %tensor, i64 {tensor["shape"]}
+  %room.bytes = getelementptr i8, ptr %room, i64 {room_bytes}
+  %shape.at = getelementptr i8, ptr %tensor, i64 {tensor[shape]}
   %shape = load ptr, ptr %shape.at, align {pointer}
-  %bits.at = getelementptr i8, ptr %tensor, i64 {tensor["bits"]}
+  %bits.at = getelementptr i8, ptr %tensor, i64 {tensor[bits]}
   %bits8 = load i8, ptr %bits.at, align 1
   %bits = zext i8 %bits8 to i64
   %rounded = add i64 %bits, 7
@@ -179,7 +188,7 @@ body:
   %axis.next = add i64 %axis, 1
   br label %head
 known:
-  %large = icmp uge i64 %count, {1 << 62}
+  %large = icmp uge i64 %count, 4611686018427387904
   %refused = or i1 %wrong, %large
   br i1 %refused, label %fail, label %fit
 fit:
@@ -209,17 +218,17 @@ fail:
 
 define void @release_memory(ptr %ctx) nounwind {{
 entry:
-  %arena.at = getelementptr i8, ptr %ctx, i64 {context["arena"]}
+  %arena.at = getelementptr i8, ptr %ctx, i64 {context[arena]}
   %arena = load ptr, ptr %arena.at, align {pointer}
   call void @release(ptr %ctx, ptr %arena)
   store ptr null, ptr %arena.at, align {pointer}
-  %arena.bytes = getelementptr i8, ptr %ctx, i64 {context["arena_bytes"]}
+  %arena.bytes = getelementptr i8, ptr %ctx, i64 {context[arena_bytes]}
   store i64 0, ptr %arena.bytes, align 8
-  %host.at = getelementptr i8, ptr %ctx, i64 {context["host"]}
+  %host.at = getelementptr i8, ptr %ctx, i64 {context[host]}
   %host = load ptr, ptr %host.at, align {pointer}
-  %count.at = getelementptr i8, ptr %host, i64 {host["count"]}
+  %count.at = getelementptr i8, ptr %host, i64 {host[count]}
   %count = load i64, ptr %count.at, align 8
-  %rooms.at = getelementptr i8, ptr %host, i64 {host["rooms"]}
+  %rooms.at = getelementptr i8, ptr %host, i64 {host[rooms]}
   %rooms = load ptr, ptr %rooms.at, align {pointer}
   br label %head
 head:
@@ -227,12 +236,12 @@ head:
   %more = icmp ult i64 %k, %count
   br i1 %more, label %body, label %done
 body:
-  %offset = mul i64 %k, {ROOM.size(pointer)}
+  %offset = mul i64 %k, {room_size}
   %room = getelementptr i8, ptr %rooms, i64 %offset
   %data = load ptr, ptr %room, align {pointer}
   call void @release(ptr %ctx, ptr %data)
   store ptr null, ptr %room, align {pointer}
-  %bytes.at = getelementptr i8, ptr %room, i64 {ROOM.offsets(pointer)["bytes"]}
+  %bytes.at = getelementptr i8, ptr %room, i64 {room_bytes}
   store i64 0, ptr %bytes.at, align 8
   %next = add i64 %k, 1
   br label %head
