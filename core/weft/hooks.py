@@ -109,6 +109,21 @@ class EngineKind:
 
 
 @dataclass(frozen=True)
+class ExportOption:
+    """An option of a format: `--name VALUE` of `weft export`, an element of `options` of `weft.export`.
+
+    Args:
+        name: e.g. "profile".
+        about: what it says, in a few words.
+        values: those that it may have; empty: any text.
+    """
+
+    name: str
+    about: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Exporter:
     """A format of self-contained files that a compiled model can be written as, by `weft export`.
 
@@ -116,16 +131,23 @@ class Exporter:
         name: the value of `--format`, e.g. "wasm".
         suffix: of its files, e.g. ".wasm".
         about: what it is, in a few words.
-        target: the target that models are compiled for by default.
-        parts: an executable → the bytes of the file, in pieces. Before the first piece it raises TargetError for an
-            executable of another machine, and UnsupportedError for what the format cannot hold.
+        target: the target that models are compiled for by default; or the options that were given → the target.
+        files: (executable, the name of the file without its suffix, the options that were given) → the bytes of every
+            file in pieces, by suffix: `suffix` and, where the format has more files, theirs. Before the first piece it
+            raises TargetError for an executable of another machine, and UnsupportedError for what the format cannot
+            hold.
+        options: those that the format has.
+        report: (executable, the options that were given) → figures for `weft export --report`: what and how much. None:
+            the size of the code and of the files only.
     """
 
     name: str
     suffix: str
     about: str
-    target: str
-    parts: Callable[[Executable], Iterable[bytes | memoryview]]
+    target: str | Callable[[Mapping[str, str]], str]
+    files: Callable[[Executable, str, Mapping[str, str]], Mapping[str, Iterable[bytes | memoryview]]]
+    options: tuple[ExportOption, ...] = ()
+    report: Callable[[Executable, Mapping[str, str]], Sequence[tuple[str, str]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -288,7 +310,7 @@ class Specifications:
 
         @hookimpl
         def exporters():
-            return [Exporter("wasm", ".wasm", "a WebAssembly module", "llvm -mtriple=wasm32", parts)]
+            return [Exporter("wasm", ".wasm", "a WebAssembly module", "llvm -mtriple=wasm32", files)]
         """
 
     @hookspec

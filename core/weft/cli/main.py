@@ -37,11 +37,13 @@ def build_app() -> typer.Typer:
     for name, function in (
         ("run", run.run),
         ("compile", compile.compile_model),
-        ("export", export.export_model),
         ("plugins", plugins.plugins),
         ("targets", targets.targets),
     ):
         app.command(name)(function)
+    app.command("export", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+        export.export_model
+    )
     _add_plugin_commands(app)
     for name in sorted(ELSEWHERE.keys() - {_name(c) for c in _registered(app)}):
         error = PluginError(f"the command '{name}' is not installed", hint=f'pip install "{ELSEWHERE[name]}"')

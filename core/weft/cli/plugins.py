@@ -95,7 +95,8 @@ def _describe(hook: str, value: Any) -> str:
         options = "".join(f" -{f.name.replace('_', '-')}" for f in dataclasses.fields(value.options))
         return f"{value.name} ({', '.join(value.suffixes)}){options}"
     if hook == "exporters":
-        return f"{value.name} ({value.suffix}): {value.about}"
+        options = "".join(f" --{o.name} {'|'.join(o.values) or 'TEXT'}" for o in value.options)
+        return f"{value.name} ({value.suffix}): {value.about}{options}"
     if hook == "engines":
         version = value.available()
         return f"{value.name} {version}" if version else f"{value.name} (not installed)"

@@ -7,7 +7,7 @@ modules of further segments. A model of several segments has no module in front.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from weft.errors import TargetError, UnsupportedError
@@ -23,7 +23,7 @@ PLAIN = frozenset({"Sizes", "WithSizes"})
 _MOST = (1 << 32) - 1
 
 
-def parts(executable: Executable) -> Iterator[bytes | memoryview]:
+def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict[str, Iterator[bytes | memoryview]]:
     """The bytes of the file, in pieces.
 
     Raises:
@@ -65,7 +65,7 @@ def parts(executable: Executable) -> Iterator[bytes | memoryview]:
                 yield _head(f"weft.code.{name}", len(image))
                 yield image
 
-    return pieces()
+    return {".wasm": pieces()}
 
 
 def _head(name: str, size: int) -> bytes:

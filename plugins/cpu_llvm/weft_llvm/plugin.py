@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft import forks
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
     from weft.target import Target, TargetKind
-    from weft_runtime.executable import Executable
 
 forks.need("llvmlite")
 
@@ -67,14 +66,9 @@ def schedules(target: Target) -> Sequence[Rule]:
 
 @hookimpl
 def exporters() -> Sequence[Exporter]:
-    from weft.hooks import Exporter
+    from weft_llvm.exports import EXPORTERS
 
-    def parts(executable: Executable) -> Iterable[bytes | memoryview]:
-        from weft_llvm import export_wasm
-
-        return export_wasm.parts(executable)
-
-    return [Exporter("wasm", ".wasm", "a WebAssembly module with weights and plan", "llvm -mtriple=wasm32", parts)]
+    return EXPORTERS
 
 
 @hookimpl
