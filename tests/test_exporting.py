@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 import weft
 from weft.cli.main import build_app
+from weft.cli.plugins import _describe
 from weft.errors import ExecutionError, InputError, PluginError
+from weft.exporting import exporter
 from weft.hooks import Exporter, ExportOption, hookimpl
 from weft_testing.models import mlp
 from weft_testing.plugin import register, unregister
@@ -116,5 +118,6 @@ def test_the_command_line(tmp_path: Path) -> None:
     for more, what in ((["--style"], "the option --style needs a value"), (["bold"], "unexpected argument 'bold'")):
         refused = run.invoke(app, [*words, *more])
         assert isinstance(refused.exception, InputError) and what in str(refused.exception)
-    listed = run.invoke(app, ["plugins", "-v"])
-    assert "words (.txt): words --style plain|bold|broken --title TEXT" in listed.output.replace("\n", " ")
+    assert _describe("exporters", exporter("words", tmp_path / "o")) == (
+        "words (.txt): words --style plain|bold|broken --title TEXT"
+    )

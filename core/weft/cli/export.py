@@ -36,7 +36,7 @@ def export_model(
 ) -> None:
     """Writes a model as one self-contained file: code, weights and plan.
 
-    The formats are those of plugins; `weft plugins -v` lists them, with their options: --NAME VALUE. No compiler,
+    The formats are those of plugins; `weft plugins` lists them, with their options: --NAME VALUE. No compiler,
     linker or other tool is needed. MODEL may be an archive that was compiled for the machine of the format.
     """
     from weft.cli.opening import is_archive, not_of_archives
