@@ -84,7 +84,7 @@ static inline int weft_formula_apply(const char *name, int64_t a, int64_t b, int
 
 /* The operator that `code` begins with, and how many of its characters are the operator's; -1 for none. */
 static inline int weft_formula_operator(const char *code, const char **name, int *operands) {
-  static const char *const names[] = {
+  static const char names[][9] = {
       "+", "-", "*", "//", "%", "truncdiv", "truncmod", "min", "max", "<", "<=", "==", "!=", "and", "or", "not", "neg", "select"};
   for (int k = 0; k < (int)(sizeof names / sizeof names[0]); ++k) {
     int n = 0;

@@ -1,0 +1,112 @@
+/* Tensors of a run, counted by those that use them: one run is on one thread. */
+
+struct held {
+  int32_t refs; /* -1: a constant, which lives as long as the program */
+  int32_t ndim;
+  int64_t element; /* bytes of one */
+  char *data;
+  void *owned;  /* what is given back, or NULL: the memory is somebody else's */
+  held *parent; /* whose memory it is a part of, or NULL */
+  int64_t shape[];
+};
+
+static void *data_of(const held *h) { return h->data; }
+
+static held *shaped(int64_t element, const int64_t *shape, int32_t ndim) {
+  held *const made = (held *)reserve(16, sizeof *made + (size_t)ndim * sizeof(int64_t));
+  if (made == NULL) return NULL;
+  zero(made, sizeof *made);
+  made->refs = 1;
+  made->ndim = ndim;
+  made->element = element;
+  for (int32_t i = 0; i < ndim; ++i) made->shape[i] = shape[i];
+  return made;
+}
+
+static void drop(held *h) {
+  if (h == NULL || h->refs < 0 || --h->refs > 0) return;
+  if (h->parent != NULL) drop(h->parent);
+  release(h->owned);
+  release(h);
+}
+
+static held *use(held *h) {
+  if (h != NULL && h->refs >= 0) ++h->refs;
+  return h;
+}
+
+static int64_t size_of(const held *h) { return bytes_of(h->shape, h->ndim, h->element); }
+
+/* A tensor with memory of its own, or NULL. */
+static held *fresh(int64_t element, const int64_t *shape, int32_t ndim) {
+  const int64_t bytes = bytes_of(shape, ndim, element);
+  held *const made = bytes < 0 ? NULL : shaped(element, shape, ndim);
+  if (made == NULL) return NULL;
+  made->owned = made->data = (char *)reserve(64, (size_t)bytes);
+  if (made->data != NULL) return made;
+  drop(made);
+  return NULL;
+}
+
+/* The bytes of all indices behind an axis, and how many there are before it. */
+static int64_t inner(const held *h, int32_t axis) { return bytes_of(h->shape + axis, h->ndim - axis, h->element); }
+static int64_t outer(const held *h, int32_t axis) { return bytes_of(h->shape, axis, 1); }
+
+/* The k-th slice along an axis; of the first axis it is a part of the tensor's memory. */
+static held *slice(held *h, int32_t axis, int64_t k) {
+  int64_t shape[MOST_DIMENSIONS];
+  for (int32_t i = 0; i + 1 < h->ndim; ++i) shape[i] = h->shape[i < axis ? i : i + 1];
+  const int64_t bytes = inner(h, axis + 1), n = h->shape[axis];
+  if (axis == 0) {
+    held *const part = shaped(h->element, shape, h->ndim - 1);
+    if (part == NULL) return NULL;
+    part->data = h->data + k * bytes;
+    part->parent = use(h);
+    return part;
+  }
+  held *const made = fresh(h->element, shape, h->ndim - 1);
+  if (made == NULL) return NULL;
+  for (int64_t i = 0, rows = outer(h, axis); i < rows; ++i) copy(made->data + i * bytes, h->data + (i * n + k) * bytes, (size_t)bytes);
+  return made;
+}
+
+static int same_shape(const held *a, const held *b) {
+  if (a->ndim != b->ndim || a->element != b->element) return 0;
+  for (int32_t i = 0; i < a->ndim; ++i)
+    if (a->shape[i] != b->shape[i]) return 0;
+  return 1;
+}
+
+/* Tensors of one shape along a new axis, in order or backward. */
+static held *stack(held *const *parts, int64_t n, int32_t axis, int backward) {
+  int64_t shape[MOST_DIMENSIONS + 1];
+  const held *const first = parts[0];
+  if (axis > first->ndim || first->ndim >= MOST_DIMENSIONS) return NULL;
+  for (int32_t i = 0; i <= first->ndim; ++i) shape[i] = i == axis ? n : first->shape[i < axis ? i : i - 1];
+  held *const made = fresh(first->element, shape, first->ndim + 1);
+  if (made == NULL) return NULL;
+  const int64_t bytes = inner(first, axis), rows = outer(first, axis);
+  for (int64_t k = 0; k < n; ++k)
+    for (int64_t i = 0; i < rows; ++i) copy(made->data + (i * n + (backward ? n - 1 - k : k)) * bytes, parts[k]->data + i * bytes, (size_t)bytes);
+  return made;
+}
+
+/* A constant, where it lies if kernels can use it there. */
+static held *constant_of(pool *memory, const info *of, const char *data) {
+  held *const made = (held *)keep(memory, sizeof *made + (size_t)of->ndim * sizeof(int64_t));
+  const int64_t bytes = bytes_of(of->shape, of->ndim, of->element);
+  if (made == NULL || bytes < 0) return NULL;
+  if ((uintptr_t)data % 64 != 0) {
+    char *const room = (char *)keep(memory, (size_t)bytes + 64);
+    if (room == NULL) return NULL;
+    char *const at = room + (64 - (uintptr_t)room % 64) % 64;
+    copy(at, data, (size_t)bytes);
+    data = at;
+  }
+  made->refs = -1;
+  made->ndim = of->ndim;
+  made->element = of->element;
+  made->data = (char *)(uintptr_t)data;
+  for (int32_t i = 0; i < of->ndim; ++i) made->shape[i] = of->shape[i];
+  return made;
+}
