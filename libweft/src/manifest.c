@@ -8,7 +8,7 @@ typedef struct building {
   int32_t wrong; /* the code of the first error */
 } building;
 
-static const node nothing = {'n', NULL, "", 0, 0, 0, NULL, NULL};
+static const node nothing = {'n', NULL, NULL, 0, 0, 0, NULL, NULL};
 
 static void malformed(building *b, const char *what) {
   if (b->wrong == 0)

@@ -6,7 +6,10 @@ static size_t length(const char *a) {
   return n;
 }
 
+/* NULL is an empty text. */
 static int equal(const char *a, const char *b) {
+  if (a == NULL) a = "";
+  if (b == NULL) b = "";
   while (*a != 0 && *a == *b) ++a, ++b;
   return *a == *b;
 }

@@ -119,8 +119,11 @@ def _wanted(section: _Section, name: str) -> bool:
     return section.kind == _SHT_PROGBITS
 
 
-def link(objects: Mapping[str, bytes]) -> Image:
+def link(objects: Mapping[str, bytes], places: Mapping[str, int] | None = None) -> Image:
     """One image of the objects (name → ELF bytes), in the order given.
+
+    Args:
+        places: symbols that lie outside of the image, by their distance in bytes from its beginning.
 
     Raises:
         CodegenError: for undefined or doubly defined symbols, absolute relocations, writable data, or files that are no
@@ -157,6 +160,9 @@ def link(objects: Mapping[str, bytes]) -> Image:
             if known is None or (known[1] and not weak):
                 defined[symbol.name] = (obj.sections[symbol.section].address + symbol.value, weak, obj.name)
 
+    own = {name: offset for name, (offset, _, _) in defined.items()}
+    for name, offset in (places or {}).items():
+        defined[name] = (offset, False, "")
     undefined: dict[str, list[str]] = {}
     for obj in parsed:
         for section in obj.sections:
@@ -172,7 +178,7 @@ def link(objects: Mapping[str, bytes]) -> Image:
             ),
             hint="a saved model links to no library: expand the function to a formula, or add the kernel's object",
         )
-    return Image(bytes(image), {name: offset for name, (offset, _, _) in defined.items()}, PAGE)
+    return Image(bytes(image), own, PAGE)
 
 
 def _relocate(

@@ -1,0 +1,106 @@
+"""Builds what this package ships.
+
+python -m weft_libweft.build bitcode             the runtime of exports, into the package
+python -m weft_libweft.build [FOLDER] [ARCH …]   libweft.so, libweft.a and weft-run, by zig; FOLDER is "prebuilt"
+
+Needs the package ziglang (`pip install weft-libweft[build]`).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parent / "src"
+INCLUDES = (HERE.parent / "include", HERE.parent.parent / "runtime" / "weft_runtime")
+IMAGES = HERE.parent.parent / "runtime" / "weft_runtime" / "images"
+FLAGS = (
+    "-std=gnu99", "-g0", "-Os", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
+    "-fvisibility=hidden", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror",
+)  # fmt: skip
+BITCODE = {64: "x86_64-linux-musl", 32: "arm-linux-musleabihf"}
+"""Any triple with pointers of so many bits: the module says nothing of it."""
+ARCHITECTURES = {
+    "x86_64": "x86_64-linux", "aarch64": "aarch64-linux", "arm": "arm-linux", "riscv64": "riscv64-linux",
+}  # fmt: skip
+
+
+def compiler(*arguments: str | Path) -> None:
+    """Runs zig's C compiler.
+
+    Raises:
+        subprocess.CalledProcessError: it failed; what it wrote is in `output`.
+    """
+    command = [sys.executable, "-m", "ziglang", "cc", *map(str, arguments)]
+    subprocess.run(command, check=True, cwd=SOURCES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def include_flags() -> list[str]:
+    return [f"-I{folder}" for folder in INCLUDES]
+
+
+def write_bitcode(folder: Path = HERE) -> None:
+    """runtime64.bc and runtime32.bc."""
+    for bits, target in BITCODE.items():
+        compiler(
+            "-target", target, *FLAGS, *include_flags(), "-ffreestanding", "-fno-builtin", "-fno-strict-aliasing",
+            "-fno-vectorize", "-fno-slp-vectorize", "-emit-llvm", "-c", "export.c",
+            "-o", folder / f"runtime{bits}.bc",
+        )  # fmt: skip
+
+
+def pool_flags(arch: str) -> list[str]:
+    """How the worker pool gets into libweft; none where there is no pool."""
+    images = json.loads((IMAGES / "table.json").read_text(encoding="utf-8"))["images"]
+    if arch not in images:
+        return []
+    place = str(IMAGES / f"{arch}.bin")
+    return [f'-DWEFT_POOL_IMAGE="{place}"', f"-DWEFT_POOL_ENTRY={images[arch]['entries']['parallel_for']}"]
+
+
+def library(folder: Path, arch: str, *more: str) -> Path:
+    """libweft.so for Linux with glibc 2.17 or later, or musl."""
+    abi = "gnueabihf" if arch == "arm" else "gnu"
+    version = ".2.27" if arch == "riscv64" else ".2.17"
+    out = folder / arch / "libweft.so"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    compiler(
+        "-target", f"{ARCHITECTURES[arch]}-{abi}{version}", *FLAGS, *include_flags(), *pool_flags(arch), "-shared", "-s",
+        "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-soname,libweft.so.1", *more, "library.c", "surroundings.c",
+        "-o", out,
+    )  # fmt: skip
+    return out
+
+
+def program(folder: Path, arch: str) -> Path:
+    """weft-run, linked with musl, so that it needs nothing of the system."""
+    abi = "musleabihf" if arch == "arm" else "musl"
+    out = folder / arch / "weft-run"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    parts = sorted((SOURCES.parent / "run").glob("*.c"))
+    compiler(
+        "-target", f"{ARCHITECTURES[arch]}-{abi}", *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
+        *pool_flags(arch), "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
+        "surroundings.c", "-o", out,
+    )  # fmt: skip
+    return out
+
+
+def main(words: list[str]) -> None:
+    if words[:1] == ["bitcode"]:
+        write_bitcode()
+        return
+    folder = Path(words[0] if words else HERE.parent / "prebuilt").resolve()
+    for arch in words[1:] or ARCHITECTURES:
+        for made in (library(folder, arch), program(folder, arch)):
+            print(f"{made.stat().st_size:8} {made}")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{error.output}\n{error}")
