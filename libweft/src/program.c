@@ -71,7 +71,8 @@ static int32_t make_program(const parts *given, const weft_options *options, wef
   else build(&b, root);
   give_back(&scratch);
   for (int k = 0; k < WEFT_IMPORTS; ++k) p->imports[k] = weft_sys.imports[k];
-  p->parallel_for = weft_pool();
+  /* A static program may have been linked without threads. */
+  p->parallel_for = weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL ? weft_pool() : NULL;
   if (b.wrong == WEFT_OK && p->threads != 0) {
     p->threads = p->parallel_for == NULL ? 0 : thread_count(options->threads, p->threads);
     if (p->threads > 0 && (p->workers = workers()) == NULL) b.wrong = no_memory(error, POOL_BYTES);

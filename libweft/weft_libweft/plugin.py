@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -12,28 +12,34 @@ if TYPE_CHECKING:
     from weft.hooks import Exporter
     from weft_runtime import Executable
 
+    _Files = Callable[[Executable, str, Mapping[str, str]], Mapping[str, Iterable[bytes | memoryview]]]
+
 
 @hookimpl
 def exporters() -> Sequence[Exporter]:
     from weft.hooks import Exporter, ExportOption
 
     prefix = ExportOption("prefix", "what the functions' names begin with, so that several models can be linked")
-
-    def late(module: str, function: str) -> object:
-        """A function of a module that is imported when it is called."""
-
-        def files(
-            executable: Executable, name: str, options: Mapping[str, str]
-        ) -> Mapping[str, Iterable[bytes | memoryview]]:
-            made: Mapping[str, Iterable[bytes | memoryview]] = getattr(import_module(module), function)(
-                executable, name, options
-            )
-            return made
-
-        return files
-
+    system = ExportOption("system", "whose object it is", ("macos", "ios"))
     windows = "llvm -mtriple=x86_64-pc-windows-gnu-elf -mcpu=x86-64-v3"
     apple = "llvm -mtriple=aarch64-apple-darwin-elf -mcpu=apple-m1"
     return [
-        Exporter("elf", ".so", "a shared library of Linux or Android", "llvm", late("weft_libweft.elf", "files"), (prefix,)),  # type: ignore[arg-type]
+        Exporter("elf", ".so", "a shared library of Linux or Android", "llvm", _late("elf"), (prefix,)),
+        Exporter("pe", ".dll", "a DLL of 64-bit Windows", windows, _late("pe"), (prefix,)),
+        Exporter("obj", ".o", "an object of Linux, Android or Windows", "llvm", _late("objects"), (prefix,)),
+        Exporter(
+            "macho-obj", ".o", "an object of macOS or iOS", apple, _late("objects", "apple_files"), (prefix, system)
+        ),
     ]
+
+
+def _late(module: str, function: str = "files") -> _Files:
+    """A function of a module that is imported when it is called."""
+
+    def files(
+        executable: Executable, name: str, options: Mapping[str, str]
+    ) -> Mapping[str, Iterable[bytes | memoryview]]:
+        writer: _Files = getattr(import_module(f"weft_libweft.{module}"), function)
+        return writer(executable, name, options)
+
+    return files
