@@ -63,6 +63,7 @@ typedef struct info {
   uint8_t code, bits;
   int32_t element; /* bytes of one */
   int32_t ndim;
+  int32_t any;                /* the run says its rank and sizes: `ndim` is a guess */
   const int64_t *shape;       /* -1: open */
   const char *const *formula; /* of each dimension: postfix code, or NULL where it is fixed or only the run says it */
 } info;
@@ -119,7 +120,6 @@ struct weft_program {
   int32_t threads, plans, constants, symbols;
   plan *plan; /* the last is the program's own */
   const constant *constant;
-  void *imports[WEFT_IMPORTS];
   void *workers; /* the state of the pool of threads */
   weft_parallel_for *parallel_for;
   pool memory; /* what lives as long as it */

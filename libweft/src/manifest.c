@@ -86,22 +86,30 @@ static int refused(building *b, const char *what, const char *name) {
 }
 
 static void describe(building *b, const node *n, info *made) {
-  const node *const dims = field(b, n, "shape", '[');
+  const node *const dims = field(b, n, "shape", '['), *const within = find(n, "within"), *const rank = find(n, "rank");
   made->name = text(b, find(n, "name"));
   made->dtype = text(b, find(n, "dtype"));
-  if (find(n, "within")->kind != 'n' || equal(made->dtype, "string")) {
+  if (within->number > 0 || equal(made->dtype, "string")) {
     refused(b, "the value", made->name);
     return;
   }
+  made->any = within->kind == '[';
   if (!element_type(made->dtype, &made->code, &made->bits)) malformed(b, "dtype");
   made->element = made->bits < 8 ? 1 : made->bits / 8;
-  if (dims->number > MOST_DIMENSIONS) {
+  if (dims->number > MOST_DIMENSIONS || rank->number < 0 || rank->number > MOST_DIMENSIONS) {
     malformed(b, "shape");
     return;
   }
-  int64_t *const shape = (int64_t *)need(b, (size_t)dims->number, sizeof *shape);
-  const char **const formula = (const char **)need(b, (size_t)dims->number, sizeof *formula);
+  const size_t most = (size_t)(made->any ? rank->number : dims->number);
+  int64_t *const shape = (int64_t *)need(b, most, sizeof *shape);
+  const char **const formula = (const char **)need(b, most, sizeof *formula);
   if (shape == NULL || formula == NULL) return;
+  made->shape = shape;
+  made->formula = formula;
+  if (made->any) {
+    made->ndim = (int32_t)most;
+    return;
+  }
   for (const node *d = dims->first; d != NULL; d = d->next, ++made->ndim) {
     if (d->kind == '0') {
       if (d->number < 0 || d->number > LARGEST) malformed(b, "shape");
@@ -112,8 +120,6 @@ static void describe(building *b, const node *n, info *made) {
       else if (d->kind != '{') malformed(b, "shape");
     }
   }
-  made->shape = shape;
-  made->formula = formula;
 }
 
 static int32_t count_of(building *b, const node *list) {
@@ -232,8 +238,10 @@ static void make_step(building *b, const node *n, step *s, plan *p, int32_t numb
   if (equal(kind->text, "native")) {
     s->kind = STEP_NATIVE;
     native(b, n, s);
-    for (int32_t k = 0; k < s->ins + s->outs; ++k)
-      if ((k < s->ins ? s->in[k] : s->out[k - s->ins]) < 0) malformed(b, "inputs");
+    for (int32_t k = 0; k < s->ins + s->outs; ++k) {
+      const int32_t slot = k < s->ins ? s->in[k] : s->out[k - s->ins];
+      if (slot < 0 || p->infos[slot].any) malformed(b, "inputs");
+    }
   } else if (equal(kind->text, "if")) {
     s->kind = STEP_IF;
     s->then = before(b, n, "then", number, p);
@@ -370,6 +378,9 @@ static void build(building *b, const node *root) {
   int32_t at = 0;
   for (const node *n = b->plans->first; n != NULL && b->wrong == 0; n = n->next, ++at) make_plan(b, n, &p->plan[at], at);
   if (b->wrong == 0) make_plan(b, root, &p->plan[at], at);
+  const plan *const own = &p->plan[at];
+  for (int32_t k = 0; b->wrong == 0 && k < own->slots; ++k)
+    if (own->infos[k].any && (k < own->ins || k >= own->slots - own->outs)) refused(b, "the value", own->infos[k].name);
   p->plans = plans + 1;
   const node *const asked = find(root, "threads");
   if (flag(b, find(root, "parallel"))) p->threads = asked->kind == '0' && asked->number > 0 && asked->number < 256 ? (int32_t)asked->number : -1;

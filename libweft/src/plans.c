@@ -35,7 +35,7 @@ static void learn(const weft_program *p, const plan *of, held *const *slot, int6
     for (int32_t d = 0; slot[i] != NULL && d < of->infos[i].ndim && d < slot[i]->ndim; ++d) {
       const char *const code = of->infos[i].formula[d];
       int64_t number = 0;
-      if (code == NULL || code[0] != '$') continue;
+      if (code == NULL || code[0] != '$' || of->infos[i].any) continue;
       const char *at = code + 1;
       for (; *at >= '0' && *at <= '9' && number < p->symbols; ++at) number = number * 10 + (*at - '0');
       if (*at == 0 && number < p->symbols && symbols[number] < 0) symbols[number] = slot[i]->shape[d];
@@ -233,8 +233,10 @@ static int32_t run_plan(const weft_program *p, const plan *of, held *const *give
     else result = run_host(p, s, slot, error);
   }
   held **const outputs = slot + (of->slots - of->outs);
-  for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i)
-    if (outputs[i] == NULL || outputs[i]->ndim != of->infos[of->slots - of->outs + i].ndim) result = unready(p, error);
+  for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) {
+    const info *const wanted = &of->infos[of->slots - of->outs + i];
+    if (outputs[i] == NULL || (outputs[i]->ndim != wanted->ndim && !wanted->any) || outputs[i]->element != wanted->element) result = unready(p, error);
+  }
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) results[i] = use(outputs[i]);
   for (int32_t i = 0; i < of->slots; ++i) drop(slot[i]);
   release(slot);

@@ -70,7 +70,6 @@ static int32_t make_program(const parts *given, const weft_options *options, wef
   if (root == NULL || root->kind != '{') b.wrong = fail(error, WEFT_ERROR_ARCHIVE, "the manifest is no JSON", NULL, NULL);
   else build(&b, root);
   give_back(&scratch);
-  for (int k = 0; k < WEFT_IMPORTS; ++k) p->imports[k] = weft_sys.imports[k];
   /* A static program may have been linked without threads. */
   p->parallel_for = weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL ? weft_pool() : NULL;
   if (b.wrong == WEFT_OK && p->threads != 0) {

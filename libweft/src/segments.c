@@ -70,7 +70,7 @@ static call *new_call(const weft_program *p, const plan *of, const step *s) {
   x->parallel_for = p->threads > 0 ? p->parallel_for : NULL;
   x->allocate_arena = call_arena;
   x->allocate_output = call_output;
-  x->imports = p->imports;
+  x->imports = weft_sys.imports; /* workers read it after the program is closed, too */
   x->pool = p->workers;
   x->threads = p->threads;
   return c;
@@ -154,7 +154,7 @@ static int32_t run_native(const weft_program *p, const plan *of, step *s, held *
     held *const h = slot[s->in[i]];
     c->tensors[i].data = h->data;
     c->tensors[i].shape = h->shape;
-    if (h->ndim != c->tensors[i].ndim) result = unready(p, error);
+    if (h->ndim != c->tensors[i].ndim || h->element != of->infos[s->in[i]].element) result = unready(p, error);
   }
   for (int32_t i = 0; i < s->outs; ++i) {
     const int32_t k = s->out[i] - (of->slots - of->outs);

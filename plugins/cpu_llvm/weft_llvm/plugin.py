@@ -66,9 +66,9 @@ def schedules(target: Target) -> Sequence[Rule]:
 
 @hookimpl
 def exporters() -> Sequence[Exporter]:
-    from weft_llvm.exports import EXPORTERS
+    from weft_llvm import exports
 
-    return EXPORTERS
+    return exports.exporters()
 
 
 @hookimpl

@@ -3,7 +3,7 @@
 The memory of the library, from its beginning:
 
     head       read         headers, symbols, hash table, relocations
-    tables     relocated    functions of the C library, where the model lies, the dynamic section; read-only from then on
+    tables     relocated    functions of the C library, where the model lies, the dynamic section; then read-only
     own        write        what the runtime writes
     code       execute      the runtime, then the images of the model, which need no relocation
     data       read         the manifest, the weights
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import TargetError
-from weft_libweft.inside import Inside, check_prefix, inside, runtime_image, table
-from weft_libweft.runtime import DARWIN, FUNCTIONS, LINUX, SYSTEM, pointer
+from weft_llvm.exports.inside import Inside, check_prefix, inside, runtime_image, table
+from weft_llvm.exports.runtime import DARWIN, FUNCTIONS, LINUX, SYSTEM, pointer
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
@@ -215,7 +215,10 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
         (".dynsym", 11, a, symbols_at, symbols_at, len(symbols), 2, 1, word, 24 if out.wide else 16),
         (".dynstr", 3, a, strings_at, strings_at, len(strings), 0, 0, 1, 0),
         (".hash", 5, a, hash_at, hash_at, len(hashed), 1, 0, 8, 4),
-        (section_names[4], 4 if machine.addends else 9, a, relocations_at, relocations_at, len(relocations), 1, 0, word, each),
+        (
+            section_names[4], 4 if machine.addends else 9, a, relocations_at, relocations_at, len(relocations), 1, 0,
+            word, each,
+        ),
         (".data.rel.ro", 1, a | w, tables, tables_at, 0x800, 0, 0, 16, 0),
         (".dynamic", 6, a | w, dynamic_at, tables_at + 0x800, len(dynamic), 2, 0, word, 2 * word),
         (".bss", 8, a | w, own, tables_at + len(tables_content), 64, 0, 0, 64, 0),

@@ -1,7 +1,7 @@
 """`weft export -f obj` and `-f macho-obj`: an object that the system's own linker takes, written by LLVM.
 
-One module of LLVM IR: the runtime, the surroundings, functions of the C library as a table, and the parts of the model as
-constants. Images are in the section of code.
+One module of LLVM IR: the runtime, the surroundings, functions of the C library as a table, and the parts of the model
+as constants. Images are in the section of code.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from weft.errors import TargetError
-from weft_libweft.inside import Inside, check_prefix, inside
-from weft_libweft.runtime import (
+from weft_llvm.exports.inside import Inside, check_prefix, inside
+from weft_llvm.exports.runtime import (
     DARWIN,
     FUNCTIONS,
     LINUX,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict[str, Iterator[bytes | memoryview]]:
-    """The object of a model for Linux, Android or Windows; arguments and errors as those of `weft_libweft.elf.files`."""
+    """The object of a model for Linux, Android or Windows; arguments and errors as those of `elf.files`."""
     of = inside(executable)
     if _apple(of.triple):
         raise TargetError(
@@ -42,7 +42,7 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
 def apple_files(
     executable: Executable, name: str, options: Mapping[str, str]
 ) -> dict[str, Iterator[bytes | memoryview]]:
-    """The object of a model for macOS or iOS; arguments and errors as those of `weft_libweft.elf.files`."""
+    """The object of a model for macOS or iOS; arguments and errors as those of `elf.files`."""
     of = inside(executable)
     if not _apple(of.triple):
         raise TargetError(
@@ -87,8 +87,8 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
     lines.append(_bytes("weft.weights", of.weights or b"\0", "align 64"))
     place = "i64 sub (i64 ptrtoint (ptr @{} to i64), i64 ptrtoint (ptr @weft_model to i64))"
     words = [
-        place.format("weft.manifest"), f"i64 {len(of.manifest)}", place.format("weft.weights"), f"i64 {len(of.weights)}",
-        f"i64 {len(of.code)}",
+        place.format("weft.manifest"), f"i64 {len(of.manifest)}", place.format("weft.weights"),
+        f"i64 {len(of.weights)}", f"i64 {len(of.code)}",
     ]  # fmt: skip
     for name, k in names.items():
         words += [place.format(f"weft.name.{k}"), place.format(f"weft.code.{k}"), f"i64 {len(of.code[name])}"]

@@ -1,7 +1,7 @@
 """The C runtime in LLVM's bitcode, compiled for any triple: what an export has beside its model.
 
 `libweft/src/export.c` is one translation unit of integers and pointers, so that one module serves all machines whose
-pointers have as many bytes. `python -m weft_libweft.build bitcode` writes the modules, and a test holds them against
+pointers have as many bytes. `python -m libweft.build bitcode` writes the modules, and a test holds them against
 the sources. What differs between machines is in `surroundings`.
 """
 
@@ -42,7 +42,7 @@ def runtime_ir(bytes_of_pointer: int) -> str:
     """The runtime as LLVM IR without a triple and without a processor."""
     import llvmlite.binding as llvm
 
-    content = resources.files("weft_libweft").joinpath(f"runtime{8 * bytes_of_pointer}.bc").read_bytes()
+    content = resources.files("weft_llvm.exports").joinpath(f"runtime{8 * bytes_of_pointer}.bc").read_bytes()
     text = str(llvm.parse_bitcode(content))
     text = re.sub(r'^target (datalayout|triple) = ".*"\n', "", text, flags=re.M)
     text = re.sub(r' "(target-cpu|target-features|tune-cpu|frame-pointer)"="[^"]*"', "", text)

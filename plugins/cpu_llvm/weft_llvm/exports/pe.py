@@ -1,7 +1,7 @@
 """`weft export -f pe`: a DLL of 64-bit Windows (Microsoft, "PE Format").
 
-Its memory: headers, tables that the loader fills and what the runtime writes, code, data that is only read. Code needs no
-relocation, so there are none. A run is on one thread: Windows has none of the functions that the worker pool takes.
+Its memory: headers, tables that the loader fills and what the runtime writes, code, data that is only read. Code needs
+no relocation, so there are none. A run is on one thread: Windows has none of the functions that the worker pool takes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from weft.errors import TargetError
-from weft_libweft.inside import Inside, check_prefix, inside, runtime_image, table
-from weft_libweft.runtime import FUNCTIONS, SYSTEM, WINDOWS
+from weft_llvm.exports.inside import Inside, check_prefix, inside, runtime_image, table
+from weft_llvm.exports.runtime import FUNCTIONS, SYSTEM, WINDOWS
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
@@ -25,7 +25,7 @@ _HEAD = 0x400
 
 
 def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict[str, Iterator[bytes | memoryview]]:
-    """The DLL of a model; arguments and errors as those of `weft_libweft.elf.files`."""
+    """The DLL of a model; arguments and errors as those of `elf.files`."""
     of = inside(executable)
     if of.arch != "x86_64" or "windows" not in of.triple:
         raise TargetError(
@@ -103,9 +103,9 @@ def _library(of: Inside, own_name: str, prefix: str) -> bytes:
     ) + b"".join(struct.pack("<II", *d) for d in directories)  # fmt: skip
     coff = struct.pack("<HHIIIHH", 0x8664, len(parts), 0, 0, 0, len(optional), 2 | 0x20 | 0x2000)
     headers, at = b"", _HEAD
-    for name, flags, address, content in parts:
+    for label, flags, address, content in parts:
         size = _round(len(content), _SECTOR)
-        headers += struct.pack("<8sIIIIIIHHI", name, len(content), address, size, at, 0, 0, 0, 0, flags)
+        headers += struct.pack("<8sIIIIIIHHI", label, len(content), address, size, at, 0, 0, 0, 0, flags)
         at += size
     file = bytearray(b"MZ".ljust(60, b"\0") + struct.pack("<I", 64) + b"PE\0\0" + coff + optional + headers)
     assert len(file) <= _HEAD

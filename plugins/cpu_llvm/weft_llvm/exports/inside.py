@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import InputError, TargetError, UnsupportedError
-from weft_libweft.runtime import compiler_for, pointer, runtime_ir, surroundings
+from weft_llvm.exports.runtime import compiler_for, pointer, runtime_ir, surroundings
 from weft_llvm.link import Image, link
 from weft_llvm.target import architecture
 from weft_llvm.toolchain import compile_object
@@ -70,7 +70,9 @@ def inside(executable: Executable) -> Inside:
         )
     stored = executable.stored()
     if len(stored.code) > MOST_SECTIONS:
-        raise UnsupportedError(f"'{manifest.name}' has {len(stored.code)} sections of code, an export has {MOST_SECTIONS}")
+        raise UnsupportedError(
+            f"'{manifest.name}' has {len(stored.code)} sections of code, an export has {MOST_SECTIONS}"
+        )
     weights = b"".join(bytes(part) for part in stored.weights)
     return Inside(manifest.name, triple, manifest.machine, stored.manifest, dict(stored.code), weights)
 
@@ -109,5 +111,12 @@ def table(of: Inside, here: int, places: Mapping[str, int]) -> bytes:
     for name, image in of.code.items():
         head += [at + len(names), places["code/" + name] - here, len(image)]
         names += name.encode() + b"\0"
-    words = [places["manifest"] - here, len(of.manifest), places["weights"] - here, len(of.weights), len(of.code), *head]
+    words = [
+        places["manifest"] - here,
+        len(of.manifest),
+        places["weights"] - here,
+        len(of.weights),
+        len(of.code),
+        *head,
+    ]
     return struct.pack(f"{'>' if order == 'big' else '<'}{len(words)}q", *words) + names

@@ -1,9 +1,7 @@
-"""Builds what this package ships.
+"""Builds the C runtime with zig's compiler (`pip install ziglang`), in the root of the repository.
 
-python -m weft_libweft.build bitcode             the runtime of exports, into the package
-python -m weft_libweft.build [FOLDER] [ARCH …]   libweft.so, libweft.a and weft-run, by zig; FOLDER is "prebuilt"
-
-Needs the package ziglang (`pip install weft-libweft[build]`).
+python -m libweft.build [FOLDER] [ARCH …]   libweft.so and weft-run for every architecture; FOLDER is libweft/prebuilt
+python -m libweft.build bitcode             the runtime of exports, into weft-llvm: after every change of the sources
 """
 
 from __future__ import annotations
@@ -13,10 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-SOURCES = HERE.parent / "src"
-INCLUDES = (HERE.parent / "include", HERE.parent.parent / "runtime" / "weft_runtime")
-IMAGES = HERE.parent.parent / "runtime" / "weft_runtime" / "images"
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE / "src"
+INCLUDES = (HERE / "include", HERE.parent / "runtime" / "weft_runtime")
+IMAGES = HERE.parent / "runtime" / "weft_runtime" / "images"
+EXPORTS = HERE.parent / "plugins" / "cpu_llvm" / "weft_llvm" / "exports"
 FLAGS = (
     "-std=gnu99", "-g0", "-Os", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
     "-fvisibility=hidden", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror",
@@ -42,7 +41,7 @@ def include_flags() -> list[str]:
     return [f"-I{folder}" for folder in INCLUDES]
 
 
-def write_bitcode(folder: Path = HERE) -> None:
+def write_bitcode(folder: Path = EXPORTS) -> None:
     """runtime64.bc and runtime32.bc."""
     for bits, target in BITCODE.items():
         compiler(
@@ -68,9 +67,9 @@ def library(folder: Path, arch: str, *more: str) -> Path:
     out = folder / arch / "libweft.so"
     out.parent.mkdir(parents=True, exist_ok=True)
     compiler(
-        "-target", f"{ARCHITECTURES[arch]}-{abi}{version}", *FLAGS, *include_flags(), *pool_flags(arch), "-shared", "-s",
-        "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-soname,libweft.so.1", *more, "library.c", "surroundings.c",
-        "-o", out,
+        "-target", f"{ARCHITECTURES[arch]}-{abi}{version}", *FLAGS, *include_flags(), *pool_flags(arch), "-shared",
+        "-s", "-Wl,-z,nodelete", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-soname,libweft.so.1", *more,
+        "library.c", "surroundings.c", "-o", out,
     )  # fmt: skip
     return out
 
@@ -80,11 +79,11 @@ def program(folder: Path, arch: str) -> Path:
     abi = "musleabihf" if arch == "arm" else "musl"
     out = folder / arch / "weft-run"
     out.parent.mkdir(parents=True, exist_ok=True)
-    parts = sorted((SOURCES.parent / "run").glob("*.c"))
+    parts = sorted((HERE / "run").glob("*.c"))
     compiler(
         "-target", f"{ARCHITECTURES[arch]}-{abi}", *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
         *pool_flags(arch), "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
-        "surroundings.c", "-o", out,
+        "library.c", "surroundings.c", "-o", out,
     )  # fmt: skip
     return out
 
@@ -93,7 +92,7 @@ def main(words: list[str]) -> None:
     if words[:1] == ["bitcode"]:
         write_bitcode()
         return
-    folder = Path(words[0] if words else HERE.parent / "prebuilt").resolve()
+    folder = Path(words[0] if words else HERE / "prebuilt").resolve()
     for arch in words[1:] or ARCHITECTURES:
         for made in (library(folder, arch), program(folder, arch)):
             print(f"{made.stat().st_size:8} {made}")
