@@ -60,14 +60,17 @@ def pool_flags(arch: str) -> list[str]:
     return [f'-DWEFT_POOL_IMAGE="{place}"', f"-DWEFT_POOL_ENTRY={images[arch]['entries']['parallel_for']}"]
 
 
+def shared_target(arch: str) -> str:
+    """zig's target for Linux with glibc of 2012, or of RISC-V's first year; such programs run with musl, too."""
+    return f"{ARCHITECTURES[arch]}-{'gnueabihf' if arch == 'arm' else 'gnu'}.{'2.27' if arch == 'riscv64' else '2.17'}"
+
+
 def library(folder: Path, arch: str, *more: str) -> Path:
-    """libweft.so for Linux with glibc 2.17 or later, or musl."""
-    abi = "gnueabihf" if arch == "arm" else "gnu"
-    version = ".2.27" if arch == "riscv64" else ".2.17"
+    """libweft.so for Linux."""
     out = folder / arch / "libweft.so"
     out.parent.mkdir(parents=True, exist_ok=True)
     compiler(
-        "-target", f"{ARCHITECTURES[arch]}-{abi}{version}", *FLAGS, *include_flags(), *pool_flags(arch), "-shared",
+        "-target", shared_target(arch), *FLAGS, *include_flags(), *pool_flags(arch), "-shared",
         "-s", "-Wl,-z,nodelete", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-soname,libweft.so.1", *more,
         "library.c", "surroundings.c", "-o", out,
     )  # fmt: skip
@@ -83,7 +86,7 @@ def program(folder: Path, arch: str) -> Path:
     compiler(
         "-target", f"{ARCHITECTURES[arch]}-{abi}", *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
         *pool_flags(arch), "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
-        "library.c", "surroundings.c", "-o", out,
+        "surroundings.c", "-o", out,
     )  # fmt: skip
     return out
 

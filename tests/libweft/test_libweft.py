@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -354,22 +355,49 @@ def _expected() -> Array:
     return weft.compile(mlp(), "llvm").run({"x": x})["y"][0]
 
 
-@pytest.mark.parametrize("form", ["elf", "obj", "prefixed obj"])
+@pytest.mark.parametrize("form", ["elf", "obj", "prefixed obj", pytest.param("static obj", marks=pytest.mark.full)])
 def test_c_programs_link_exports(form: str, tmp_path: Path) -> None:
     from libweft import build
 
     (tmp_path / "main.c").write_text(("#define WEFT_PREFIX my\n" if "prefix" in form else "") + PROGRAM)
     place = tmp_path / ("libm.so" if form == "elf" else "m.o")
     weft.export(mlp(), place, form.split()[-1], options={"prefix": "my"} if "prefix" in form else {})
-    # zig's linker wants another libc than the system's only for what is not linked statically.
-    static = [] if form == "elf" else ["-target", f"{machine()}-linux-musl", "-static"]
-    build.compiler(*static, f"-I{build.INCLUDES[0]}", tmp_path / "main.c", place, "-o", tmp_path / "main")
+    target = [f"{machine()}-linux-musl", "-static"] if "static" in form else [build.shared_target(machine())]
+    build.compiler("-target", *target, f"-I{build.INCLUDES[0]}", tmp_path / "main.c", place, "-o", tmp_path / "main")
     done = subprocess.run(
         [tmp_path / "main"], env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     np.testing.assert_array_equal(np.array(done.stdout.split(), np.float32), _expected())
+
+
+def test_the_example_of_the_guide(tmp_path: Path) -> None:
+    from libweft import build
+
+    text = (build.HERE.parent / "docs" / "deploy.md").read_text(encoding="utf-8")
+    example = re.search(r"^```c\n(.*?)^```$", text, re.M | re.S)
+    assert example is not None
+    (tmp_path / "main.c").write_text(
+        '#include <stdio.h>\n#include "weft.h"\nstatic float data[512];\nint main(void) {\n  data[0] = 1;\n'
+        + example[1].replace(
+            "weft_release(&y);", 'printf("%.9g\\n", (double)((float *)y.data)[0]);\n weft_release(&y);'
+        )
+        + "  return 0;\n}\n"
+    )
+    exe = weft.compile(mlp(), "llvm")
+    exe.save(tmp_path / "model.weft")
+    command = [f"-I{build.INCLUDES[0]}", tmp_path / "main.c", library(), "-o", tmp_path / "main"]
+    build.compiler("-target", build.shared_target(machine()), *command)
+    (tmp_path / "libweft.so.1").symlink_to(library())
+    done = subprocess.run(
+        [tmp_path / "main"], cwd=tmp_path, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    x = np.zeros((8, 64), np.float32)
+    x[0, 0] = 1
+    assert np.float32(done.stdout) == exe.run({"x": x})["y"][0, 0]
 
 
 def test_exports_refuse_other_machines_and_steps(tmp_path: Path) -> None:
