@@ -19,6 +19,7 @@ EXPORTS = HERE.parent / "plugins" / "cpu_llvm" / "weft_llvm" / "exports"
 FLAGS = (
     "-std=gnu99", "-g0", "-Os", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
     "-fvisibility=hidden", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror",
+    "-D_FILE_OFFSET_BITS=64",
 )  # fmt: skip
 BITCODE = {64: "x86_64-linux-musl", 32: "arm-linux-musleabihf"}
 """Any triple with pointers of so many bits: the module says nothing of it."""

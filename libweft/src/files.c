@@ -47,7 +47,7 @@ static int32_t read_file(file *f, const char *path, weft_error *error) {
   if (fd < 0) return fail(error, WEFT_ERROR_FILE, "'%s' cannot be opened", WORDS(path), NULL);
   int32_t result = WEFT_OK;
   if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) result = fail(error, WEFT_ERROR_FILE, "'%s' is no file", WORDS(path), NULL);
-  else if (about.st_size <= 0 || about.st_size > LARGEST) result = corrupt(error, "it is empty");
+  else if (about.st_size <= 0 || (int64_t)about.st_size > LARGEST) result = corrupt(error, "it is empty");
   else {
     f->bytes = (size_t)about.st_size;
     if (f->bytes > COPIED) {
