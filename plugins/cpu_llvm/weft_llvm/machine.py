@@ -63,12 +63,8 @@ def describe(target: Target, isa: Isa) -> Machine:
         bits, registers = 512, 32
     elif "avx" in isa.has:
         bits, registers = 256, 16
-    elif "neon" in isa.has or isa.arch == "aarch64":
-        bits, registers = 128, 32
-    elif isa.arch == "wasm32":
-        bits, registers = 128, WASM_REGISTERS
     else:
-        bits, registers = 128, 16
+        bits, registers = 128, _registers(isa)
     fma = "fma" in isa.has or "relaxed-simd" in isa.needs
     given = given_rates(options.machine)
     pipes: float = _FMA_PIPES.get(isa.cpu, 2)
@@ -103,6 +99,24 @@ def describe(target: Target, isa: Isa) -> Machine:
     )
 
 
+def _registers(isa: Isa) -> int:
+    """Registers of 128 bits; without vectors, those of floats, of which four hold as many numbers."""
+    match isa.arch:
+        case "aarch64":
+            return 32
+        case "wasm32":
+            return WASM_REGISTERS
+        case "riscv32" | "riscv64":
+            return 32 if "v" in isa.needs else 32 // 4
+        case "s390x":
+            return 32 if "vector-enhancements-1" in isa.needs else 16 // 4  # before, vectors are of doubles alone
+        case "i386":
+            return 8
+        case "arm":
+            return 16 if "neon" in isa.has else 32 // 4 if "d32" in isa.needs else 16 // 4
+    return 16
+
+
 def _rates(given: Mapping[str, float], flops: int) -> Rates:
     """The table's rates with those that are given, by name; `flops` of float32 start in a cycle."""
     relayout = flops * given.get("clock_hz", CPU_HZ) * RELAYOUT_BYTES_PER_FLOP
@@ -132,7 +146,7 @@ def _ways(isa: Isa) -> int:
             return found
     l1 = _CACHES.get(isa.cpu, _DEFAULT_CACHES)[0]
     # x86 finds a line of the first cache by address bits within a page of 4 KiB.
-    return l1 // 4 if isa.arch in ("x86", "x86_64") else 8 if isa.cpu.startswith("apple") else 4
+    return l1 // 4 if isa.arch in ("i386", "x86_64") else 8 if isa.cpu.startswith("apple") else 4
 
 
 def _is_host(isa: Isa) -> bool:
