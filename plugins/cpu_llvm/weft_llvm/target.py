@@ -141,7 +141,7 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
 
     key = toolchain.Cpu(triple, cpu, features, opt)
     found = describe(key)
-    if found.objects != "elf" and architecture(triple) in MACHINES and elf_triple(triple) != triple:
+    if found.objects in ("MachO", "COFF") and architecture(triple) in MACHINES:
         # An image is neither Windows' nor Apple's: objects of either are written as ELF.
         return isa(elf_triple(triple), cpu, features, opt)
     unknown = sorted(found.needs - known_features(architecture(triple)))
@@ -309,16 +309,15 @@ def elf_triple(triple: str) -> str:
 def check_triple(triple: str) -> None:
     """
     Raises:
-        TargetError: the triple names an architecture or a system that does not exist. LLVM takes a system that it does
+        TargetError: the triple is of an architecture of `MACHINES` and names no system. LLVM takes a system that it does
             not know for none.
     """
-    name, *rest = triple.split("-")
-    where = f"-mtriple={triple}"
-    if rest and not any(re.fullmatch(r"[\d.]*", re.sub(f"^({'|'.join(_SYSTEMS)})", "", part)) for part in rest):
+    _, *rest = triple.split("-")
+    if architecture(triple) in MACHINES and rest and not any(re.fullmatch(rf"({'|'.join(_SYSTEMS)})[\d.]*", part) for part in rest):
         close = next(filter(None, (nearest(part, _SYSTEMS) for part in rest)), None)
         raise TargetError(
             f"'{triple}' names no system",
-            where=where,
+            where=f"-mtriple={triple}",
             why=f"none of {', '.join(repr(p) for p in rest)} is one",
             hint=f"did you mean '{close}'?" if close else "x86_64-linux-gnu names Linux; 'none' is no system",
         )
