@@ -122,6 +122,8 @@ def _sections(data: bytes, wide: bool, order: str) -> list[Section]:
     raw = [form.unpack_from(data, start + i * size) for i in range(count)]
     table = raw[names][4]
     found = [Section(_text(data, table + r[0]), r[1], r[2], r[4], r[5], r[6], r[7], max(1, r[8])) for r in raw]
+    if sum(s.size for s in found if s.kind not in (0, SHT_NOBITS)) > len(data):
+        raise ValueError("its sections overlap")
     for section in found:
         if section.kind != SHT_NOBITS and section.offset + section.size > len(data):
             raise ValueError(f"section {section.name} ends behind the file")
