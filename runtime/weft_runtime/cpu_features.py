@@ -67,7 +67,8 @@ _MAC_ARM = {
 # The kernel tells VFP by its version; version 4 converts to half precision, too. Version 8 of the architecture it tells
 # by what came with it.
 _ARM_32 = {
-    "neon": ("neon",), "vfpv3": ("vfp3d16",), "vfpv3d16": ("vfp3d16",), "vfpv4": ("vfp4d16", "fp16"), "vfpd32": ("d32",),
+    "neon": ("neon",), "vfpv3": ("vfp3d16",), "vfpv3d16": ("vfp3d16",),
+    "vfpv4": ("vfp4d16", "fp16"), "vfpd32": ("d32",),
     "idiva": ("hwdiv-arm",), "idivt": ("hwdiv",), "crc32": ("crc", "fp-armv8"), "asimdhp": ("fullfp16",),
     "asimddp": ("dotprod",), "i8mm": ("i8mm",), "asimdbf16": ("bf16",),
 }  # fmt: skip

@@ -217,22 +217,22 @@ def test_odd_targets_end_nobodys_process(options: str) -> None:
             "-mtriple=mips-linux-gnu",
             (
                 "no code is made for 'mips-linux-gnu'\n  llvm -mcpu=generic -mtriple=mips-linux-gnu -threads=1\n  why:"
-                " what is linked is code for aarch64, arm, i386, riscv32, riscv64, s390x, wasm32, x86_64\n  hint: give a"
-                " triple such as x86_64-linux-gnu or aarch64-linux-gnu"
+                " what is linked is code for aarch64, arm, i386, riscv32, riscv64, s390x, wasm32, x86_64\n  hint: give"
+                " a triple such as x86_64-linux-gnu or aarch64-linux-gnu"
             ),
         ),
         (
             "-mtriple=aarch65-linux-gnu",
             (
                 "'aarch65-linux-gnu' is no machine that LLVM makes code for\n  -mtriple=aarch65-linux-gnu\n  why: No"
-                ' available targets are compatible with triple "aarch65-linux-gnu"\n  hint: did you mean \'aarch64\'?'
+                " available targets are compatible with triple \"aarch65-linux-gnu\"\n  hint: did you mean 'aarch64'?"
             ),
         ),
         (
             "-mtriple=nonsense",
             (
-                "'nonsense' is no machine that LLVM makes code for\n  -mtriple=nonsense\n  why: No available targets are"
-                ' compatible with triple "nonsense"\n  hint: code is made for x86_64, aarch64, armv7, i686, riscv32,'
+                "'nonsense' is no machine that LLVM makes code for\n  -mtriple=nonsense\n  why: No available targets"
+                ' are compatible with triple "nonsense"\n  hint: code is made for x86_64, aarch64, armv7, i686, riscv32,'
                 " riscv64, s390x, wasm32"
             ),
         ),

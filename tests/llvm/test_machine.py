@@ -116,7 +116,10 @@ def test_fingerprint_tells_code_apart() -> None:
             "llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu -mattr=+avx9",
             ["'avx9' is no feature of x86_64", "did you mean 'avx"],
         ),
-        ("llvm -mtriple=nonsense-foo", ["'nonsense-foo' is no machine that LLVM makes code for", "No available targets"]),
+        (
+            "llvm -mtriple=nonsense-foo",
+            ["'nonsense-foo' is no machine that LLVM makes code for", "No available targets"],
+        ),
         ("llvm -opt=7", ["option '-opt' is 0, 1, 2 or 3, got 7"]),
         ("llvm -threads=0", ["option '-threads' is at least 1, got 0"]),
         ("llvm -mpcu=x", ["target 'llvm' has no option '-mpcu'", "did you mean '-mcpu'?"]),

@@ -76,7 +76,13 @@ def test_a_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_process_of_32_bits_does_not_run_what_its_system_could(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_features.sys, "maxsize", (1 << 31) - 1)
-    for system, process in (("x86_64", "i386"), ("aarch64", "arm"), ("arm64", "arm"), ("armv7l", "arm"), ("i686", "i386")):
+    for system, process in (
+        ("x86_64", "i386"),
+        ("aarch64", "arm"),
+        ("arm64", "arm"),
+        ("armv7l", "arm"),
+        ("i686", "i386"),
+    ):
         monkeypatch.setattr(cpu_features.platform, "machine", lambda system=system: system)
         assert cpu_features.machine() == process
 

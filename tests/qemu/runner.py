@@ -166,9 +166,7 @@ class _File:
             code, bits = dlpack_type(array.dtype)
             shape = self.array(np.asarray(array.shape, np.int64))
             fields = {"data": address, "device_type": DEVICE_CPU, "ndim": array.ndim, "code": code, "bits": bits}
-            tensor = TENSOR.packed(
-                {**fields, "lanes": 1, "shape": shape}, self.system.pointer, self.system.order
-            )
+            tensor = TENSOR.packed({**fields, "lanes": 1, "shape": shape}, self.system.pointer, self.system.order)
             pointers.append(self.add(tensor, 8))
         return self.pointers(pointers)
 

@@ -12,7 +12,6 @@ from functools import partial
 from types import MappingProxyType
 
 
-
 def _divided(bits: int) -> str:
     """A function that gives quotient and remainder of two numbers without signs, bit by bit from the highest on that
     the quotient can have."""

@@ -309,11 +309,15 @@ def elf_triple(triple: str) -> str:
 def check_triple(triple: str) -> None:
     """
     Raises:
-        TargetError: the triple is of an architecture of `MACHINES` and names no system. LLVM takes a system that it does
-            not know for none.
+        TargetError: the triple is of an architecture of `MACHINES` and names no system. LLVM takes a system that it
+            does not know for none.
     """
     _, *rest = triple.split("-")
-    if architecture(triple) in MACHINES and rest and not any(re.fullmatch(rf"({'|'.join(_SYSTEMS)})[\d.]*", part) for part in rest):
+    if (
+        architecture(triple) in MACHINES
+        and rest
+        and not any(re.fullmatch(rf"({'|'.join(_SYSTEMS)})[\d.]*", part) for part in rest)
+    ):
         close = next(filter(None, (nearest(part, _SYSTEMS) for part in rest)), None)
         raise TargetError(
             f"'{triple}' names no system",
