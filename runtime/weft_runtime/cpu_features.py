@@ -89,7 +89,7 @@ _WASM = ("simd128", "relaxed-simd", "atomics", "wide-arithmetic", "fp16")
 
 BIG_ENDIAN = frozenset({"s390x"})
 """Machines that have a number's highest byte first."""
-_NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
+_NAMES = {"AMD64": "x86_64", "ARM64": "aarch64", "arm64": "aarch64"}
 _OF_32_BITS = {"x86_64": "i386", "aarch64": "arm"}
 
 

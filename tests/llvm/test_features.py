@@ -231,9 +231,9 @@ def test_odd_targets_end_nobodys_process(options: str) -> None:
         (
             "-mtriple=nonsense",
             (
-                "'nonsense' is no machine that LLVM makes code for\n  -mtriple=nonsense\n  why: No available targets"
-                ' are compatible with triple "nonsense"\n  hint: code is made for x86_64, aarch64, armv7, i686, riscv32,'
-                " riscv64, s390x, wasm32"
+                "'nonsense' is no machine that LLVM makes code for\n  -mtriple=nonsense\n  why: No available"
+                ' targets are compatible with triple "nonsense"\n  hint: code is made for x86_64, aarch64,'
+                " armv7, i686, riscv32, riscv64, s390x, wasm32"
             ),
         ),
         (

@@ -87,6 +87,14 @@ def test_a_process_of_32_bits_does_not_run_what_its_system_could(monkeypatch: py
         assert cpu_features.machine() == process
 
 
+def test_windows_on_x86_is_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are in other registers there."""
+    monkeypatch.setattr(cpu_features.sys, "platform", "win32")
+    for system, machine in (("AMD64", "x86_64-windows"), ("ARM64", "aarch64")):
+        monkeypatch.setattr(cpu_features.platform, "machine", lambda system=system: system)
+        assert cpu_features.machine() == machine
+
+
 def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """In assembly, which is what LLVM encodes: the runtime's own code, kernels, segments, and what runs loops."""
     texts = [(emit_pool("aarch64"), CPUS["aarch64"]), (emit_memory(), CPUS["aarch64"])]

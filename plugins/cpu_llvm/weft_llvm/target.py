@@ -169,7 +169,7 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
 
 
 class LlvmTarget(TargetKind):
-    """CPUs, through LLVM."""
+    """CPUs, through LLVM: aarch64, arm, i386, riscv32, riscv64, s390x, x86_64, and wasm32."""
 
     name: ClassVar[str] = "llvm"
     options: ClassVar[type] = LlvmOptions
