@@ -11,7 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.llvm import test_emitter
 from tests.ops.test_samples import assert_close, types_of
+from tests.qemu import kernels
 from tests.qemu.cross import compile_cross, resolved
 from tests.qemu.runner import run
 from tests.qemu.systems import SYSTEMS
@@ -19,10 +21,13 @@ from tests.qemu.systems import SYSTEMS
 import weft
 import weft_runtime
 from weft import dtypes as dt
-from weft.errors import ArchiveError, TargetError
+from weft.errors import ArchiveError, CodegenError, TargetError
+from weft.expr import nodes as ex
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Sample
+from weft.loop import nodes as lp
+from weft.loop.nodes import Buffer, Program
 from weft_llvm import helpers
 from weft_llvm.link import link
 from weft_llvm.toolchain import Cpu, compile_object
@@ -104,6 +109,70 @@ def test_samples(case: Case, sample: Sample) -> None:
     assert (answer.code, answer.error) == (0, 0), answer.error_args
     for got, expected in zip(answer.outputs, want, strict=True):
         assert_close(sample.op, sample, got, expected)
+
+
+# -- every formula of every dtype -------------------------------------------------------------------------------------
+
+_SOFT = [d.name for d in dt.all_dtypes() if d.is_float and d.bits < 32]
+_SUBNORMAL = ("float32", "bfloat16", "float8_e8m0fnu")
+
+
+@pytest.mark.needs("qemu")
+@pytest.mark.one_in(60)
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize("d", test_emitter.NUMBERS, ids=str)
+@pytest.mark.parametrize("what", ["every_node", "every_cast", "every_function"])
+@pytest.mark.parametrize("name", ["armv7", "armv7-vfp4", "riscv32", "s390x", "i686"])
+def test_formulas(name: str, what: str, d: dt.DType, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the host, to the bit."""
+    case, data = CASES[name], test_emitter.data
+    if name == "s390x" and what == "every_function" and d.name in _SOFT and lanes == 1:
+        pytest.skip("qemu 7.2 takes 64 bits of an operand of 32 in MDEBR, which multiplies for fma")
+
+    def without_subnormals(of: dt.DType, seed: int) -> Any:
+        """Vectors of 32-bit Arm take them for zero."""
+        found = data(of, seed)
+        if of.name not in _SUBNORMAL:
+            return found
+        least = np.abs(found.astype(np.float32)) < np.finfo(np.float32).tiny
+        return np.where(least, np.array(1 if of.name == "float8_e8m0fnu" else 0, of.numpy), found)
+
+    def compiled(program: Program, options: str = "") -> Any:
+        return kernels.compiled(program, case.target, case.cpu)
+
+    if case.machine == "arm":
+        monkeypatch.setattr(test_emitter, "data", without_subnormals)
+    monkeypatch.setattr(test_emitter, "OPTIONS", ("",))
+    monkeypatch.setattr(test_emitter, "compiled", compiled)
+    getattr(test_emitter, f"test_{what}")(d, lanes)
+
+
+@pytest.mark.needs("qemu")
+@pytest.mark.parametrize("d", [dt.float16, dt.float8_e4m3fn, dt.float4_e2m1fn], ids=str)
+def test_vectors_of_arm_keep_subnormals_of_narrow_floats(d: dt.DType) -> None:
+    values = np.arange(64 if d.bits > 4 else 16).astype(f"u{(d.bits + 7) // 8}").view(d.numpy)
+    size = len(values)
+    x, y, i = Buffer("x", (lp.int64(size),), d), Buffer("y", (lp.int64(size),), dt.float32), ex.Var("i")
+    at = ex.Ramp(i * 8, lp.int64(1), 8)
+    wide = lp.Store(y, (at,), ex.Cast(lp.Load(x, (at,)), dt.float32.with_lanes(8)))
+    program = Program("p", (x,), (y,), (), lp.For(i, lp.int64(size // 8), wide))
+    case = CASES["armv7"]
+    got = kernels.compiled(program, case.target, case.cpu)([values])["y"]
+    np.testing.assert_array_equal(got, values.astype(np.float32))
+
+
+def test_riscv32_has_no_atomic_updates_of_64_bits() -> None:
+    d = dt.int64
+    x, y, i = Buffer("x", (lp.int64(9),), d), Buffer("y", (lp.int64(1),), d), ex.Var("i")
+    body = lp.For(i, lp.int64(9), lp.AtomicUpdate(y, (lp.int64(0),), "add", x[i]), "parallel")
+    target = resolved(CASES["riscv32"].target)
+    codegen: Any = target.kind.codegen(target.target)
+    with pytest.raises(CodegenError) as error:
+        codegen.emit(Program("p", (x,), (y,), (), body))
+    assert str(error.value) == (
+        "kernel 'p' updates numbers of 64 bits atomically\n  why: riscv32 has no instruction for it\n"
+        "  hint: let one thread run the loop: -threads=1"
+    )
 
 
 # -- whole models, with constants -------------------------------------------------------------------------------------

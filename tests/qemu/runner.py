@@ -35,7 +35,6 @@ from weft_runtime.arrays import in_order
 LOAD = 0x40_0000
 PAGE = 0x1_0000
 """The largest page of the systems, so that any kernel takes the layout."""
-INSTALL = "apt-get install qemu-user"
 _PRIVATE_FIXED = 18
 _ALL_RIGHTS = 7
 
@@ -193,9 +192,6 @@ def run(
         RuntimeError: qemu-user is absent, or the program ended otherwise than by answering.
     """
     system = SYSTEMS[machine]
-    program = system.program()
-    if program is None:
-        raise RuntimeError(f"qemu-{system.emulator} is not installed: {INSTALL}")
     file = _File(system)
     code = file.add(image, PAGE)
     table = file.pointers([file.array(c) for c in constants])
@@ -220,9 +216,7 @@ def run(
         elf.chmod(0o755)
         payload.write_bytes(file.data)
         with payload.open("rb") as source:
-            done = subprocess.run(
-                [program, "-cpu", cpu, str(elf)], stdin=source, capture_output=True, timeout=600, check=False
-            )
+            done = subprocess.run(system.command(elf, cpu), stdin=source, capture_output=True, timeout=600, check=False)
     head = 8 + CONTEXT.size(system.pointer)
     if done.returncode or len(done.stdout) != head + length:
         said = done.stderr.decode(errors="replace")[-500:]
