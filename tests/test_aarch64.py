@@ -1,5 +1,5 @@
-"""Cross compilation for aarch64: every operator's samples compile, carry nothing of the host, and give the right
-answers under qemu-user."""
+"""Cross compilation for aarch64: it takes nothing of the host, and whole models give the right answers under qemu-user.
+Operators' samples are in test_machines."""
 
 from __future__ import annotations
 
@@ -13,61 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.ops.test_samples import assert_close, types_of
 from tests.qemu.cross import TARGET, compile_cross, resolved
 
-from weft import dtypes as dt
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
-from weft.graph.operator import Sample
 from weft.loop.nodes import Program
-from weft_ops import ALL_OPERATORS
 from weft_ops.contraction import Conv, MatMul
 from weft_runtime.executable import Executable
 from weft_testing.models import picture, resnet18
-
-
-def is_numeric(sample: Sample) -> bool:
-    """Strings and sequences never reach compiled code."""
-    arrays = [x for x in sample.inputs if x is not None]
-    return all(
-        isinstance(x, np.ndarray | np.generic) and dt.dtype(x.dtype).kind in ("bool", "int", "uint", "float")
-        for x in arrays
-    )
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One sample of each operator in CI, all of them with --full."""
-    if "sample" in metafunc.fixturenames:
-        cases = []
-        for op in ALL_OPERATORS:
-            usable = [(k, s) for k, s in enumerate(op.samples()) if is_numeric(s)]
-            for k, s in usable if metafunc.config.getoption("--full", default=False) else usable[:1]:
-                cases.append(pytest.param(s, id=f"{op.__name__}-{s.name or k}"))
-        metafunc.parametrize("sample", cases)
-
-
-def graph_of(sample: Sample) -> tuple[Graph, list[Any]]:
-    builder = GraphBuilder(type(sample.op).__name__)
-    types = types_of(sample)
-    inputs = [None if t is None else builder.input(f"x{k}", t) for k, t in enumerate(types)]
-    outputs = builder.add_all(sample.op, *inputs)
-    for o in outputs if isinstance(outputs, tuple) else (outputs,):
-        builder.output(o)
-    return builder.build(), [x for x in sample.inputs if x is not None]
-
-
-@pytest.mark.needs("qemu")
-@pytest.mark.one_in(2)
-def test_samples(sample: Sample) -> None:
-    graph, inputs = graph_of(sample)
-    want = [np.asarray(a) for a in evaluate(graph, inputs)]
-    linked, _ = compile_cross(graph)
-    answer = linked.run(inputs, want)
-    assert (answer.code, answer.error) == (0, 0), answer.error_args
-    for got, expected in zip(answer.outputs, want):
-        assert_close(sample.op, sample, got, expected)
-
 
 # -- nothing of the host ----------------------------------------------------------------------------------------------
 

@@ -25,8 +25,10 @@ and products with small numbers, fit into 64 bits."""
 
 Kind: TypeAlias = Literal["pointer", "int64", "uint64", "int32", "uint16", "uint8"]
 """Type of a field: pointer, or an integer of so many bits."""
+ByteOrder: TypeAlias = Literal["little", "big"]
+"""Order of a number's bytes in memory, as `sys.byteorder` says it."""
 POINTER = 8
-"""Bytes of a pointer on the processors that native code is made for now."""
+"""Bytes of a pointer on the processors that the runtime runs native code on."""
 _BYTES = {"int64": 8, "uint64": 8, "int32": 4, "uint16": 2, "uint8": 1}
 _CTYPES: dict[str, Any] = {
     "pointer": ctypes.c_void_p, "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32,
@@ -50,8 +52,8 @@ class Structure:
     """A structure as C lays it out: fields in order, each at a multiple of its own size, the whole a multiple of the
     largest of these.
 
-    This holds on every processor with 64-bit integers aligned to 8 bytes: x86-64, aarch64, riscv64, and with pointers
-    of 4 bytes wasm32, arm32, riscv32.
+    This holds on every processor with 64-bit integers aligned to 8 bytes: x86-64, aarch64, riscv64, s390x, and with
+    pointers of 4 bytes wasm32, arm, riscv32. C on 32-bit x86 aligns them to 4; code for it keeps to this layout.
     """
 
     name: str
@@ -78,14 +80,16 @@ class Structure:
             most = max(most, size)
         return offsets, -(-at // most) * most
 
-    def packed(self, values: Mapping[str, int | Sequence[int]], pointer: int = POINTER) -> bytes:
-        """The structure in a little-endian memory; fields without a value are 0, and arrays are sequences."""
+    def packed(
+        self, values: Mapping[str, int | Sequence[int]], pointer: int = POINTER, order: ByteOrder = "little"
+    ) -> bytes:
+        """The structure as it lies in memory; fields without a value are 0, and arrays are sequences."""
         out, offsets = bytearray(self.size(pointer)), self.offsets(pointer)
         for f in self.fields:
             given, size = values.get(f.name, 0), _BYTES.get(f.kind, pointer)
             for k, value in enumerate([given] if isinstance(given, int) else given):
                 at = offsets[f.name] + k * size
-                out[at : at + size] = value.to_bytes(size, "little", signed=value < 0)
+                out[at : at + size] = value.to_bytes(size, order, signed=value < 0)
         return bytes(out)
 
     def ctypes_fields(self) -> list[tuple[str, Any]]:
@@ -273,8 +277,8 @@ def dlpack_type(value: object) -> tuple[int, int]:
 
 
 def type_word(value: object, rank: int) -> int:
-    """`ndim`, `code`, `bits` and `lanes` of a DLTensor read as one little-endian 64-bit word: one comparison checks
-    rank and dtype."""
+    """`ndim`, `code`, `bits` and `lanes` of a DLTensor as one 64-bit word: one comparison checks rank and dtype. In a
+    little-endian memory they lie as this word does."""
     code, bits = dlpack_type(value)
     return rank | code << 32 | bits << 40 | 1 << 48
 

@@ -25,6 +25,7 @@ import json
 import mmap
 import os
 import struct
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from weft_runtime import settings
+from weft_runtime.arrays import in_order
 from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ArchiveError, ExecutionError
 from weft_runtime.files import obstacle, replacing
@@ -136,7 +138,7 @@ def weights_pieces(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[me
         if begin > at:
             yield bytes(begin - at)
         if end > begin:
-            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            yield in_order(array, "little").data
         at = end
 
 
@@ -199,8 +201,13 @@ def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str)
                 f"{where} has malformed weights",
                 why=f"'{info.name}' needs {count} bytes, its place is {begin} … {end} of {len(body)}",
             )
-        found[info.name] = flat[begin:end].view(of).reshape(info.shape)
+        found[info.name] = _native(flat[begin:end].view(of)).reshape(info.shape)
     return found
+
+
+def _native(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Numbers as safetensors has them, which is little-endian, as this process has them."""
+    return stored if sys.byteorder == "little" else in_order(stored, "little").view(stored.dtype)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from weft_runtime.abi import LARGEST
+from weft_runtime.abi import LARGEST, ByteOrder
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 """A numpy array of any dtype."""
@@ -64,6 +64,17 @@ def aligned_empty(shape: tuple[int, ...], of: np.dtype[Any], alignment: int | No
     each = alignment or ALIGNMENT
     store = np.empty(count + each, np.uint8)
     return np.ndarray(shape, of, store, -array_address(store) % each)
+
+
+def in_order(array: Array, order: ByteOrder) -> Array:
+    """The array's bytes, flat, as a processor of that byte order has them in memory. An array that has them so already
+    is not copied if it is contiguous."""
+    array = np.ascontiguousarray(array)
+    # A complex number is two numbers.
+    size = array.dtype.itemsize // (2 if array.dtype.kind == "c" else 1)
+    words = array.reshape(-1).view(np.dtype(f"u{size}")) if size > 1 else array.reshape(-1).view(np.uint8)
+    own = sys.byteorder if array.dtype.isnative else {"little": "big", "big": "little"}[sys.byteorder]
+    return (words if own == order else words.byteswap()).view(np.uint8)
 
 
 def aligned(array: Array, alignment: int = ALIGNMENT) -> Array:

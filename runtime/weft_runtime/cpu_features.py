@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+
+from weft_runtime.abi import ByteOrder
+
+WINDOWS = "-windows"
+"""What follows the architecture in the name of a machine whose arguments are passed as Windows does."""
 
 # /proc/cpuinfo's word → LLVM's feature name. Only extensions that change what code a compiler may emit.
 _X86 = {
@@ -58,22 +64,63 @@ _MAC_ARM = {
     "FEAT_CSSC": "cssc", "FEAT_HBC": "hbc",
 }  # fmt: skip
 
+# The kernel tells VFP by its version; version 4 converts to half precision, too. Version 8 of the architecture it tells
+# by what came with it.
+_ARM_32 = {
+    "neon": ("neon",), "vfpv3": ("vfp3d16",), "vfpv3d16": ("vfp3d16",),
+    "vfpv4": ("vfp4d16", "fp16"), "vfpd32": ("d32",),
+    "idiva": ("hwdiv-arm",), "idivt": ("hwdiv",), "crc32": ("crc", "fp-armv8"), "asimdhp": ("fullfp16",),
+    "asimddp": ("dotprod",), "i8mm": ("i8mm",), "asimdbf16": ("bf16",),
+}  # fmt: skip
+_S390X = {
+    37: ("fp-extension",), 45: ("distinct-ops", "high-word", "load-store-on-cond", "population-count",
+    "fast-serialization", "interlocked-access1"),
+    49: ("miscellaneous-extensions", "execution-hint", "load-and-trap", "processor-assist"),
+    53: ("load-store-on-cond-2", "load-and-zero-rightmost-byte"), 58: ("miscellaneous-extensions-2",),
+    61: ("miscellaneous-extensions-3",), 84: ("miscellaneous-extensions-4",), 129: ("vector",),
+    135: ("vector-enhancements-1",), 148: ("vector-enhancements-2",), 198: ("vector-enhancements-3",),
+}  # fmt: skip
+"""Facilities by their number in the Principles of Operation."""
+_RISCV = (
+    "m", "a", "f", "d", "c", "v", "zba", "zbb", "zbs", "zicond", "zfh", "zfhmin", "zvfh", "zvfhmin",
+)  # fmt: skip
 _WASM = ("simd128", "relaxed-simd", "atomics", "wide-arithmetic", "fp16")
 
 
+BIG_ENDIAN = frozenset({"s390x"})
+"""Machines that have a number's highest byte first."""
+_NAMES = {"AMD64": "x86_64", "ARM64": "aarch64", "arm64": "aarch64"}
+_OF_32_BITS = {"x86_64": "i386", "aarch64": "arm"}
+
+
+def machine_name(name: str) -> str:
+    """LLVM's name of an architecture: all of 32-bit x86 are i386, all of 32-bit Arm that are no Thumb are arm."""
+    name = _NAMES.get(name, name)
+    return "i386" if re.fullmatch("i[3-9]86", name) else "arm" if re.fullmatch(r"armv\d\w*", name) else name
+
+
+def byte_order(machine: str) -> ByteOrder:
+    """Of a machine by its name in a manifest."""
+    return "big" if machine in BIG_ENDIAN else "little"
+
+
 def machine() -> str:
-    """The architecture, by LLVM's name: x86_64 or aarch64 (others as the system calls them). The system tells its own;
-    a process of 32 bits has another."""
-    name = platform.machine()
-    name = {"AMD64": "x86_64", "arm64": "aarch64"}.get(name, name)
-    return name if sys.maxsize > 1 << 32 else {"x86_64": "i386", "aarch64": "arm"}.get(name, name)
+    """What manifests call this machine: the architecture, by LLVM's name. The system tells its own; a process of 32
+    bits has another. Windows passes arguments on x86 in a way of its own: its name is another one there."""
+    name = machine_name(platform.machine())
+    name = name if sys.maxsize > 1 << 32 else _OF_32_BITS.get(name, name)
+    return f"{name}{WINDOWS}" if sys.platform == "win32" and name in ("x86_64", "i386") else name
 
 
 @cache
 def known_features(architecture: str | None = None) -> frozenset[str]:
     """The names this module can detect. A compiler lists only these as required."""
-    arch = architecture or machine()
-    tables = {"x86_64": _X86.values(), "aarch64": _ARM.values(), "wasm32": _WASM}
+    arch = (architecture or machine()).removesuffix(WINDOWS)
+    tables: dict[str, Iterable[str]] = {
+        "x86_64": _X86.values(), "i386": _X86.values(), "aarch64": _ARM.values(), "wasm32": _WASM,
+        "arm": (name for names in _ARM_32.values() for name in names), "riscv32": _RISCV, "riscv64": _RISCV,
+        "s390x": (name for names in _S390X.values() for name in names),
+    }  # fmt: skip
     return frozenset(tables.get(arch, ()))
 
 
@@ -90,20 +137,47 @@ def _sysctl(name: str) -> bytes:
 
 def parse_cpuinfo(text: str, architecture: str) -> frozenset[str]:
     """Features that every processor of /proc/cpuinfo has (big and little cores may differ)."""
-    table, key = (_X86, "flags") if architecture == "x86_64" else (_ARM, "Features")
+    key, read = _CPUINFO.get(architecture, _CPUINFO["aarch64"])
     common: set[str] | None = None
     for line in text.splitlines():
         name, colon, words = line.partition(":")
         if colon and name.strip() == key:
-            here = {table[w] for w in words.split() if w in table}
-            common = here if common is None else common & here
+            common = read(words) if common is None else common & read(words)
     return frozenset(common or ())
+
+
+def _words(table: Mapping[str, str]) -> Callable[[str], set[str]]:
+    return lambda text: {table[w] for w in text.split() if w in table}
+
+
+def _of_riscv(text: str) -> set[str]:
+    """Of a string such as rv64imafdc_zicsr_zba."""
+    base, *longer = text.strip().lower().split("_")
+    letters = {*re.sub(r"^rv\d+", "", base).split("z")[0].replace("g", "imafd")}
+    found = letters | {*longer}
+    implied = {"zfh": {"zfhmin"}, "zvfh": {"zvfhmin"}, "b": {"zba", "zbb", "zbs"}}
+    return {*_RISCV} & found.union(*(implied.get(name, ()) for name in found))
+
+
+_CPUINFO: dict[str, tuple[str, Callable[[str], set[str]]]] = {
+    "x86_64": ("flags", _words(_X86)),
+    "i386": ("flags", _words(_X86)),
+    "aarch64": ("Features", _words(_ARM)),
+    "arm": ("Features", lambda text: {name for word in text.split() for name in _ARM_32.get(word, ())}),
+    "riscv32": ("isa", _of_riscv),
+    "riscv64": ("isa", _of_riscv),
+    "s390x": (
+        "facilities",
+        lambda text: {name for number in text.split() if number.isdigit() for name in _S390X.get(int(number), ())},
+    ),
+}
+"""By architecture, the line of /proc/cpuinfo that tells the extensions, and how it is read."""
 
 
 @cache
 def host_features() -> frozenset[str]:
     """LLVM's names of the extensions that this machine has."""
-    arch = machine()
+    arch = machine().removesuffix(WINDOWS)
     if sys.platform == "darwin":
         if arch == "aarch64":
             found = {llvm for feature, llvm in _MAC_ARM.items() if _sysctl("hw.optional.arm." + feature)[:1] == b"\1"}

@@ -45,7 +45,7 @@ class NativeCode:
     plugin: str = ""
     version: str = ""
     features: tuple[str, ...] = field(default=())
-    architecture: str = ""  # LLVM's name; empty: this machine's
+    architecture: str = ""  # what manifests call the machine; empty: this machine's
     parallel: bool = False  # whether it has parallel loops, which the process's worker pool runs
 
 

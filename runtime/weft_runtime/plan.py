@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weft_runtime.abi import ABI_VERSION
+from weft_runtime.abi import ABI_VERSION, ByteOrder
+from weft_runtime.cpu_features import byte_order
 from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ArchiveError, ExecutionError
 from weft_runtime.plan_json import Reader, Writer, section_data
@@ -50,7 +51,9 @@ class Manifest:
 
     Attributes:
         target: the resolved target string.
-        machine: the architecture that the native code is for ("x86_64", "aarch64"); `ANY` if there is none.
+        machine: what the native code is for, as `cpu_features.machine` names it: the architecture by LLVM's name
+            ("x86_64", "aarch64", "arm", …), and "-windows" behind it where arguments are passed as Windows does; `ANY`
+            if there is none.
         features: CPU features (LLVM's names) that the code needs.
         values: what steps hand on to one another, without inputs and outputs.
         symbols: sizes of the plan that data say.
@@ -98,6 +101,11 @@ class Manifest:
             plans=self.plans[:number],
         )
         return parts.with_(name=f"{self.name}, plan {number}")
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """Of numbers in the memory of the machine. Weights of an archive are little-endian in any case."""
+        return byte_order(self.machine)
 
     @property
     def single(self) -> bool:
@@ -282,6 +290,7 @@ class Manifest:
             "name": self.name,
             "target": self.target,
             "machine": self.machine,
+            **({"byte_order": self.byte_order} if self.byte_order != "little" else {}),
             "features": list(self.features),
             **sizes.plan(self),
             "plans": [sizes.plan(p) for p in self.plans],
@@ -327,10 +336,15 @@ class Manifest:
                 hint="upgrade weft",
             )
         reader.names = reader.symbols(root.get("names"), "names")
+        machine, order = reader.text(root.get("machine"), "machine"), root.get("byte_order", "little")
+        if order != byte_order(machine):
+            raise ArchiveError(
+                f"{where} says of {machine} what is not so", why=f"its byte order is {byte_order(machine)}, not {order}"
+            )
         return cls(
             name=reader.text(root.get("name"), "name"),
             target=reader.text(root.get("target"), "target"),
-            machine=reader.text(root.get("machine"), "machine"),
+            machine=machine,
             features=reader.texts(root.get("features"), "features"),
             **vars(reader.plan(root, "")),
             plans=tuple(

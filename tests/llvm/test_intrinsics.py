@@ -27,9 +27,11 @@ SAPPHIRE, COOPER, SKYLAKE, SIERRA, HASWELL, NEHALEM = (
 )
 WASM = "llvm -mtriple=wasm32-unknown-unknown"
 NEOVERSE = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1 -threads=1"
+ARM_32 = "llvm -mtriple=armv8-linux-gnueabihf -mcpu=neoverse-n1 -mattr=+i8mm -threads=1"
 OF = {
     "vpdpbusd512": SAPPHIRE, "vpmaddwd512": SKYLAKE, "vdpbf16ps512": COOPER, "vpdpbusd256": SIERRA,
     "vpmaddwd256": HASWELL, "pmaddwd128": NEHALEM, "wasmdot": WASM,
+    "vudot": ARM_32, "vsdot": ARM_32, "vusdot": ARM_32,
 }  # fmt: skip
 SELECTED = {
     "vpdpbusd512": r"\bvpdpbusd\s.*%zmm", "vpdpbusd256": r"\{vex\}\s+vpdpbusd\s.*%ymm",
@@ -38,6 +40,8 @@ SELECTED = {
     "wasmdot": r"\bi32x4\.dot_i16x8_s",
     "udot": r"\budot\s+v\d+\.4s, v\d+\.16b", "sdot": r"\bsdot\s+v\d+\.4s, v\d+\.16b",
     "usdot": r"\busdot\s+v\d+\.4s, v\d+\.16b",
+    "vudot": r"\bvudot\.u8\s+q\d+, q\d+, q\d+", "vsdot": r"\bvsdot\.s8\s+q\d+, q\d+, q\d+",
+    "vusdot": r"\bvusdot\.s8\s+q\d+, q\d+, q\d+",
     "bfdot": r"\bbfdot\s+v\d+\.4s, v\d+\.8h",
 }  # fmt: skip
 
@@ -71,7 +75,7 @@ def test_where_the_machine_has_it_it_computes_the_meaning(d: Dot) -> None:
     here = resolve_target("llvm")
     if here.machine.features.issuperset(d.requires):
         assert check_intrinsic(dot(d), here) == 24
-    elif d.name in OF:
+    elif d.name in OF and OF[d.name] != ARM_32:
         pytest.skip(f"this processor has no {d.name}")
     else:
         require("qemu")
@@ -86,7 +90,14 @@ def under_qemu(target: ResolvedTarget) -> Callable[[Program], Callable[[Mapping[
         def run(arrays: Mapping[str, Any]) -> Any:
             result = np.zeros([int(str(n)) for n in out.shape], out.dtype.numpy)
             answer = runner.run(
-                code.image, code.entries["run"], [], [arrays[b.name] for b in program.inputs], [result], 1 << 12, "max"
+                code.architecture,
+                code.image,
+                code.entries["run"],
+                [],
+                [arrays[b.name] for b in program.inputs],
+                [result],
+                1 << 12,
+                "max",
             )
             assert (answer.code, answer.error) == (0, 0), answer.error_args
             return answer.outputs[0]
@@ -108,9 +119,10 @@ def test_who_has_what() -> None:
     assert has(NEOVERSE) == {"udot", "sdot", "usdot", "bfdot"}
     assert has("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1") == {"udot", "sdot"}
     assert has("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72") == set()
+    assert has(ARM_32) == {"vudot", "vsdot", "vusdot"}
     assert has(SKYLAKE) == {"vpmaddwd512"} and has(HASWELL) == {"vpmaddwd256"} and has(NEHALEM) == {"pmaddwd128"}
     assert has(WASM) == {"wasmdot"} and has(WASM + " -mattr=-simd128") == set()
-    assert emitters(frozenset({"dotprod"})).keys() == {"udot", "sdot"} and EMITTERS.keys() == SELECTED.keys()
+    assert emitters(frozenset({"aarch64", "dotprod"})).keys() == {"udot", "sdot"} and EMITTERS.keys() == SELECTED.keys()
 
 
 def test_an_instruction_that_the_processor_lacks_is_named_before_code_is_made() -> None:
@@ -181,7 +193,7 @@ def test_matrix_products(name: str) -> None:
     np.testing.assert_array_equal(interpret(s.program, [x, w], dims, intrinsics=functions)["y"], wanted)
     text = assembly(s.program, target)
     assert len(re.findall(SELECTED[name], text)) == 6, text
-    if d.name not in OF:
+    if d.name not in OF or OF[d.name] == ARM_32:
         require("qemu")
         fixed = matmul(d.left.name, d.right.name, d.result.name, 12, 16, 12)
         run = under_qemu(target)(scheduled(d, fixed, target).program)

@@ -39,6 +39,16 @@ def machine(text: str) -> Machine:
         ("-mtriple=x86_64-unknown-linux-gnu -mcpu=haswell -mattr=-fma", 256, 16, False, False, 32),
         ("-mtriple=aarch64-linux-gnu -mcpu=cortex-a72", 128, 32, True, False, 8),
         ("-mtriple=aarch64-linux-gnu -mcpu=neoverse-n2", 128, 32, True, False, 16),
+        ("-mtriple=armv7-linux-gnueabihf", 128, 16, False, False, 4),
+        ("-mtriple=armv7-linux-gnueabihf -mcpu=cortex-a15", 128, 16, True, False, 8),
+        ("-mtriple=armv7-linux-gnueabihf -mcpu=cortex-a7", 128, 16, True, False, 4),
+        ("-mtriple=armv7-linux-gnueabihf -mattr=-neon", 128, 8, False, False, 1),
+        ("-mtriple=riscv64-linux-gnu", 128, 8, True, False, 2),
+        ("-mtriple=riscv64-linux-gnu -mattr=+v", 128, 32, True, False, 8),
+        ("-mtriple=i686-linux-gnu", 128, 8, False, False, 4),
+        ("-mtriple=s390x-linux-gnu", 128, 4, True, False, 2),
+        ("-mtriple=s390x-linux-gnu -mcpu=z13", 128, 4, True, False, 4),
+        ("-mtriple=s390x-linux-gnu -mcpu=z14", 128, 32, True, False, 16),
     ],
 )
 def test_what_an_instruction_set_gives(
@@ -59,6 +69,7 @@ def test_conversions_and_fp16_arithmetic_are_asked_for() -> None:
     assert "f16c" in machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell").features
     assert "half" in machine("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=sapphirerapids").features
     assert machine("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n2").flops(dt.float16) == 32
+    assert machine("llvm -mtriple=armv7-linux-gnueabihf -mcpu=cortex-a15").flops(dt.float64) == 2, "one at a time"
 
 
 def test_this_machine_is_the_default() -> None:
@@ -105,7 +116,10 @@ def test_fingerprint_tells_code_apart() -> None:
             "llvm -mcpu=haswell -mtriple=x86_64-unknown-linux-gnu -mattr=+avx9",
             ["'avx9' is no feature of x86_64", "did you mean 'avx"],
         ),
-        ("llvm -mtriple=nonsense-foo", ["LLVM cannot compile for 'nonsense-foo'", "No available targets"]),
+        (
+            "llvm -mtriple=nonsense-foo",
+            ["'nonsense-foo' is no machine that LLVM makes code for", "No available targets"],
+        ),
         ("llvm -opt=7", ["option '-opt' is 0, 1, 2 or 3, got 7"]),
         ("llvm -threads=0", ["option '-threads' is at least 1, got 0"]),
         ("llvm -mpcu=x", ["target 'llvm' has no option '-mpcu'", "did you mean '-mcpu'?"]),

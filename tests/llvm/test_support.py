@@ -76,9 +76,23 @@ def test_a_damaged_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_process_of_32_bits_does_not_run_what_its_system_could(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_features.sys, "maxsize", (1 << 31) - 1)
-    for system, process in (("x86_64", "i386"), ("aarch64", "arm"), ("arm64", "arm"), ("armv7l", "armv7l")):
+    for system, process in (
+        ("x86_64", "i386"),
+        ("aarch64", "arm"),
+        ("arm64", "arm"),
+        ("armv7l", "arm"),
+        ("i686", "i386"),
+    ):
         monkeypatch.setattr(cpu_features.platform, "machine", lambda system=system: system)
         assert cpu_features.machine() == process
+
+
+def test_windows_on_x86_is_a_machine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are in other registers there."""
+    monkeypatch.setattr(cpu_features.sys, "platform", "win32")
+    for system, machine in (("AMD64", "x86_64-windows"), ("ARM64", "aarch64")):
+        monkeypatch.setattr(cpu_features.platform, "machine", lambda system=system: system)
+        assert cpu_features.machine() == machine
 
 
 def test_code_for_aarch64_leaves_the_register_alone_that_systems_reserve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Compilation for aarch64 up to the linked image, on any machine."""
+"""Compilation for other architectures up to the linked image, on any machine."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Linked:
         code = self.sections["main"]
         size = self.assembly.spec.arena_bytes
         # Sizes known only at run time get room enough for any sample.
-        arena = _ROOM if free_vars(size) else int(evaluate(size, {}))
-        return runner.run(code.image, code.entries["run"], self.constants, inputs, outputs, max(64, arena), cpu)
+        arena = max(64, _ROOM if free_vars(size) else int(evaluate(size, {})))
+        entry = code.entries["run"]
+        return runner.run(code.architecture, code.image, entry, self.constants, inputs, outputs, arena, cpu)
 
 
 @cache

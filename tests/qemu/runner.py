@@ -1,17 +1,20 @@
-"""Runs an aarch64 image under qemu-user, without a C compiler and without a C library.
+"""Runs an image of another architecture under qemu-user, without a C compiler and without a C library.
 
-The runner is a static ELF executable: LLVM IR whose only tie to the system is one `svc` instruction, linked by Weft's
-own linker and wrapped in a header here. It maps the file on its standard input at BASE, where everything in the file
-already holds its final address, calls the segment's entry and writes the answer to standard output:
+The runner is a static ELF executable: LLVM IR whose only tie to the system is one function of machine code, linked by
+Weft's own linker and wrapped in a header (`tests.qemu.systems`). It maps the file on its standard input at the system's
+`base`, where everything in the file already holds its final address, calls the segment's entry and writes the answer to
+standard output:
 
     file    := header image memory          all pointers absolute, the image at a page boundary
     header  := entry ctx in out code-address start length      8 bytes each
-    answer  := code (8 bytes) context (160 bytes) outputs: `length` bytes of the file from `start`
+    answer  := code (8 bytes) context outputs: `length` bytes of the file from `start`
+
+Pointers, structures and numbers are those of the machine; constants are brought into its order of bytes, as whoever
+loads an archive does.
 """
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -22,101 +25,108 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.qemu.systems import SYSTEMS, System
 
 from weft_llvm.link import link
 from weft_llvm.toolchain import Cpu, compile_object
-from weft_runtime.abi import ABI_VERSION, DEVICE_CPU, OFFSETS, Context, DLTensor, dlpack_type
+from weft_runtime.abi import ABI_VERSION, CONTEXT, DEVICE_CPU, ERROR_ARGS, TENSOR, dlpack_type
+from weft_runtime.arrays import in_order
 
-TRIPLE = "aarch64-linux-gnu"
-BASE = 0x10_0000_0000
-"""Where the file is mapped: far from the program, its stack and what qemu itself uses."""
 LOAD = 0x40_0000
 PAGE = 0x1_0000
-"""The largest page of aarch64, so that any kernel takes the layout."""
-INSTALL = "qemu-aarch64 is not installed: apt-get install qemu-user"
+"""The largest page of the systems, so that any kernel takes the layout."""
+_PRIVATE_FIXED = 18
+_ALL_RIGHTS = 7
 
 Array = np.ndarray[Any, Any]
 
-# A system call as a function (number, six arguments): LLVM has no assembler for foreign targets here, so its words are
-# written out. They are a constant; an image is executable as a whole.
-_SYSCALL = (
-    0xAA0003E8,  # mov x8, x0
-    *(0xAA0003E0 | (k + 1) << 16 | k for k in range(6)),  # mov x0, x1 … mov x5, x6
-    0xD4000001,  # svc #0
-    0xD65F03C0,  # ret
-)
 
-RUNNER = f"""
-target triple = "{TRIPLE}"
+def source(system: System) -> str:
+    """LLVM IR of the runner."""
+    w, n = f"i{8 * system.pointer}", 3 if system.map_block else 6
+    base, most = system.base, system.most
 
-@call = internal constant [{len(_SYSCALL)} x i32] [{", ".join(f"i32 {w}" for w in _SYSCALL)}], align 4
+    def call(number: int, *arguments: str) -> str:
+        given = [str(number), *arguments, *["0"] * (n - len(arguments))]
+        return f"call {w} @call(" + ", ".join(f"{w} {a}" for a in given) + ")"
 
-define internal void @send(i64 %from, i64 %bytes) {{
+    wanted = [base, most, _ALL_RIGHTS, _PRIVATE_FIXED, 0, 0]
+    if system.map_block:
+        block = "\n".join(
+            f"  %arg{k} = getelementptr i64, ptr %block, i64 {k}\n  store i64 {v}, ptr %arg{k}"
+            for k, v in enumerate(wanted)
+        )
+        mapped = f"  %block = alloca [6 x i64]\n{block}\n  %b = ptrtoint ptr %block to i64\n  %got = " + call(
+            system.map, "%b"
+        )
+    else:
+        mapped = "  %got = " + call(system.map, *map(str, wanted))
+    fields = "\n".join(
+        f"""  %{name}.at = inttoptr {w} {base + 8 * k} to ptr
+  %{name}.wide = load i64, ptr %{name}.at
+  %{name} = {"add" if system.pointer == 8 else "trunc"} i64 %{name}.wide{", 0" if system.pointer == 8 else " to i32"}"""
+        for k, name in enumerate(("entry", "ctx", "in", "out", "code", "start", "length"))
+    )
+    # The stack is aligned for a program's start, not for a function.
+    attributes = '"stackrealign" alignstack(16)' if system.machine == "i386" else ""
+    code = ", ".join(f"i8 {b}" for b in system.call)
+    return f"""
+target triple = "{system.triple}"
+
+@call = internal constant [{len(system.call)} x i8] [{code}], align 8
+
+define internal void @send({w} %from, {w} %bytes) {{
   br label %head
 head:
-  %at = phi i64 [ %from, %0 ], [ %next, %body ]
-  %left = phi i64 [ %bytes, %0 ], [ %rest, %body ]
-  %more = icmp sgt i64 %left, 0
+  %at = phi {w} [ %from, %0 ], [ %next, %body ]
+  %left = phi {w} [ %bytes, %0 ], [ %rest, %body ]
+  %more = icmp sgt {w} %left, 0
   br i1 %more, label %body, label %leave
 body: ; write may take less than it is given
-  %sent = call i64 @call(i64 64, i64 1, i64 %at, i64 %left, i64 0, i64 0, i64 0)
-  %failed = icmp slt i64 %sent, 1
-  %step = select i1 %failed, i64 %left, i64 %sent
-  %next = add i64 %at, %step
-  %rest = sub i64 %left, %step
+  %sent = {call(system.write, "1", "%at", "%left")}
+  %failed = icmp slt {w} %sent, 1
+  %step = select i1 %failed, {w} %left, {w} %sent
+  %next = add {w} %at, %step
+  %rest = sub {w} %left, %step
   br label %head
 leave:
   ret void
 }}
 
-define void @_start() noreturn {{
-  ; the size is what lseek to the end says; mapped private: readable, writable, executable, exactly at BASE
-  %size = call i64 @call(i64 62, i64 0, i64 0, i64 2, i64 0, i64 0, i64 0)
-  %base = call i64 @call(i64 222, i64 {BASE}, i64 %size, i64 7, i64 18, i64 0, i64 0)
-  %there = icmp eq i64 %base, {BASE}
+define void @_start() noreturn {attributes} {{
+{mapped}
+  %there = icmp eq {w} %got, {base}
   br i1 %there, label %run, label %bad
 run:
-  %entry = load ptr, ptr inttoptr (i64 {BASE} to ptr)
-  %ctx = load ptr, ptr inttoptr (i64 {BASE + 8} to ptr)
-  %in = load ptr, ptr inttoptr (i64 {BASE + 16} to ptr)
-  %out = load ptr, ptr inttoptr (i64 {BASE + 24} to ptr)
-  %code = load i64, ptr inttoptr (i64 {BASE + 32} to ptr)
-  %start = load i64, ptr inttoptr (i64 {BASE + 40} to ptr)
-  %length = load i64, ptr inttoptr (i64 {BASE + 48} to ptr)
-  %r = call i32 %entry(ptr %ctx, ptr %in, ptr %out)
+{fields}
+  %function = inttoptr {w} %entry to ptr
+  %context = inttoptr {w} %ctx to ptr
+  %inputs = inttoptr {w} %in to ptr
+  %outputs = inttoptr {w} %out to ptr
+  %r = call i32 %function(ptr %context, ptr %inputs, ptr %outputs)
   %wide = sext i32 %r to i64
-  %place = inttoptr i64 %code to ptr
+  %place = inttoptr {w} %code to ptr
   store i64 %wide, ptr %place
-  call void @send(i64 %code, i64 8)
-  %c = ptrtoint ptr %ctx to i64
-  call void @send(i64 %c, i64 160)
-  call void @send(i64 %start, i64 %length)
-  %gone = call i64 @call(i64 93, i64 0, i64 0, i64 0, i64 0, i64 0, i64 0)
+  call void @send({w} %code, {w} 8)
+  call void @send({w} %ctx, {w} {CONTEXT.size(system.pointer)})
+  call void @send({w} %start, {w} %length)
+  %gone = {call(system.exit, "0")}
   unreachable
 bad:
-  %lost = call i64 @call(i64 93, i64 3, i64 0, i64 0, i64 0, i64 0, i64 0)
+  %lost = {call(system.exit, "3")}
   unreachable
 }}
 """
 
 
-def static_elf(code: bytes, entry: int) -> bytes:
-    """An executable that is one segment of code: 64-bit little-endian ELF, aarch64, no sections."""
-    header = struct.pack(
-        "<4sBBBB8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 2, 183, 1, LOAD + PAGE + entry, 64, 0, 0, 64, 56, 1, 0, 0, 0
-    )
-    segment = struct.pack("<IIQQQQQQ", 1, 5, PAGE, LOAD + PAGE, LOAD + PAGE, len(code), len(code), PAGE)
-    return (header + segment).ljust(PAGE, b"\0") + code
-
-
 @cache
-def runner() -> bytes:
-    image = link({"runner": compile_object(RUNNER, Cpu(TRIPLE, "generic", "", 2))})
-    return static_elf(image.bytes, image.entries["_start"])
+def runner(system: System) -> bytes:
+    image = link({"runner": compile_object(source(system), Cpu(system.triple, system.cpu, system.features, 2))})
+    return system.executable(image.bytes, image.entries["_start"], LOAD, PAGE)
 
 
-def qemu() -> str | None:
-    return shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+def qemu(machine: str = "aarch64") -> str | None:
+    return SYSTEMS[machine].program()
 
 
 @dataclass(frozen=True)
@@ -130,42 +140,50 @@ class Answer:
 
 
 class _File:
-    """Bytes at BASE, in the order they are added; `add` says where something will be."""
+    """Bytes at the system's base, in the order they are added; `add` says where something will be."""
 
-    def __init__(self) -> None:
-        self.data = bytearray(64)
+    def __init__(self, system: System) -> None:
+        self.system, self.data = system, bytearray(64)
 
     def add(self, content: bytes, alignment: int = 64) -> int:
         self.data.extend(bytes(-len(self.data) % alignment))
-        address = BASE + len(self.data)
+        address = self.system.base + len(self.data)
         self.data += content
         return address
+
+    def array(self, array: Array) -> int:
+        return self.add(in_order(array, self.system.order).tobytes())
+
+    def pointers(self, addresses: Sequence[int]) -> int:
+        form = f"{self.system.struct_order}{len(addresses)}{'Q' if self.system.pointer == 8 else 'I'}"
+        return self.add(struct.pack(form, *addresses), 8)
 
     def tensors(self, arrays: Sequence[Array], data: Sequence[int]) -> int:
         """Pointers to DLTensors of `arrays`, whose data lie at `data`."""
         pointers = []
         for array, address in zip(arrays, data):
             code, bits = dlpack_type(array.dtype)
-            shape = self.add(np.asarray(array.shape, np.int64).tobytes(), 8)
-            tensor = DLTensor(
-                data=address, device_type=DEVICE_CPU, ndim=array.ndim, code=code, bits=bits, lanes=1, shape=shape
-            )
-            pointers.append(self.add(bytes(tensor), 8))
-        return self.add(np.asarray(pointers, np.uint64).tobytes(), 8)
+            shape = self.array(np.asarray(array.shape, np.int64))
+            fields = {"data": address, "device_type": DEVICE_CPU, "ndim": array.ndim, "code": code, "bits": bits}
+            tensor = TENSOR.packed({**fields, "lanes": 1, "shape": shape}, self.system.pointer, self.system.order)
+            pointers.append(self.add(tensor, 8))
+        return self.pointers(pointers)
 
 
 def run(
+    machine: str,
     image: bytes,
     entry: int,
     constants: Sequence[Array],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     arena: int,
-    cpu: str = "cortex-a72",
+    cpu: str,
 ) -> Answer:
     """Runs a segment's image on inputs.
 
     Args:
+        machine: of `SYSTEMS`.
         outputs: arrays of the expected dtypes and shapes; their values are not used.
         arena: bytes of memory for intermediate results.
         cpu: as qemu calls it.
@@ -173,46 +191,46 @@ def run(
     Raises:
         RuntimeError: qemu-user is absent, or the program ended otherwise than by answering.
     """
-    program = qemu()
-    if program is None:
-        raise RuntimeError(INSTALL)
-    file = _File()
+    system = SYSTEMS[machine]
+    file = _File(system)
     code = file.add(image, PAGE)
-    table = file.add(
-        np.asarray([file.add(np.ascontiguousarray(c).tobytes()) for c in constants], np.uint64).tobytes(), 8
-    )
+    table = file.pointers([file.array(c) for c in constants])
     given = [np.array(a, order="C") for a in inputs]
-    ins = file.tensors(given, [file.add(a.tobytes()) for a in given])
+    ins = file.tensors(given, [file.array(a) for a in given])
     # A pattern, not zeros: nobody may count on fresh memory.
     memory = file.add(b"\xa5" * arena)
     start = file.add(b"")
     places = [file.add(b"\xa5" * a.nbytes) for a in outputs]
-    length = BASE + len(file.data) - start
+    length = system.base + len(file.data) - start
     outs = file.tensors(outputs, places)
-    context = file.add(bytes(Context(version=ABI_VERSION, arena=memory, arena_bytes=arena, constants=table, threads=0)))
+    fields = {"version": ABI_VERSION, "arena": memory, "arena_bytes": arena, "constants": table}
+    context = file.add(CONTEXT.packed(fields, system.pointer, system.order))
     result = file.add(bytes(8))
-    struct.pack_into("<7Q", file.data, 0, code + entry, context, ins, outs, result, start, length)
+    order = system.struct_order
+    struct.pack_into(f"{order}7Q", file.data, 0, code + entry, context, ins, outs, result, start, length)
+    if len(file.data) > system.most:
+        raise RuntimeError(f"{len(file.data)} bytes of code and data, at most {system.most} are mapped")
     with tempfile.TemporaryDirectory() as folder:
         elf, payload = Path(folder) / "runner", Path(folder) / "payload"
-        elf.write_bytes(runner())
+        elf.write_bytes(runner(system))
         elf.chmod(0o755)
         payload.write_bytes(file.data)
         with payload.open("rb") as source:
-            # max has every optional feature: what a narrower CPU lacks is told by -cpu cortex-a72, which is what most
-            # code is for.
-            done = subprocess.run(
-                [program, "-cpu", cpu, str(elf)], stdin=source, capture_output=True, timeout=600, check=False
-            )
-    head = 8 + 160
+            done = subprocess.run(system.command(elf, cpu), stdin=source, capture_output=True, timeout=600, check=False)
+    head = 8 + CONTEXT.size(system.pointer)
     if done.returncode or len(done.stdout) != head + length:
         said = done.stderr.decode(errors="replace")[-500:]
         raise RuntimeError(
             f"qemu ended with {done.returncode} after {len(done.stdout)} of {head + length} bytes: {said}"
         )
-    (returned,) = struct.unpack_from("<q", done.stdout)
-    error, *args = struct.unpack_from("<9q", done.stdout, 8 + OFFSETS["error_code"])
-    arrays = [
-        np.frombuffer(done.stdout, a.dtype, a.size, head + place - start).reshape(a.shape)
-        for a, place in zip(outputs, places)
-    ]
-    return Answer(int(returned), int(error), tuple(args), arrays)
+    (returned,) = struct.unpack_from(f"{order}q", done.stdout)
+    at = 8 + CONTEXT.offsets(system.pointer)["error_code"]
+    error, *args = struct.unpack_from(f"{order}{1 + ERROR_ARGS}q", done.stdout, at)
+    return Answer(int(returned), int(error), tuple(args), [
+        _native(done.stdout[head + place - start :][: a.nbytes], a, system) for a, place in zip(outputs, places)
+    ])  # fmt: skip
+
+
+def _native(data: bytes, like: Array, system: System) -> Array:
+    """The machine's numbers as this one's."""
+    return in_order(np.frombuffer(data, like.dtype), system.order).view(like.dtype).reshape(like.shape)

@@ -582,6 +582,16 @@ def test_cpu_features(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "flags\t\t: fpu avx2 fma sse4_1 nonsense\n\nflags\t\t: fpu avx2 sse4_1\n"
     assert cpu_features.parse_cpuinfo(text, "x86_64") == {"avx2", "sse4.1"}
     assert cpu_features.parse_cpuinfo("Features\t: fp asimd asimddp\n", "aarch64") == {"fp-armv8", "neon", "dotprod"}
+    arm = "Features\t: half thumb neon vfpv3 vfpv4 vfpd32 idiva\n"
+    assert cpu_features.parse_cpuinfo(arm, "arm") == {"neon", "vfp3d16", "vfp4d16", "fp16", "d32", "hwdiv-arm"}
+    assert cpu_features.parse_cpuinfo("isa\t: rv64imafdcv_zicsr_zba\n", "riscv64") == {*"mafdcv", "zba"}
+    both = "isa\t: rv64gcv\n\nisa\t: rv64gc_zbb\n"
+    assert cpu_features.parse_cpuinfo(both, "riscv64") == {*"mafdc"}, "what all of its processors have"
+    ibm = cpu_features.parse_cpuinfo("facilities      : 0 1 37 129 135\n", "s390x")
+    assert ibm == {"fp-extension", "vector", "vector-enhancements-1"}
+    for name in ("x86_64", "i386", "aarch64", "arm", "riscv32", "riscv64", "s390x"):
+        assert cpu_features.known_features(name) and cpu_features.known_features("mips") == frozenset()
+    assert cpu_features.known_features("x86_64-windows") == cpu_features.known_features("x86_64")
     assert cpu_features.missing_features(["flux"]) == ("flux",)
     assert cpu_features.host_features() <= cpu_features.known_features()
 

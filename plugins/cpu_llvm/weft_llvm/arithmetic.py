@@ -82,7 +82,9 @@ class Arithmetic(Conversions):
         first."""
         d, t = a.dtype, self.value_type(a.dtype)
         impure = a.impure or b.impure
-        if not self.x86:
+        # NEON's own, which LLVM takes for single numbers too, gives zero for subnormals; LLVM cannot compile that of
+        # float64 for 32-bit Arm.
+        if not self.x86 and self.isa.arch != "arm":
             name = f"llvm.{symbol}imum.{self.llvm_suffix(d)}"
             return Value(self.intrinsic(t, name, (t, a.text), (t, b.text)), d, impure, a.never_nan and b.never_nan)
         if b.never_nan and not a.never_nan:

@@ -198,14 +198,17 @@ class Conversions(Instructions, ABC):
         top = f.exponent + f.mantissa
         size = i("and", x, (1 << top) - 1)
         sign = i("shl", i("and", x, 1 << top), 31 - top)
-        # The exponent is rebased by a multiplication, which gets subnormals right, too.
-        scaled = self.op(
-            f"fmul {self.value_type(f32)} {self.bitcast(i('shl', size, 23 - f.mantissa), f32).text},"
-            f" {self.const(2.0 ** (127 - f.bias), f32).text}",
-            f32,
-            size,
-        )
-        bits = self.bitcast(scaled, word)
+        if self.isa.arch == "arm":
+            bits = self._rebased(size, f.mantissa, f.bias)
+        else:
+            # The exponent is rebased by a multiplication, which gets subnormals right, too.
+            scaled = self.op(
+                f"fmul {self.value_type(f32)} {self.bitcast(i('shl', size, 23 - f.mantissa), f32).text},"
+                f" {self.const(2.0 ** (127 - f.bias), f32).text}",
+                f32,
+                size,
+            )
+            bits = self.bitcast(scaled, word)
         if f.special == "ieee":
             special = self.compare("<=", self.const(((1 << f.exponent) - 1) << f.mantissa, word), size)
             bits = self.select(special, i("or", i("shl", size, 23 - f.mantissa), 0x7F800000), bits)
@@ -217,6 +220,18 @@ class Conversions(Instructions, ABC):
         if f.special == "fnuz":
             bits = self.select(self.compare("==", x, self.const(1 << top, word)), self.const(0x7FC00000, word), bits)
         return self.bitcast(bits, f32)
+
+    def _rebased(self, size: Value, mantissa: int, bias: int) -> Value:
+        """The bits of a soft float without its sign as those of an fp32, without subnormals on the way: vectors of
+        32-bit Arm take them for zero. A subnormal is an integer times a power of two."""
+        word, t = size.dtype, self.value_type(size.dtype)
+        f32 = dt.float32.with_lanes(word.lanes)
+        up = self.op(f"shl {t} {size.text}, {self.const(23 - mantissa, word).text}", word, size)
+        normal = self.op(f"add {t} {up.text}, {self.const((127 - bias) << 23, word).text}", word, up)
+        number = self.op(f"uitofp {t} {size.text} to {self.value_type(f32)}", f32, size)
+        unit = self.const(2.0 ** (1 - bias - mantissa), f32)
+        small = self.op(f"fmul {self.value_type(f32)} {number.text}, {unit.text}", f32, number)
+        return self.select(self.compare("<", size, self.const(1 << mantissa, word)), self.bitcast(small, word), normal)
 
     def _half(self, lanes: int) -> str:
         return "half" if lanes == 1 else f"<{lanes} x half>"

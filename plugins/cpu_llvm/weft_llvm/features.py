@@ -70,6 +70,10 @@ _ARM_TUNING = {
 }  # fmt: skip
 
 
+_RISCV_LENGTHS = [f"zvl{bits}b" for bits in (256, 512, 1024)]
+"""At least so many bits in a vector, which the runtime cannot ask; every machine with vectors has 128."""
+
+
 @dataclass(frozen=True)
 class Description:
     """A processor as LLVM compiles for it.
@@ -78,8 +82,9 @@ class Description:
         layout: LLVM's text of how memory is laid out.
         has: what it emits, of the names of `Isa.has` but for dot products.
         needs: extensions that its code may contain, by LLVM's names; of architectures whose machines can be asked,
-            x86-64 and AArch64.
-        objects: how its objects are written: "elf" for little-endian ELF of 64 bits, "wasm", or LLVM's name of another.
+            those of `weft_llvm.target.MACHINES`.
+        objects: how its objects are written: "elf", "wasm", or LLVM's name of another.
+        floats: as `Isa.floats`.
         name, features: what LLVM is told to compile for: the processor's name and what was asked; for a processor whose
             model of scheduling is incomplete, on which LLVM ends the process, "generic" and all extensions of the
             processor.
@@ -91,6 +96,7 @@ class Description:
     objects: str
     name: str
     features: str
+    floats: bool = True
 
 
 @functools.cache
@@ -118,6 +124,7 @@ def describe(cpu: Cpu) -> Description:
         found["objects"],
         found["name"],
         found["features"],
+        found["floats"],
     )
 
 
@@ -171,7 +178,9 @@ def _asked_one_by_one(cpu: Cpu, by_extensions: bool) -> bytes:
     found = json.loads(_asked(cpu, by_extensions=by_extensions, probes=()))
     for name in _PROBES:
         try:
-            found["has"] += json.loads(_asked(cpu, by_extensions=by_extensions, probes=(name,)))["has"]
+            one = json.loads(_asked(cpu, by_extensions=by_extensions, probes=(name,)))
+            found["has"] += one["has"]
+            found["floats"] |= one["floats"]
         except TargetError:
             continue
     return json.dumps({**found, "has": sorted({*found["has"]})}).encode()
@@ -201,6 +210,9 @@ define <4 x float> @rounding(<4 x float> %a) nounwind {
  %y = fadd <8 x half> %x, %x
  store <8 x half> %y, ptr %p
  ret void }""",
+    "floats": """define double @floats(double %a, double %b) nounwind {
+ %r = fadd double %a, %b
+ ret double %r }""",
     "wide": """define void @wide(ptr %p, ptr %q) nounwind "prefer-vector-width"="512" {
  %x = load <16 x i32>, ptr %p
  %y = load <16 x i32>, ptr %q
@@ -211,8 +223,11 @@ define <4 x float> @rounding(<4 x float> %a) nounwind {
 """Functions by name, in LLVM IR: the assembly of each shows what a processor has."""
 
 
+_FLOATS = "floats"
+
+
 def _emitted(cpu: Cpu, probes: list[str]) -> set[str]:
-    """What the assembly of `probes` shows, of `Isa.has`."""
+    """What the assembly of `probes` shows, of `Isa.has`, and `_FLOATS`."""
     from weft_llvm.toolchain import compile_assembly
 
     source = "\n".join(_PROBES[name] for name in probes)
@@ -224,7 +239,9 @@ def _emitted(cpu: Cpu, probes: list[str]) -> set[str]:
         return re.search(pattern, bodies.get(body, "")) is not None
 
     tests = {
-        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma"),  # relaxed_madd may round twice
+        # relaxed_madd may round twice
+        "fma": seen("fma", r"\bvfn?m(add|sub)|\bfmla|\bfmadd|\bvfma|\bwfma|\bmaebr?\b"),
+        _FLOATS: seen(_FLOATS, r"\bv?addsd|\bfadd\s+d|\bvadd\.f64|\bfadd\.d|\badbr|\bwfadb|\bf64\.add"),
         "rounding": seen("rounding", r"\bv?roundp|\bvrndscale|\bfrintm|\bvrintm|f32x4\.floor"),
         "f16c": seen("f16c", r"\bvcvtph2ps|\bfcvtl|\bvfwcvt|\bvcvt\.f32\.f16"),
         "bf16": seen("bf16", r"\bvcvtneps2bf16|\bbfcvtn|\bvcvt\.bf16\.f32|\bvfncvtbf16"),
@@ -280,8 +297,8 @@ def _refuse_unknown(cpu: Cpu, processors: list[str], features: dict[str, str]) -
 
 
 def extensions(cpu: Cpu, features: dict[str, str]) -> frozenset[str]:
-    """Of LLVM's features of x86-64, AArch64 or WebAssembly, with what each is, the extensions that code for `cpu` may
-    contain and not every machine has."""
+    """Of LLVM's features of an architecture, with what each is, the extensions that code for `cpu` may contain and not
+    every machine has."""
     from weft_llvm.target import architecture
     from weft_runtime.cpu_features import known_features
 
@@ -301,11 +318,12 @@ def extensions(cpu: Cpu, features: dict[str, str]) -> frozenset[str]:
             for f, text in features.items()
             if text.startswith("Enable ") and f not in _ARM_UNUSED and f not in _ARM_TUNING
         ]
-    elif arch in ("wasm32", "wasm64"):
-        asked = [f for f in features if f in known_features(arch)]
     else:
-        return frozenset()
-    return frozenset(asked) & _inlined(cpu, asked)
+        asked = [f for f in features if f in known_features(arch) and (arch != "i386" or f not in _X86_UNUSED)]
+    found = frozenset(asked) & _inlined(cpu, asked)
+    if arch.startswith("riscv") and "v" in found:  # LLVM ends the process on a length without vectors
+        found |= _inlined(cpu, _RISCV_LENGTHS)
+    return found
 
 
 def _inlined(cpu: Cpu, asked: list[str]) -> frozenset[str]:
@@ -327,8 +345,19 @@ def _inlined(cpu: Cpu, asked: list[str]) -> frozenset[str]:
 
 def examine(cpu: Cpu, by_extensions: bool, probes: list[str]) -> dict[str, Any]:
     """What LLVM knows of a processor, as `Description` has it; `probes` are compiled. LLVM may end the process."""
-    from weft_llvm.toolchain import compile_object, data_layout, object_format
+    from weft_llvm.toolchain import compile_object, data_layout, object_format, target_machine
 
+    try:
+        target_machine(Cpu(cpu.triple, ""))
+    except CodegenError as error:
+        known = ("x86_64", "aarch64", "armv7", "i686", "riscv32", "riscv64", "s390x", "wasm32")
+        close = nearest(cpu.triple.split("-")[0], known)
+        raise TargetError(
+            f"'{cpu.triple}' is no machine that LLVM makes code for",
+            where=f"-mtriple={cpu.triple}",
+            why=error.why,
+            hint=f"did you mean '{close}'?" if close else "code is made for " + ", ".join(known),
+        ) from None
     processors, features = _listed(cpu.triple)
     _refuse_unknown(cpu, processors, features)
     needs = sorted(extensions(cpu, features))
@@ -337,12 +366,13 @@ def examine(cpu: Cpu, by_extensions: bool, probes: list[str]) -> dict[str, Any]:
             cpu.triple, "generic", ",".join(filter(None, [*("+" + name for name in needs), cpu.features])), cpu.opt
         )
     image = compile_object("define i64 @f(i64 %x) {\n ret i64 %x\n}\n", cpu)
-    known = {b"\x7fELF\x02\x01": "elf", b"\0asm\1\0": "wasm"}
+    emitted = _emitted(cpu, probes)
     return {
         "layout": data_layout(cpu),
-        "has": sorted(_emitted(cpu, probes)),
+        "has": sorted(emitted - {_FLOATS}),
+        "floats": _FLOATS in emitted,
         "needs": needs,
-        "objects": known.get(image[:6], object_format(cpu.triple)),
+        "objects": {b"\x7fELF": "elf", b"\0asm": "wasm"}.get(image[:4], object_format(cpu.triple)),
         "name": cpu.name,
         "features": cpu.features,
     }

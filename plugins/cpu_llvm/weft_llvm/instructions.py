@@ -57,7 +57,7 @@ class Instructions:
             for d in dt.all_dtypes()
             if d.is_float and d.bits < 32 and not (d.name == "float16" and "half" in isa.has)
         )
-        self.x86 = isa.arch in ("x86_64", "i386", "i686")
+        self.x86 = isa.arch in ("x86_64", "i386")
 
     # -- text -----------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Instructions:
 
     def _load_pointer(self, array: str, index: int, align: int) -> str:
         md = f", !align {self._align(align)}" if align > 1 else ""
-        return self._op(f"load ptr, ptr {self._gep('ptr', array, str(index))}, align 8{md}")
+        return self._op(f"load ptr, ptr {self._gep('ptr', array, str(index))}, align {self.isa.pointer}{md}")
 
     def intrinsic(self, result: str, name: str, *args: tuple[str, str]) -> str:
         """A call of an LLVM intrinsic, declared on first use; the name of its result, or "" if void."""

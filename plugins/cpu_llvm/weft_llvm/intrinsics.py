@@ -68,9 +68,12 @@ DOTS: tuple[Dot, ...] = (
     Dot("pmaddwd128", "llvm.x86.sse2.pmadd.wd", dt.int16, dt.int16, dt.int32, 4, ("x86_64",), adds=False),
     Dot("wasmdot", "llvm.wasm.dot", dt.int16, dt.int16, dt.int32, 4, ("simd128",), adds=False),
     Dot("vdpbf16ps512", "llvm.x86.avx512bf16.dpbf16ps.512", dt.bfloat16, dt.bfloat16, dt.float32, 16, ("avx512bf16",)),
-    Dot("udot", "llvm.aarch64.neon.udot.v4i32.v16i8", dt.uint8, dt.uint8, dt.int32, 4, ("dotprod",)),
-    Dot("sdot", "llvm.aarch64.neon.sdot.v4i32.v16i8", dt.int8, dt.int8, dt.int32, 4, ("dotprod",)),
-    Dot("usdot", "llvm.aarch64.neon.usdot.v4i32.v16i8", dt.uint8, dt.int8, dt.int32, 4, ("i8mm",)),
+    Dot("udot", "llvm.aarch64.neon.udot.v4i32.v16i8", dt.uint8, dt.uint8, dt.int32, 4, ("aarch64", "dotprod")),
+    Dot("sdot", "llvm.aarch64.neon.sdot.v4i32.v16i8", dt.int8, dt.int8, dt.int32, 4, ("aarch64", "dotprod")),
+    Dot("usdot", "llvm.aarch64.neon.usdot.v4i32.v16i8", dt.uint8, dt.int8, dt.int32, 4, ("aarch64", "i8mm")),
+    Dot("vudot", "llvm.arm.neon.udot.v4i32.v16i8", dt.uint8, dt.uint8, dt.int32, 4, ("arm", "dotprod")),
+    Dot("vsdot", "llvm.arm.neon.sdot.v4i32.v16i8", dt.int8, dt.int8, dt.int32, 4, ("arm", "dotprod")),
+    Dot("vusdot", "llvm.arm.neon.usdot.v4i32.v16i8", dt.uint8, dt.int8, dt.int32, 4, ("arm", "i8mm")),
     Dot("bfdot", "llvm.aarch64.neon.bfdot.v4f32.v8bf16", dt.bfloat16, dt.bfloat16, dt.float32, 4, ("aarch64", "bf16")),
 )
 

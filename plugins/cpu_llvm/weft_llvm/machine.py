@@ -28,11 +28,22 @@ _CACHES = {
     "neoverse-n1": (64, 1024, 32768), "neoverse-v1": (64, 1024, 32768), "neoverse-n2": (64, 1024, 32768),
     "neoverse-v2": (64, 2048, 32768),
     "apple-m1": (128, 12288, 8192), "apple-m2": (128, 16384, 8192),
+    "cortex-a7": (32, 512, 512), "cortex-a8": (32, 512, 512), "cortex-a9": (32, 1024, 1024),
+    "cortex-a15": (32, 1024, 1024), "cortex-a17": (32, 1024, 1024),
+    "sifive-u74": (32, 2048, 2048), "spacemit-x60": (32, 512, 512),
+    "z13": (128, 2048, 65536), "z14": (128, 4096, 131072), "z15": (128, 4096, 262144), "z16": (128, 32768, 32768),
 }  # fmt: skip
 _DEFAULT_CACHES = (32, 512, 4096)
 
 # Vector FMA instructions that one core starts per cycle, where it is not two.
-_FMA_PIPES = {
+_FMA_PIPES: dict[str, float] = {
+    "cortex-a7": 0.5,  # 64 bits at a time
+    "cortex-a8": 0.5,
+    "cortex-a9": 0.5,
+    "cortex-a15": 1,
+    "cortex-a17": 1,
+    "sifive-u74": 1,
+    "spacemit-x60": 1,
     "cortex-a53": 1,
     "cortex-a72": 1,
     "generic": 1,
@@ -63,25 +74,21 @@ def describe(target: Target, isa: Isa) -> Machine:
         bits, registers = 512, 32
     elif "avx" in isa.has:
         bits, registers = 256, 16
-    elif "neon" in isa.has or isa.arch == "aarch64":
-        bits, registers = 128, 32
-    elif isa.arch == "wasm32":
-        bits, registers = 128, WASM_REGISTERS
     else:
-        bits, registers = 128, 16
+        bits, registers = 128, _registers(isa)
     fma = "fma" in isa.has or "relaxed-simd" in isa.needs
     given = given_rates(options.machine)
     pipes: float = _FMA_PIPES.get(isa.cpu, 2)
     if bits == 512 and isa.cpu in _HALF_RATE_512:
         pipes = 1
     pipes = given.get("multiply_adds_per_cycle", pipes)
-    per_byte = round(bits // 8 * pipes * 2)  # a multiplication and an addition each, fused or in two pipes
-    flops = {"float32": per_byte // 4, "float64": per_byte // 8}
+    # A multiplication and an addition each, fused or in two pipes.
+    starts = {name: round(_lanes(isa, bits, size) * pipes * 2) for name, size in (("float32", 32), ("float64", 64))}
     if "half" in isa.has:
-        flops["float16"] = per_byte // 2
-    if isa.arch == "x86_64" and "avx" not in isa.has and not fma:
-        flops = {name: n // 2 for name, n in flops.items()}
-    flops = {name: max(1, n) for name, n in flops.items()}
+        starts["float16"] = round(bits // 16 * pipes * 2)
+    if isa.arch != "wasm32" and "avx" not in isa.has and not fma:
+        starts = {name: n // 2 for name, n in starts.items()}
+    flops = {name: max(1, n) for name, n in starts.items()}
     return Machine(
         kind="cpu",
         vector_bits=bits,
@@ -101,6 +108,35 @@ def describe(target: Target, isa: Isa) -> Machine:
         },
         rates=_rates(given, flops["float32"]),
     )
+
+
+def _lanes(isa: Isa, bits: int, size: int) -> int:
+    """Floats of `size` bits that one instruction computes with."""
+    scalar = {
+        "arm": "neon" not in isa.has or size == 64,
+        "riscv32": "v" not in isa.needs,
+        "riscv64": "v" not in isa.needs,
+        "s390x": ("vector" if size == 64 else "vector-enhancements-1") not in isa.needs,
+    }
+    return 1 if scalar.get(isa.arch, False) else bits // size
+
+
+def _registers(isa: Isa) -> int:
+    """Registers of 128 bits; without vectors, those of floats, of which four hold as many numbers."""
+    match isa.arch:
+        case "aarch64":
+            return 32
+        case "wasm32":
+            return WASM_REGISTERS
+        case "riscv32" | "riscv64":
+            return 32 if "v" in isa.needs else 32 // 4
+        case "s390x":
+            return 32 if "vector-enhancements-1" in isa.needs else 16 // 4  # before, vectors are of doubles alone
+        case "i386":
+            return 8
+        case "arm":
+            return 16 if "neon" in isa.has else 32 // 4 if "d32" in isa.needs else 16 // 4
+    return 16
 
 
 def _rates(given: Mapping[str, float], flops: int) -> Rates:
@@ -132,7 +168,7 @@ def _ways(isa: Isa) -> int:
             return found
     l1 = _CACHES.get(isa.cpu, _DEFAULT_CACHES)[0]
     # x86 finds a line of the first cache by address bits within a page of 4 KiB.
-    return l1 // 4 if isa.arch in ("x86", "x86_64") else 8 if isa.cpu.startswith("apple") else 4
+    return l1 // 4 if isa.arch in ("i386", "x86_64") else 8 if isa.cpu.startswith("apple") else 4
 
 
 def _is_host(isa: Isa) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft_llvm import link_wasm, wide
-from weft_llvm.link import Image, link
+from weft_llvm import helpers, link_wasm, wide
+from weft_llvm.link import Image, link, undefined
 from weft_llvm.memory import RELEASE, RESERVE, emit_wasm_memory
 from weft_llvm.segment import emit_segment
 from weft_llvm.toolchain import Cpu
@@ -30,11 +30,11 @@ linear time on one long function, whose every line is run once a call, beside ke
 
 def link_segment(spec: SegmentSpec, kernels: Mapping[str, KernelCode], isa: Isa) -> dict[str, NativeCode]:
     """The section "main", with the entry "run"."""
-    text = emit_segment(spec, architecture=isa.arch, pointer=isa.pointer)
+    text = emit_segment(spec, architecture=isa.arch, pointer=isa.pointer, order=isa.byte_order)
     cpu = _cpu(isa)
     objects = {"segment": _compiled(text, isa, replace(cpu, opt=0) if len(text) > LARGE else cpu, "segment")}
     objects.update({name: code.object for name, code in kernels.items()})
-    image = _wasm_module(objects, isa) if isa.objects == "wasm" else link(objects)
+    image = _wasm_module(objects, isa) if isa.objects == "wasm" else link({**objects, **_helpers(objects, isa)})
     parallel = any(code.parallel for code in kernels.values())
     return {"main": _native(image, ("run",), isa, parallel)}
 
@@ -46,8 +46,19 @@ def loops_code(isa: Isa) -> NativeCode | None:
 
     if isa.objects == "wasm":
         return None
-    image = link({"loops": _compiled(emit_repeat(), isa, _cpu(isa), "loops")})
+    objects = {"loops": _compiled(emit_repeat(isa.pointer), isa, _cpu(isa), "loops")}
+    image = link({**objects, **_helpers(objects, isa)})
     return _native(image, tuple(image.entries), replace(isa, needs=frozenset()))
+
+
+def _helpers(objects: Mapping[str, bytes], isa: Isa) -> dict[str, bytes]:
+    """What LLVM calls in `objects` and expects of a library."""
+    return {name: _helper(name, isa) for name in sorted(undefined(objects)) if name in helpers.SOURCES}
+
+
+@cache
+def _helper(name: str, isa: Isa) -> bytes:
+    return _compiled(helpers.SOURCES[name], isa, _cpu(isa), name)
 
 
 def _cpu(isa: Isa) -> Cpu:
@@ -80,4 +91,5 @@ def _native(image: Image, entries: tuple[str, ...], isa: Isa, parallel: bool = F
     except PackageNotFoundError:
         number = "?"
     places = {name: image.entries[name] for name in entries}
-    return NativeCode(bytes(image.bytes), places, "weft-llvm", number, tuple(sorted(isa.needs)), isa.arch, parallel)
+    needs = tuple(sorted(isa.needs))
+    return NativeCode(bytes(image.bytes), places, "weft-llvm", number, needs, isa.machine, parallel)

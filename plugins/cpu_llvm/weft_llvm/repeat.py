@@ -9,15 +9,15 @@ moved. `weft_runtime.abi.TRIPS` has the fields.
 
 from __future__ import annotations
 
-from weft_runtime.abi import MOVE, SWAP, TENSOR_OFFSETS, TRIPS_OFFSETS
+from weft_runtime.abi import MOVE, POINTER, SWAP, TENSOR, TRIPS
 
 
-def emit_repeat() -> str:
-    """LLVM IR text, without target triple; the same for every architecture."""
+def emit_repeat(pointer: int = POINTER) -> str:
+    """LLVM IR text, without target triple, for pointers of so many bytes; else the same for every architecture."""
     places = {
-        "DATA": TENSOR_OFFSETS["data"], "MOVE": MOVE.size(), "STEP": MOVE.offsets()["bytes"], "SWAP": SWAP.size(),
-        "GIVEN": SWAP.offsets()["given"],
-        **{name.upper(): offset for name, offset in TRIPS_OFFSETS.items()},
+        "DATA": TENSOR.offsets(pointer)["data"], "MOVE": MOVE.size(pointer), "STEP": MOVE.offsets(pointer)["bytes"],
+        "SWAP": SWAP.size(pointer), "GIVEN": SWAP.offsets(pointer)["given"], "POINTER": pointer,
+        **{name.upper(): offset for name, offset in TRIPS.offsets(pointer).items()},
     }  # fmt: skip
     text = _SOURCE
     for name, offset in places.items():
@@ -33,18 +33,18 @@ entry:
   %done.at = getelementptr i8, ptr %d, i64 <DONE>
   %going.at = getelementptr i8, ptr %d, i64 <GOING>
   %number.at = getelementptr i8, ptr %d, i64 <NUMBER>
-  %number = load ptr, ptr %number.at, align 8
+  %number = load ptr, ptr %number.at, align <POINTER>
   %test.at = getelementptr i8, ptr %d, i64 <TEST>
-  %test = load ptr, ptr %test.at, align 8
+  %test = load ptr, ptr %test.at, align <POINTER>
   %tests = icmp ne ptr %test, null
   %moving.at = getelementptr i8, ptr %d, i64 <MOVING>
   %moving = load i64, ptr %moving.at, align 8
   %moves.at = getelementptr i8, ptr %d, i64 <MOVES>
-  %moves = load ptr, ptr %moves.at, align 8
+  %moves = load ptr, ptr %moves.at, align <POINTER>
   %carried.at = getelementptr i8, ptr %d, i64 <CARRIED>
   %carried = load i64, ptr %carried.at, align 8
   %swaps.at = getelementptr i8, ptr %d, i64 <SWAPS>
-  %swaps = load ptr, ptr %swaps.at, align 8
+  %swaps = load ptr, ptr %swaps.at, align <POINTER>
   store i64 0, ptr %done.at, align 8
   store i64 1, ptr %going.at, align 8
   %any = icmp sgt i64 %trips, 0
@@ -61,13 +61,13 @@ move:
 moved:
   %m.byte = mul i64 %m, <MOVE>
   %m.tensor.at = getelementptr i8, ptr %moves, i64 %m.byte
-  %m.tensor = load ptr, ptr %m.tensor.at, align 8
+  %m.tensor = load ptr, ptr %m.tensor.at, align <POINTER>
   %m.step.at = getelementptr i8, ptr %m.tensor.at, i64 <STEP>
   %m.step = load i64, ptr %m.step.at, align 8
   %m.data.at = getelementptr i8, ptr %m.tensor, i64 <DATA>
-  %m.data = load ptr, ptr %m.data.at, align 8
+  %m.data = load ptr, ptr %m.data.at, align <POINTER>
   %m.data.next = getelementptr i8, ptr %m.data, i64 %m.step
-  store ptr %m.data.next, ptr %m.data.at, align 8
+  store ptr %m.data.next, ptr %m.data.at, align <POINTER>
   %m.next = add i64 %m, 1
   br label %move
 swap:
@@ -77,15 +77,15 @@ swap:
 swapped:
   %s.byte = mul i64 %s, <SWAP>
   %s.in.at = getelementptr i8, ptr %swaps, i64 %s.byte
-  %s.in = load ptr, ptr %s.in.at, align 8
+  %s.in = load ptr, ptr %s.in.at, align <POINTER>
   %s.out.at = getelementptr i8, ptr %s.in.at, i64 <GIVEN>
-  %s.out = load ptr, ptr %s.out.at, align 8
+  %s.out = load ptr, ptr %s.out.at, align <POINTER>
   %s.taken.at = getelementptr i8, ptr %s.in, i64 <DATA>
   %s.given.at = getelementptr i8, ptr %s.out, i64 <DATA>
-  %s.taken = load ptr, ptr %s.taken.at, align 8
-  %s.given = load ptr, ptr %s.given.at, align 8
-  store ptr %s.given, ptr %s.taken.at, align 8
-  store ptr %s.taken, ptr %s.given.at, align 8
+  %s.taken = load ptr, ptr %s.taken.at, align <POINTER>
+  %s.given = load ptr, ptr %s.given.at, align <POINTER>
+  store ptr %s.given, ptr %s.taken.at, align <POINTER>
+  store ptr %s.taken, ptr %s.given.at, align <POINTER>
   %s.next = add i64 %s, 1
   br label %swap
 count:

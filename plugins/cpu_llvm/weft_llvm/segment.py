@@ -32,23 +32,30 @@ from weft.codegen.steps import (
 from weft.dtypes import dtype
 from weft.errors import CodegenError
 from weft_llvm.pool import COUNTERS
-from weft_runtime.abi import CONTEXT, POINTER, TENSOR, ErrorCode
+from weft_runtime.abi import CONTEXT, POINTER, TENSOR, ByteOrder, ErrorCode
 
 _TYPES = {"int": "i64", "bool": "i1", "pointer": "ptr"}
 _OPS = {"shr": "ashr", "ushr": "lshr", "div": "sdiv", "rem": "srem", "both": "and", "either": "or"}
 _COMPARE = {"lt": "slt", "le": "sle", "ult": "ult", "ule": "ule", "eq": "eq", "ne": "ne"}
 
 
-def emit_segment(spec: SegmentSpec, entry: str = "run", architecture: str = "x86_64", pointer: int = POINTER) -> str:
+def emit_segment(
+    spec: SegmentSpec,
+    entry: str = "run",
+    architecture: str = "x86_64",
+    pointer: int = POINTER,
+    order: ByteOrder = "little",
+) -> str:
     """LLVM IR text of the segment, without target triple and data layout; kernels are declared, not defined.
 
     Args:
         pointer: bytes of a pointer, 4 or 8.
+        order: of a number's bytes in memory.
 
     Raises:
         CodegenError: as `build_segment`, or for a stamp where there is no clock.
     """
-    return _Printer(build_segment(spec), architecture, pointer).text(entry)
+    return _Printer(build_segment(spec), architecture, pointer, order).text(entry)
 
 
 def _quote(name: str) -> str:
@@ -78,8 +85,8 @@ def _type(value: Operand) -> str:
 
 
 class _Printer:
-    def __init__(self, steps: Steps, architecture: str, pointer: int) -> None:
-        self.steps, self.architecture, self.pointer = steps, architecture, pointer
+    def __init__(self, steps: Steps, architecture: str, pointer: int, order: ByteOrder) -> None:
+        self.steps, self.architecture, self.pointer, self.order = steps, architecture, pointer, order
         self.context, self.tensor = CONTEXT.offsets(pointer), TENSOR.offsets(pointer)
         self.lines: list[str] = []
         self.tail: list[str] = []
@@ -132,10 +139,8 @@ class _Printer:
             case LoadField(result, base, structure, field):
                 kind = next(f.kind for f in structure.fields if f.name == field)
                 self.load(result, kind, self.at(_operand(base), structure.offsets(self.pointer)[field]))
-            case TypeWord(result, tensor):  # little-endian, as all that there is code for
-                place = self.tensor["ndim"]
-                word = self.at(_operand(tensor), place)
-                self.do(f"%{result.name} = load i64, ptr {word}, align {math.gcd(place, 8)}")
+            case TypeWord(result, tensor):
+                self.type_word(result, _operand(tensor))
             case LoadElement(result, base, kind, index):
                 self.load(result, kind, self.at(_operand(base), index * self.size(kind)))
             case StoreElement(base, kind, index, value):
@@ -168,6 +173,21 @@ class _Printer:
                         f"there is no clock to read on {self.architecture}", where=self.steps.name, hint=hint
                     )
                 self.do(f"%{result.name} = call i64 @{COUNTERS[self.architecture]}()")
+
+    def type_word(self, result: Value, tensor: str) -> None:
+        """The fields from `ndim` on, the first one lowest."""
+        first = self.tensor["ndim"]
+        if self.order == "little":
+            self.do(f"%{result.name} = load i64, ptr {self.at(tensor, first)}, align {math.gcd(first, 8)}")
+            return
+        word = ""
+        for field in ("ndim", "code", "bits", "lanes"):
+            size, place = next(self.size(f.kind) for f in TENSOR.fields if f.name == field), self.tensor[field]
+            part = self.new(f"load i{8 * size}, ptr {self.at(tensor, place)}, align {size}")
+            wide = self.new(f"zext i{8 * size} {part} to i64")
+            moved = self.new(f"shl i64 {wide}, {8 * (place - first)}")
+            word = self.new(f"or i64 {word}, {moved}") if word else moved
+        self.do(f"%{result.name} = add i64 {word}, 0")
 
     def function(self, field: str) -> str:
         """A function that the context has."""
@@ -220,7 +240,11 @@ class _Printer:
         if any(isinstance(s, Ticks) for s in self.steps.walk()):
             text.append(f"declare i64 @{COUNTERS[self.architecture]}()")
         text += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "sub", "mul")]
-        text += [f"define i32 {_quote(entry)}(ptr %ctx, ptr %in, ptr %out) nounwind {{", "entry:"]
+        # Windows wants a function of its own called for a large frame.
+        text += [
+            f'define i32 {_quote(entry)}(ptr %ctx, ptr %in, ptr %out) nounwind "no-stack-arg-probe" {{',
+            "entry:",
+        ]
         text += [
             f"  %buffers = alloca [{self.steps.buffers} x ptr], align 16",
             f"  %dims = alloca [{self.steps.dims} x i64], align 16",

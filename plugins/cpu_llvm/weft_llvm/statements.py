@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from weft import dtypes as dt
 from weft.codegen.base import TASKS_PER_THREAD
+from weft.dtypes import DType
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
@@ -237,6 +238,7 @@ class Statements(Accesses):
             old = self._from_memory(self._op(f"load {element}, ptr {pointer}{align}"), d)
             self._line(f"store {element} {self._to_memory(self.binary(symbol, old, v))}, ptr {pointer}{align}")
             return
+        self._refuse_wide_atomics(d)
         if d.is_integer and d.bits >= 8:
             name = "add" if symbol == "+" else ("" if d.kind == "int" else "u") + symbol
             self._op(f"atomicrmw {name} ptr {pointer}, {element} {v.text} monotonic")
@@ -258,6 +260,14 @@ class Statements(Accesses):
         done = self._op(f"extractvalue {{ {word}, i1 }} {pair}, 1")
         self._line(f"br i1 {done}, label %{end}, label %{loop}")
         self._start(end)
+
+    def _refuse_wide_atomics(self, d: DType) -> None:
+        if self.isa.arch == "riscv32" and memory_bytes(d) > 4:
+            raise CodegenError(
+                f"kernel '{self.program.name}' updates numbers of 64 bits atomically",
+                why="riscv32 has no instruction for it",
+                hint="let one thread run the loop: -threads=1",
+            )
 
     # -- parallel loops -------------------------------------------------------------------------------------------
 

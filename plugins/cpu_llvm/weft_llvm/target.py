@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from weft.errors import TargetError
+from weft.errors import TargetError, nearest
 from weft.target import Target, TargetKind
-from weft_runtime.cpu_features import host_features, known_features
-from weft_runtime.support import architectures
+from weft_runtime.cpu_features import WINDOWS, byte_order, host_features, known_features, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from weft.codegen.base import Codegen, KernelCode
     from weft.codegen.segment import SegmentSpec
     from weft.machine import Machine
+    from weft_runtime.abi import ByteOrder
     from weft_runtime.executable import NativeCode
 
 MOST_THREADS = 4096  # what an archive may ask for
@@ -40,12 +40,25 @@ CONVERSIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 DOT_PRODUCTS = frozenset({"avx512bw", "avx512vnni", "avxvnni", "avx512bf16", "dotprod", "i8mm", "simd128"})
 
+MACHINES = ("aarch64", "arm", "i386", "riscv32", "riscv64", "s390x", "wasm32", "x86_64")
+"""Architectures that images are linked for."""
 RESERVED = {"aarch64": "+reserve-x18"}
 """By architecture, a register that some systems keep for themselves (macOS, Windows, Android): code runs on every one
 that has the architecture."""
-DEFAULTS = {"wasm32": "+simd128"}
-"""By architecture, an extension that code may use unless the target string says otherwise: every browser, node and
-wasmtime has it."""
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "wasm32": ("+simd128",),  # every browser, node and wasmtime has it
+    "i386": ("+sse2",),
+    "riscv32": ("+m", "+a", "+f", "+d", "+c"),
+    "riscv64": ("+m", "+a", "+f", "+d", "+c"),
+}
+"""By architecture, extensions that code may use unless the target string says otherwise: LLVM's generic processor lacks
+what those of the systems that Weft is for have."""
+_SYSTEMS = (
+    "android", "androideabi", "darwin", "dragonfly", "elf", "emscripten", "freebsd", "fuchsia", "haiku", "hurd", "ios",
+    "linux", "macos", "macosx", "netbsd", "none", "openbsd", "solaris", "tvos", "unknown", "visionos", "wasi",
+    "wasip1", "wasip2", "watchos", "win32", "windows", "cuda", "amdhsa", "nvcl", "mesa3d", "aix", "zos", "uefi",
+    "eabi", "eabihf", "gnueabihf", "gnueabi", "gnu", "musl",
+)  # fmt: skip
 
 EMITTER_VERSION = 1
 """Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that
@@ -91,11 +104,23 @@ class Isa:
     """Extensions that its code may contain, by LLVM's names."""
     objects: str = "elf"
     """How its objects are written, as `weft_llvm.features.Description` says."""
+    floats: bool = True
+    """Whether it computes with numbers of 64 bits in floating point as IEEE 754 says, by instructions."""
     opt: int = 3
 
     @property
     def arch(self) -> str:
         return architecture(self.triple)
+
+    @property
+    def machine(self) -> str:
+        """What manifests call the machine."""
+        return _machine(self.triple)
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """Of a number in memory."""
+        return byte_order(self.arch)
 
     @property
     def pointer(self) -> int:
@@ -116,6 +141,9 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
 
     key = toolchain.Cpu(triple, cpu, features, opt)
     found = describe(key)
+    if found.objects in ("MachO", "COFF") and architecture(triple) in MACHINES:
+        # An image is neither Windows' nor Apple's: objects of either are written as ELF.
+        return isa(elf_triple(triple), cpu, features, opt)
     unknown = sorted(found.needs - known_features(architecture(triple)))
     for name in unknown:
         if "+" + name in {*features.split(",")}.difference(toolchain.host_features().split(",")):
@@ -132,21 +160,22 @@ def isa(triple: str, cpu: str, features: str, opt: int = 3) -> Isa:
         found.name,
         found.features,
         found.layout,
-        found.has | (found.needs & DOT_PRODUCTS),
+        found.has | (found.needs & (DOT_PRODUCTS | {"neon"})),
         found.needs,
         found.objects,
+        found.floats,
         opt,
     )
 
 
 class LlvmTarget(TargetKind):
-    """CPUs, through LLVM."""
+    """CPUs, through LLVM: aarch64, arm, i386, riscv32, riscv64, s390x, x86_64, and wasm32."""
 
     name: ClassVar[str] = "llvm"
     options: ClassVar[type] = LlvmOptions
     keywords: ClassVar[tuple[str, ...]] = (
         "cpu", "cpus", "host", "native", "local", "x86", "x86_64", "x86-64", "x64", "amd64", "arm", "arm64", "aarch64",
-        "intel", "amd",
+        "intel", "amd", "armv7", "riscv", "riscv32", "riscv64", "s390x", "i386", "i686", "android",
         "avx", "avx2", "avx512", "neon",
     )  # fmt: skip
 
@@ -164,16 +193,16 @@ class LlvmTarget(TargetKind):
             raise TargetError(f"option '-threads' is at most {MOST_THREADS}, got {o.threads}", where=str(target))
         host = toolchain.host_triple()
         triple = o.mtriple or host
-        cross = architecture(triple) != architecture(host)
+        check_triple(triple)
+        cross = _machine(triple) != _machine(host)
         cpu = o.mcpu or ("generic" if cross or (o.mtriple is not None and o.mtriple != host) else toolchain.host_cpu())
         mattr = tuple(a if a[:1] in "+-" else "+" + a for a in o.mattr)
         if o.mcpu is None and cpu != "generic":
             # The name alone would promise what a hypervisor may have masked out, so absent features are said, too.
             mattr = (*toolchain.host_features().split(","), *unseen_features(toolchain.host_features()), *mattr)
-        for table in (RESERVED, DEFAULTS):
-            more = table.get(architecture(triple))
-            if more is not None and not any(a[1:] == more[1:] for a in mattr):
-                mattr = (more, *mattr)
+        named = o.mcpu is not None and architecture(triple) != "wasm32"  # a processor has what it has
+        more = (*filter(None, [RESERVED.get(architecture(triple))]), *(() if named else _defaults(triple)))
+        mattr = (*(a for a in more if not any(b[1:] == a[1:] for b in mattr)), *mattr)
         if o.mcpu == "native":
             return self.resolve(replace(target, options=replace(o, mcpu=None)))
         threads = o.threads or (1 if cross else available_threads())
@@ -203,17 +232,16 @@ class LlvmTarget(TargetKind):
         from weft_llvm.intrinsics import emitters
 
         isa = self.isa(target)
-        why = None
-        if isa.arch not in (*architectures(), "wasm32"):
-            why = f"what is linked is code for {', '.join(architectures())} and wasm32"
+        why, hint = None, "give a triple such as x86_64-linux-gnu or aarch64-linux-gnu"
+        if isa.arch not in MACHINES:
+            why = f"what is linked is code for {', '.join(MACHINES)}"
         elif isa.objects != ("wasm" if isa.arch == "wasm32" else "elf"):
-            why = f"its objects are {isa.objects}, and 64-bit little-endian ELF is what is linked and run"
+            why = f"its objects are {isa.objects}, and ELF is what is linked"
+        elif not isa.floats:
+            why = f"'{isa.cpu}' has no instructions for numbers of 64 bits in floating point"
+            hint = "name a processor that has them with -mcpu, or the extension with -mattr"
         if why is not None:
-            raise TargetError(
-                f"no code is made for '{isa.triple}'",
-                why=why,
-                hint="give a triple such as x86_64-linux-gnu or aarch64-linux-gnu",
-            )
+            raise TargetError(f"no code is made for '{isa.triple}'", where=str(target), why=why, hint=hint)
         return LlvmCodegen(isa, intrinsics=emitters(isa.has | {isa.arch}))
 
     def link(self, target: Target, segment: SegmentSpec, kernels: Mapping[str, KernelCode]) -> Mapping[str, NativeCode]:
@@ -260,8 +288,47 @@ def refuse_precision(precision: Precision, isa: Isa, where: str) -> None:
 
 
 def architecture(triple: str) -> str:
+    """LLVM's name of a triple's architecture: aarch64 for arm64, arm for armv7."""
     name = triple.split("-")[0]
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    return {"amd64": "x86_64"}.get(name, machine_name(name))
+
+
+def _machine(triple: str) -> str:
+    name = architecture(triple)
+    return name + WINDOWS if "windows" in triple and name in ("x86_64", "i386") else name
+
+
+def elf_triple(triple: str) -> str:
+    """The triple with objects written as ELF."""
+    parts = triple.split("-")
+    if parts[-1] == "elf":
+        return triple
+    return "-".join([parts[0], *(["unknown"] if len(parts) == 2 else []), *parts[1:], "elf"])
+
+
+def check_triple(triple: str) -> None:
+    """
+    Raises:
+        TargetError: the triple is of an architecture of `MACHINES` and names no system. LLVM takes a system that it
+            does not know for none.
+    """
+    _, *rest = triple.split("-")
+    if (
+        architecture(triple) in MACHINES
+        and rest
+        and not any(re.fullmatch(rf"({'|'.join(_SYSTEMS)})[\d.]*", part) for part in rest)
+    ):
+        close = next(filter(None, (nearest(part, _SYSTEMS) for part in rest)), None)
+        raise TargetError(
+            f"'{triple}' names no system",
+            where=f"-mtriple={triple}",
+            why=f"none of {', '.join(repr(p) for p in rest)} is one",
+            hint=f"did you mean '{close}'?" if close else "x86_64-linux-gnu names Linux; 'none' is no system",
+        )
+
+
+def _defaults(triple: str) -> tuple[str, ...]:
+    return DEFAULTS.get(architecture(triple), ())
 
 
 def unseen_features(said: str) -> list[str]:
