@@ -16,7 +16,7 @@ static void malformed(building *b, const char *what) {
 }
 
 static void *need(building *b, size_t count, size_t bytes) {
-  void *const found = count > (size_t)LARGEST / (bytes + 1) ? NULL : keep(&b->program->memory, (count + 1) * bytes);
+  void *const found = keep(&b->program->memory, ((uint64_t)count + 1) * bytes);
   if (found == NULL && b->wrong == 0) b->wrong = no_memory(b->error, (int64_t)bytes);
   return found;
 }

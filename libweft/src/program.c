@@ -194,7 +194,7 @@ static int32_t hand_over(const weft_program *p, const info *i, held *h, weft_ten
     data = h->owned;
     h->owned = NULL;
   } else {
-    data = reserve(64, (size_t)size_of(h));
+    data = reserve(64, (uint64_t)size_of(h));
     if (data == NULL) return no_memory(error, size_of(h));
     copy(data, h->data, (size_t)size_of(h));
   }

@@ -13,7 +13,7 @@ struct call {
 static void *call_arena(weft_context *context, int64_t bytes) {
   if (bytes < 0 || bytes > LARGEST) return NULL;
   const int64_t whole = (bytes + 4096) & ~(int64_t)4095;
-  char *const made = (char *)reserve(whole >= 4 << 20 ? 65536 : 64, (size_t)whole);
+  char *const made = (char *)reserve(whole >= 4 << 20 ? 65536 : 64, (uint64_t)whole);
   if (made == NULL) return NULL;
   copy(made, context->arena, context->arena == NULL ? 0 : (size_t)context->arena_bytes);
   release(context->arena);
@@ -26,7 +26,7 @@ static int32_t call_output(weft_context *context, int64_t index, int64_t rank, c
   weft_tensor *const t = ((call *)(void *)context)->out[index];
   for (int64_t i = 0; i < rank; ++i) t->shape[i] = shape[i];
   const int64_t bytes = bytes_of(shape, (int32_t)rank, t->bits < 8 ? 1 : t->bits / 8);
-  t->data = bytes < 0 ? NULL : reserve(64, (size_t)bytes);
+  t->data = bytes < 0 ? NULL : reserve(64, (uint64_t)bytes);
   return t->data == NULL;
 }
 

@@ -42,7 +42,7 @@ static held *fresh(int64_t element, const int64_t *shape, int32_t ndim) {
   const int64_t bytes = bytes_of(shape, ndim, element);
   held *const made = bytes < 0 ? NULL : shaped(element, shape, ndim);
   if (made == NULL) return NULL;
-  made->owned = made->data = (char *)reserve(64, (size_t)bytes);
+  made->owned = made->data = (char *)reserve(64, (uint64_t)bytes);
   if (made->data != NULL) return made;
   drop(made);
   return NULL;
@@ -97,7 +97,7 @@ static held *constant_of(pool *memory, const info *of, const char *data) {
   const int64_t bytes = bytes_of(of->shape, of->ndim, of->element);
   if (made == NULL || bytes < 0) return NULL;
   if ((uintptr_t)data % 64 != 0) {
-    char *const room = (char *)keep(memory, (size_t)bytes + 64);
+    char *const room = (char *)keep(memory, (uint64_t)bytes + 64);
     if (room == NULL) return NULL;
     char *const at = room + (64 - (uintptr_t)room % 64) % 64;
     copy(at, data, (size_t)bytes);

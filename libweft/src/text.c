@@ -30,13 +30,13 @@ static void zero(void *to, size_t bytes) {
 }
 
 /* Memory at a multiple of `alignment`, or NULL. */
-static void *reserve(size_t alignment, size_t bytes) {
+static void *reserve(size_t alignment, uint64_t bytes) {
   void *found = NULL;
-  if (bytes > (size_t)LARGEST || bytes + alignment < bytes) return NULL;
+  if (bytes > (uint64_t)LARGEST || bytes > SIZE_MAX - alignment) return NULL;
   if (bytes == 0) bytes = 1;
-  if (weft_sys.aligned_malloc != NULL) return weft_sys.aligned_malloc(bytes, alignment);
+  if (weft_sys.aligned_malloc != NULL) return weft_sys.aligned_malloc((size_t)bytes, alignment);
   int (*memalign)(void **, size_t, size_t) = (int (*)(void **, size_t, size_t))weft_sys.imports[WEFT_IMPORT_posix_memalign];
-  return memalign(&found, alignment, bytes) == 0 ? found : NULL;
+  return memalign(&found, alignment, (size_t)bytes) == 0 ? found : NULL;
 }
 
 static void release(void *memory) {
@@ -116,9 +116,9 @@ static int64_t bytes_of(const int64_t *shape, int32_t ndim, int64_t element) {
 enum { BLOCK = 1 << 14 };
 
 /* Zeros at a multiple of 16, or NULL: there is no memory. */
-static void *keep(pool *memory, size_t bytes) {
-  if (bytes > (size_t)LARGEST) return NULL;
-  bytes = (bytes + 15) & ~(size_t)15;
+static void *keep(pool *memory, uint64_t wanted) {
+  if (wanted > (uint64_t)LARGEST || wanted > SIZE_MAX - 64) return NULL;
+  const size_t bytes = ((size_t)wanted + 15) & ~(size_t)15;
   if (bytes > memory->room) {
     const size_t whole = bytes + 16 > BLOCK ? bytes + 16 : BLOCK;
     char *const block = (char *)reserve(16, whole);

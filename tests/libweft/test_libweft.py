@@ -404,7 +404,7 @@ def test_exports_refuse_other_machines_and_steps(tmp_path: Path) -> None:
     exe = weft.compile(mlp(), "llvm")
     with pytest.raises(TargetError, match="a DLL holds code for 64-bit Windows") as refused:
         weft.export(exe, tmp_path / "m.dll")
-    assert refused.value.hint == 'compile it with -t "llvm -mtriple=x86_64-pc-windows-gnu-elf"'
+    assert refused.value.hint == 'compile it with -t "llvm -mtriple=x86_64-pc-windows-gnu"'
     with pytest.raises(TargetError, match="use -f obj"):
         weft.export(exe, tmp_path / "m.o", "macho-obj")
     with pytest.raises(TargetError, match="compiled for another target than the machine code"):
@@ -419,7 +419,7 @@ def test_exports_refuse_other_machines_and_steps(tmp_path: Path) -> None:
 
 def test_a_dll_is_well_formed(tmp_path: Path) -> None:
     """What the Microsoft format says of headers, sections, imports and exports; wine runs it with --full."""
-    target = "llvm -mtriple=x86_64-pc-windows-gnu-elf -mcpu=x86-64-v3"
+    target = "llvm -mtriple=x86_64-pc-windows-gnu -mcpu=x86-64-v3"
     weft.export(mlp(), tmp_path / "m.dll", target=target)
     data = (tmp_path / "m.dll").read_bytes()
     (at,) = struct.unpack_from("<I", data, 60)

@@ -90,6 +90,8 @@ def optimize(
     """
     machine = machine or target_machine(cpu)
     module = _parse(ir)
+    if not module.data_layout:  # passes would take the processor for a big-endian one
+        module.data_layout = str(machine.target_data)
     if cpu.opt > 0:
         options = llvm.create_pipeline_tuning_options(speed_level=cpu.opt)
         options.loop_unrolling = unroll

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def exporters() -> Sequence[Exporter]:
     prefix = ExportOption("prefix", "what the functions' names begin with, so that several models can be linked")
     system = ExportOption("system", "whose object it is", ("macos", "ios"))
-    windows = "llvm -mtriple=x86_64-pc-windows-gnu-elf -mcpu=x86-64-v3"
-    apple = "llvm -mtriple=aarch64-apple-darwin-elf -mcpu=apple-m1"
+    windows = "llvm -mtriple=x86_64-pc-windows-gnu -mcpu=x86-64-v3"
+    apple = "llvm -mtriple=aarch64-apple-darwin -mcpu=apple-m1"
     return [
         Exporter("wasm", ".wasm", "a WebAssembly module with weights and plan", "llvm -mtriple=wasm32", _late("wasm")),
         Exporter("elf", ".so", "a shared library of Linux or Android", "llvm", _late("elf"), (prefix,)),

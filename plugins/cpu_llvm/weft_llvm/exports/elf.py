@@ -46,22 +46,20 @@ _MACHINES = {
     "riscv32": _Machine(243, 1, True, 4096, 5),
     "arm": _Machine(40, 21, False, 65536, 0x05000400),
     "i386": _Machine(3, 6, False, 4096),
-    "s390x": _Machine(22, 10, True, 4096),
 }
 
 
 class _Writer:
-    """Bytes in the order and width of a machine."""
+    """Bytes in the width of a machine."""
 
     def __init__(self, arch: str) -> None:
         self.wide = pointer(arch) == 8
-        self.order = ">" if arch == "s390x" else "<"
 
     def words(self, *values: int) -> bytes:
-        return struct.pack(f"{self.order}{len(values)}{'Q' if self.wide else 'I'}", *values)
+        return struct.pack(f"<{len(values)}{'Q' if self.wide else 'I'}", *values)
 
     def pack(self, form: str, *values: int) -> bytes:
-        return struct.pack(self.order + form, *values)
+        return struct.pack("<" + form, *values)
 
     def segment(self, kind: int, flags: int, offset: int, address: int, size: int, room: int, align: int) -> bytes:
         if self.wide:
@@ -122,7 +120,7 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
     code = own + page + code_at % page
     sys_at, model_at, dynamic_at = tables, tables + 0x200, tables + 0x800
     distances = {"weft_sys": sys_at - code, "weft_model": model_at - code, "weft_own": own - code}
-    runtime = runtime_image(of.triple, distances, pool=True)
+    runtime = runtime_image(of, distances, pool=True)
     text = bytearray(runtime.bytes)
     places: dict[str, int] = {}
     for name, image in of.code.items():
@@ -227,7 +225,7 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
         (".shstrtab", 3, 0, 0, names_at, len(shown), 0, 0, 1, 0),
     ]  # fmt: skip
     headers = b"".join(out.section(name_at[s[0]], *s[1:]) for s in sections)
-    ident = b"\x7fELF" + bytes([2 if out.wide else 1, 2 if out.order == ">" else 1, 1, 0]) + bytes(8)
+    ident = b"\x7fELF" + bytes([2 if out.wide else 1, 1, 1, 0]) + bytes(8)
     elf = ident + out.pack("HHI", 3, machine.number, 1) + out.words(0, header_size, table_at)
     elf += out.pack(
         "IHHHHHH", machine.flags, header_size, segment_size, segments, 64 if out.wide else 40, len(sections),

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import InputError, TargetError, UnsupportedError
+from weft_llvm import helpers
 from weft_llvm.exports.runtime import compiler_for, pointer, runtime_ir, surroundings
-from weft_llvm.link import Image, link
-from weft_llvm.target import architecture
+from weft_llvm.link import Image, link, undefined
+from weft_llvm.target import architecture, elf_triple
 from weft_llvm.toolchain import compile_object
+from weft_runtime.cpu_features import byte_order
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
@@ -26,6 +28,8 @@ class Inside:
     """The parts of a model.
 
     Attributes:
+        arch: LLVM's name of the architecture.
+        machine: what manifests call it.
         code: the images of its sections, by name.
         weights: in the format safetensors, whose data begin at a multiple of 64 bytes.
     """
@@ -33,6 +37,7 @@ class Inside:
     name: str
     triple: str
     arch: str
+    machine: str
     manifest: bytes
     code: Mapping[str, bytes]
     weights: bytes
@@ -59,6 +64,12 @@ def inside(executable: Executable) -> Inside:
             where=manifest.target,
             hint='compile it with -t llvm, or "llvm -mtriple=…"',
         )
+    arch = architecture(triple)
+    if byte_order(arch) == "big":
+        raise TargetError(
+            f"'{manifest.name}' was compiled for {triple}, exports are of little-endian machines",
+            where=manifest.target,
+        )
     steps = [*manifest.steps, *(s for plan in manifest.plans for s in plan.steps)]
     lost = [s for s in steps if s.kind not in ("native", "if", "loop") and getattr(s, "function", "") not in PLAIN]
     if lost:
@@ -74,7 +85,7 @@ def inside(executable: Executable) -> Inside:
             f"'{manifest.name}' has {len(stored.code)} sections of code, an export has {MOST_SECTIONS}"
         )
     weights = b"".join(bytes(part) for part in stored.weights)
-    return Inside(manifest.name, triple, manifest.machine, stored.manifest, dict(stored.code), weights)
+    return Inside(manifest.name, triple, arch, manifest.machine, stored.manifest, dict(stored.code), weights)
 
 
 def check_prefix(prefix: str) -> str:
@@ -88,15 +99,17 @@ def check_prefix(prefix: str) -> str:
     return f"{prefix}_" if prefix else ""
 
 
-def runtime_image(triple: str, places: Mapping[str, int], *, pool: bool) -> Image:
-    """The runtime for a triple whose objects are ELF.
+def runtime_image(of: Inside, places: Mapping[str, int], *, pool: bool) -> Image:
+    """The runtime for a model's machine.
 
     Args:
         places: where `weft_sys`, `weft_own` and `weft_model` lie, from the beginning of the image.
     """
-    cpu = compiler_for(triple)
-    ir = {"runtime": runtime_ir(pointer(architecture(triple))), **surroundings(triple, pool=pool)}
-    return link({name: compile_object(text, cpu) for name, text in ir.items()}, places)
+    cpu = compiler_for(elf_triple(of.triple))
+    ir = {"runtime": runtime_ir(pointer(of.arch)), **surroundings(of.triple, of.machine, pool=pool)}
+    objects = {name: compile_object(text, cpu) for name, text in ir.items()}
+    called = undefined(objects) & helpers.SOURCES.keys()
+    return link({**objects, **{n: compile_object(helpers.SOURCES[n], cpu) for n in sorted(called)}}, places)
 
 
 def table(of: Inside, here: int, places: Mapping[str, int]) -> bytes:
@@ -106,7 +119,6 @@ def table(of: Inside, here: int, places: Mapping[str, int]) -> bytes:
         here: where it lies.
         places: where the parts lie: "manifest", "weights", and sections by "code/" and their names.
     """
-    order = "big" if of.arch == "s390x" else "little"
     head, names, at = [], b"", 8 * (5 + 3 * len(of.code))
     for name, image in of.code.items():
         head += [at + len(names), places["code/" + name] - here, len(image)]
@@ -119,4 +131,4 @@ def table(of: Inside, here: int, places: Mapping[str, int]) -> bytes:
         len(of.code),
         *head,
     ]
-    return struct.pack(f"{'>' if order == 'big' else '<'}{len(words)}q", *words) + names
+    return struct.pack(f"<{len(words)}q", *words) + names

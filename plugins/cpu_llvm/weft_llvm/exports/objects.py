@@ -48,7 +48,7 @@ def apple_files(
         raise TargetError(
             f"'{of.name}' was compiled for {of.triple}",
             where=executable.manifest.target,
-            hint='compile it with -t "llvm -mtriple=aarch64-apple-darwin-elf", or use -f obj',
+            hint='compile it with -t "llvm -mtriple=aarch64-apple-darwin", or use -f obj',
         )
     system = options.get("system", "macos")
     arch = {"aarch64": "arm64"}.get(of.arch, of.arch)
@@ -66,7 +66,7 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
     windows = "windows" in triple
     known = DARWIN if apple else WINDOWS if windows else LINUX
     code = "__TEXT,__text,regular,pure_instructions" if apple else ".text"
-    ir = [runtime_ir(pointer(of.arch)), *surroundings(triple, pool=not windows).values()]
+    ir = [runtime_ir(pointer(of.arch)), *surroundings(triple, of.machine, pool=not windows).values()]
     text = "\n".join(ir)
     # Declared by the runtime, defined here.
     text = re.sub(r"^@weft_(model|sys|own|machine) = external .*\n", "", text, flags=re.M)
@@ -85,14 +85,26 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
         lines.append(_bytes(f"weft.name.{k}", name.encode() + b"\0", "align 1"))
     lines.append(_bytes("weft.manifest", of.manifest, "align 8"))
     lines.append(_bytes("weft.weights", of.weights or b"\0", "align 64"))
-    place = "i64 sub (i64 ptrtoint (ptr @{} to i64), i64 ptrtoint (ptr @weft_model to i64))"
-    words = [
-        place.format("weft.manifest"), f"i64 {len(of.manifest)}", place.format("weft.weights"),
-        f"i64 {len(of.weights)}", f"i64 {len(of.code)}",
-    ]  # fmt: skip
+    words: list[str] = []  # of 64 bits
+
+    def distance(name: str) -> None:
+        word = f"i{8 * size}"
+        words.append(
+            f"{word} sub ({word} ptrtoint (ptr @{name} to {word}), {word} ptrtoint (ptr @weft_model to {word}))"
+        )
+        if size == 4:
+            words.append("i32 0")  # the runtime adds it to a pointer, which has 32 bits
+
+    distance("weft.manifest")
+    words.append(f"i64 {len(of.manifest)}")
+    distance("weft.weights")
+    words += [f"i64 {len(of.weights)}", f"i64 {len(of.code)}"]
     for name, k in names.items():
-        words += [place.format(f"weft.name.{k}"), place.format(f"weft.code.{k}"), f"i64 {len(of.code[name])}"]
-    lines.append(f"@weft_model = hidden constant [{len(words)} x i64] [{', '.join(words)}], align 8")
+        distance(f"weft.name.{k}")
+        distance(f"weft.code.{k}")
+        words.append(f"i64 {len(of.code[name])}")
+    types = ", ".join(w.split(" ")[0] for w in words)
+    lines.append(f"@weft_model = hidden constant <{{ {types} }}> <{{ {', '.join(words)} }}>, align 8")
     text += "\n".join(lines) + "\n"
     if prefix:
         text = re.sub(rf"@({'|'.join(FUNCTIONS)})\b", lambda m: f"@{prefix}{m[1]}", text)

@@ -31,7 +31,7 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
         raise TargetError(
             f"'{of.name}' was compiled for {of.triple}, a DLL holds code for 64-bit Windows on x86-64",
             where=executable.manifest.target,
-            hint='compile it with -t "llvm -mtriple=x86_64-pc-windows-gnu-elf"',
+            hint='compile it with -t "llvm -mtriple=x86_64-pc-windows-gnu"',
         )
     return {".dll": iter([_library(of, name + ".dll", check_prefix(options.get("prefix", "")))])}
 
@@ -42,7 +42,7 @@ def _round(value: int, to: int) -> int:
 
 def _library(of: Inside, own_name: str, prefix: str) -> bytes:
     distances = {"weft_sys": _TABLES - _CODE, "weft_model": _MODEL - _CODE, "weft_own": _OWN - _CODE}
-    runtime = runtime_image(of.triple, distances, pool=False)
+    runtime = runtime_image(of, distances, pool=False)
     text = bytearray(runtime.bytes)
     places: dict[str, int] = {}
     for name, image in of.code.items():

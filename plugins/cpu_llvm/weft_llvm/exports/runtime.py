@@ -11,7 +11,6 @@ import re
 from functools import cache
 from importlib import resources
 
-from weft.errors import TargetError
 from weft_llvm.pool import emit_pool
 from weft_llvm.target import architecture
 from weft_llvm.toolchain import Cpu
@@ -34,7 +33,7 @@ _POOLS = ("x86_64", "aarch64")
 
 def pointer(arch: str) -> int:
     """Bytes of a pointer of an architecture."""
-    return 8 if arch in ("x86_64", "aarch64", "riscv64", "s390x") else 4
+    return 8 if arch in ("x86_64", "aarch64", "riscv64") else 4
 
 
 @cache
@@ -49,22 +48,17 @@ def runtime_ir(bytes_of_pointer: int) -> str:
     return re.sub(r"^!llvm\.(module\.flags|ident) = .*\n", "", text, flags=re.M)
 
 
-def surroundings(triple: str, *, pool: bool) -> dict[str, str]:
+def surroundings(triple: str, machine: str, *, pool: bool) -> dict[str, str]:
     """LLVM IR by name of what the runtime takes from where it is, for a machine.
 
     Args:
+        machine: what manifests call it.
         pool: with the worker pool, where the architecture has one.
-
-    Raises:
-        TargetError: exports are not written for this architecture.
     """
     arch = architecture(triple)
-    if arch in ("wasm32", "wasm64"):
-        raise TargetError(f"'{triple}' has a format of its own", hint="weft export -f wasm")
     size = f"i{8 * pointer(arch)}"
     threads = pool and arch in _POOLS
-    name = arch.encode()
-    text = f"""@weft_machine = hidden constant [{len(name) + 1} x i8] c"{arch}\\00"
+    text = f"""@weft_machine = hidden constant [{len(machine) + 1} x i8] c"{machine}\\00"
 define hidden ptr @weft_pool() nounwind {{
   ret ptr {"@parallel_for" if threads else "null"}
 }}
@@ -156,7 +150,8 @@ leave:
 
 def compiler_for(triple: str) -> Cpu:
     """Every processor of an architecture: the runtime itself asks before a model's code runs."""
-    from weft_llvm.target import RESERVED
+    from weft_llvm.target import DEFAULTS, RESERVED
 
     arch = architecture(triple)
-    return Cpu(triple, {"x86_64": "x86-64"}.get(arch, "generic"), RESERVED.get(arch, ""), 2)
+    features = ",".join(filter(None, [*DEFAULTS.get(arch, ()), RESERVED.get(arch, "")]))
+    return Cpu(triple, {"x86_64": "x86-64"}.get(arch, "generic"), features, 2)
