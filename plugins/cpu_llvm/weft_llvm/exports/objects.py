@@ -71,6 +71,9 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
     # Declared by the runtime, defined here.
     text = re.sub(r"^@weft_(model|sys|own|machine) = external .*\n", "", text, flags=re.M)
     text = re.sub(r"^declare .*@(weft_pool|weft_cpuid|weft_xgetbv|parallel_for)\(.*\n", "", text, flags=re.M)
+    # The pool's own names belong to the program that the object is linked into.
+    text = re.sub(r"^define (?!internal)(.*@(?:parallel_for|start|ticks)\()", r"define hidden \1", text, flags=re.M)
+    text = re.sub(r"@(parallel_for|start|ticks)\b", r"@weft_\1", text)
     # The C library that is linked has these.
     text = re.sub(r"^define hidden ptr @mem(cpy|set)\(.*?^}\n", "", text, flags=re.M | re.S)
     declared = [f"declare void @{n}()" for n in SYSTEM if n in known]
@@ -108,7 +111,7 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
     text += "\n".join(lines) + "\n"
     if prefix:
         text = re.sub(rf"@({'|'.join(FUNCTIONS)})\b", lambda m: f"@{prefix}{m[1]}", text)
-        hidden = r"@(weft_(?:sys|own|model|machine|pool|cpuid|xgetbv)|parallel_for|start|ticks)\b"
+        hidden = r"@(weft_(?:sys|own|model|machine|pool|cpuid|xgetbv|parallel_for|start|ticks))\b"
         text = re.sub(hidden, lambda m: f"@{prefix}{m[1]}", text)
     return compile_object(text, compiler_for(triple))
 
