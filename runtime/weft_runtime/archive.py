@@ -92,10 +92,15 @@ class Stored:
 
 
 def stored(manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]]) -> Stored:
-    if not constants:
-        return Stored(manifest.with_(weights=None).to_json(), code, (), 0)
-    info = SectionInfo(*hash_pieces(weights_pieces(constants)))
-    return Stored(manifest.with_(weights=info).to_json(), code, weights_pieces(constants), info.bytes)
+    manifest = _with_weights(manifest, constants)
+    if manifest.weights is None:
+        return Stored(manifest.to_json(), code, (), 0)
+    return Stored(manifest.to_json(), code, weights_pieces(constants), manifest.weights.bytes)
+
+
+def _with_weights(manifest: Manifest, constants: Mapping[str, np.ndarray[Any, Any]]) -> Manifest:
+    """The manifest with hash and size of the weights."""
+    return manifest.with_(weights=SectionInfo(*hash_pieces(weights_pieces(constants))) if constants else None)
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -226,7 +231,7 @@ def save(
     )
     if why is not None:
         raise ExecutionError(f"cannot write {path}", why=why)
-    manifest = manifest.with_(weights=SectionInfo(*hash_pieces(weights_pieces(constants))) if constants else None)
+    manifest = _with_weights(manifest, constants)
     manifest, code = sign(manifest, code)
     try:
         with (
