@@ -67,6 +67,7 @@ class _Fusion(Grouping):
         members, best = {anchor}, {anchor}
         if len(node.outputs) != 1:
             return best
+        narrowest = node.output.dtype.bits
         shapes = [node.output.shape]
         layouts = {node.output.tensor.layout}
         rows, reduced = trailing_axes(node), node.inputs[0] if node.inputs else None
@@ -79,8 +80,10 @@ class _Fusion(Grouping):
             if k in members or not self._follows(k, shapes, layouts, rows) or not self.within({*members, k}):
                 continue
             members.add(k)
-            if len(self.live_outs(members)) == 1 and self.sound(members):
-                best = set(members)
+            outs = self.live_outs(members)
+            wider = self.capabilities.narrow_results and outs[0].dtype.bits > narrowest
+            if len(outs) == 1 and not wider and self.sound(members):
+                narrowest, best = outs[0].dtype.bits, set(members)
             frontier = sorted({*frontier, *(u for u in self.users[k] if u not in members)})
         return best
 
@@ -187,7 +190,7 @@ class _Fusion(Grouping):
             members = self.with_transposed(anchor, position, members)
         if node.op.layout_role == "convolution" and node.output.tensor.layout is not None:
             members = self.with_transposed(anchor, 0, members, image=True)
-        return members
+        return self.with_producers(members) if self.capabilities.narrow_results else members
 
     def with_transposed(self, anchor: int, position: int, members: set[int], image: bool = False) -> set[int]:
         """A contraction and the transpose that makes an operand, which nothing else uses: a product's kernel packs

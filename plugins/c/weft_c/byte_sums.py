@@ -1,0 +1,208 @@
+"""Operators that the profiles of C for microcontrollers compute: sums of products of 8-bit integers, channels last.
+
+Two steps each, which a schedule puts one behind the other for a few results at a time: the operand's elements without
+their zero point, as int16, with what lies outside of the picture as 0; then sums of products of these with the weights.
+The graph pass `weft_c.narrow_sums` makes them of convolutions and products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.errors import GraphError
+from weft.expr.nodes import Const, Expr, all_of, cast_to, const, lt, select
+from weft.graph.nodes import TensorType, Type
+from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
+from weft.tensor.language import sum as sum_over
+from weft_ops.contraction import reference_windows, window_extent
+from weft_ops.examples import integers
+from weft_ops.shapes import operands, static
+
+QUAD = 4
+"""Products that the weights of one word of 32 bits are for."""
+
+
+@dataclass(frozen=True)
+class Windows(Operator):
+    """What both operators have: windows of x [n, in…, c], int8 or uint8.
+
+    Attributes: kernel, strides, pads (begin, end), dilations per axis of the picture; `zero`, the operand's zero point,
+    with which the picture is surrounded. No axis: products of matrices.
+    """
+
+    kernel: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    pads: tuple[tuple[int, int], ...] = ()
+    dilations: tuple[int, ...] = ()
+    zero: int = 0
+    kind = "contraction"
+
+    def checked(self, types: Sequence[Type | None]) -> tuple[TensorType, TensorType]:
+        """The operands' types. Raises GraphError."""
+        x, w = operands(types, 2)
+        if x.dtype not in (dt.int8, dt.uint8) or w.dtype != dt.int8:
+            raise GraphError(f"expected int8 or uint8 and int8, got {x.dtype} and {w.dtype}")
+        if x.rank != len(self.kernel) + 2:
+            raise GraphError(f"expected x of rank {len(self.kernel) + 2}, got {x.rank}")
+        if not isinstance(x.shape[-1], int):
+            raise GraphError("expected channels of a known number")
+        return x, w
+
+    def counts(self, x: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Windows along each axis of the picture."""
+        return tuple(
+            window_extent(*given) for given in zip(x[1:-1], self.kernel, self.strides, self.pads, self.dilations)
+        )
+
+    def element(self, x: Tensor, batch: Expr, at: Sequence[Expr], channel: Expr, *conditions: Expr) -> Expr:
+        """x[batch, at…, channel] without its zero point, 0 outside of the picture, int16. `at` begins at the padding.
+
+        One comparison of numbers without sign says whether an index is inside.
+        """
+        inside = list(conditions)
+        index = []
+        for i, n, pair in zip(at, x.shape[1:-1], self.pads):
+            moved = i - pair[0] if pair[0] else i
+            index.append(moved)
+            if any(pair):
+                inside.append(lt(cast_to(moved, dt.uint32), cast_to(const(0) + n, dt.uint32)))
+        value = cast_to(x[(batch, *index, channel)], dt.int16)
+        value = value - const(self.zero, dt.int16) if self.zero else value
+        return select(all_of(inside), value, Const(0, dt.int16)) if inside else value
+
+    def windows(self, x: Array) -> Array:
+        """[n, out…, kernel…, c] of x without its zero point, int64."""
+        wide = np.moveaxis(x.astype(np.int64) - self.zero, -1, 1)
+        padded = np.pad(wide, [(0, 0), (0, 0), *self.pads])
+        n = len(self.kernel)
+        if not n:
+            return wide
+        views = reference_windows(padded, self.kernel, self.strides, self.dilations, static(self.counts(x.shape)))
+        return np.moveaxis(views, 1, -1)
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class WindowSum(Windows):
+    """Convolution or product with weights w [o, quads, 2, 2]: [n, out…, o], int32.
+
+    The weights of result o are those of the window row by row, channels last, in quads of four, filled up with zeros; w[o,
+    q, j, i] is number 4q + 2i + j, so that the first and third byte of a word are for neighbours, and the others, too.
+    """
+
+    role = "window_sum"
+
+    def infer(self, *types: Type | None) -> Type:
+        """Raises GraphError for operands that do not fit."""
+        x, w = self.checked(types)
+        length = math.prod(self.kernel) * int(str(x.shape[-1]))
+        quads = -(-length // QUAD)
+        if w.rank != 4 or w.shape[1:] != (quads, 2, 2):
+            raise GraphError(f"expected weights [o, {quads}, 2, 2], got {w.shape}")
+        return TensorType(dt.int32, (x.shape[0], *self.counts(x.shape), w.shape[0]))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, w = arrays
+        assert x is not None and w is not None
+        rows = self.windows(x)
+        n = len(self.kernel)
+        rows = rows.reshape(*rows.shape[: 1 + n], -1)
+        flat = w.astype(np.int64).transpose(0, 1, 3, 2).reshape(w.shape[0], -1)[:, : rows.shape[-1]]
+        return np.asarray(rows @ flat.T).astype(np.int32)
+
+    @algorithm("tensors")
+    def columns(self, x: Tensor, w: Tensor) -> Tensor:
+        """The elements of each window side by side, then sums."""
+        n, channels = len(self.kernel), int(str(x.shape[-1]))
+        length, quads = math.prod(self.kernel) * channels, w.shape[1]
+        counts = self.counts(x.shape)
+
+        def column(b: Expr, *index: Expr) -> Expr:
+            at, k = index[:n], index[n]
+            inside = [lt(k, length)] if length % QUAD else []
+            taps, rest = [], k // channels if n else k
+            for size in reversed(self.kernel):
+                taps.insert(0, rest % size if len(taps) < n - 1 else rest)
+                rest = rest // size
+            places = [i * s + t * d for i, s, t, d in zip(at, self.strides, taps, self.dilations)]
+            return self.element(x, b, places, k % channels if n else k, *inside)
+
+        side_by_side = compute((x.shape[0], *counts, as_dim(quads * QUAD)), column, "columns")
+        q, i, j = reduce_axis(quads, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")
+
+        def total(b: Expr, *index: Expr) -> Expr:
+            a = side_by_side[(b, *index[:n], q.var * QUAD + i.var * 2 + j.var)]
+            return sum_over(cast_to(a, dt.int32) * cast_to(w[index[n], q, j, i], dt.int32), [q, i, j])
+
+        return compute((x.shape[0], *counts, w.shape[0]), total, "sums")
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        def byte(shape: tuple[int, ...], seed: int = 0) -> Array:
+            return integers(shape, "int8", -128, 127, seed=seed)
+
+        ones, none = (1, 1), ((0, 0), (0, 0))
+        yield Sample(cls(zero=-7), (byte((3, 8)), byte((5, 2, 2, 2), 1)), "product")
+        yield Sample(cls((1, 1), ones, none, ones, 3), (byte((1, 3, 3, 8)), byte((4, 2, 2, 2), 1)), "pointwise")
+        op = cls((3, 3), (1, 2), ((1, 1), (0, 1)), (1, 1), -128)
+        yield Sample(op, (byte((2, 5, 6, 4)), byte((3, 9, 2, 2), 1)), "window")
+        yield Sample(cls((3, 2), ones, none, (1, 2), 5), (byte((1, 4, 5, 3)), byte((2, 5, 2, 2), 1)), "filled")
+
+
+@dataclass(frozen=True)
+class ChannelSum(Windows):
+    """Convolution of each channel by itself with weights w [kernel…, c]: [n, out…, c], int32."""
+
+    role = "channel_sum"
+
+    def infer(self, *types: Type | None) -> Type:
+        """Raises GraphError for operands that do not fit."""
+        x, w = self.checked(types)
+        if w.shape != (*self.kernel, x.shape[-1]):
+            raise GraphError(f"expected weights {[*self.kernel, x.shape[-1]]}, got {w.shape}")
+        return TensorType(dt.int32, (x.shape[0], *self.counts(x.shape), x.shape[-1]))
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, w = arrays
+        assert x is not None and w is not None
+        taps = tuple(range(1 + len(self.kernel), 1 + 2 * len(self.kernel)))
+        return np.asarray((self.windows(x) * w.astype(np.int64)).sum(taps)).astype(np.int32)
+
+    @algorithm("tensors")
+    def rows(self, x: Tensor, w: Tensor) -> Tensor:
+        """The picture with its surroundings, then sums."""
+        counts = self.counts(x.shape)
+        whole = tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[1:-1], self.pads))
+
+        def row(b: Expr, *index: Expr) -> Expr:
+            return self.element(x, b, index[:-1], index[-1])
+
+        around = compute((x.shape[0], *whole, x.shape[-1]), row, "rows")
+        taps = [reduce_axis(d, f"tap{k}") for k, d in enumerate(self.kernel)]
+
+        def total(b: Expr, *index: Expr) -> Expr:
+            at = [i * s + t.var * d for i, s, t, d in zip(index, self.strides, taps, self.dilations)]
+            a = cast_to(around[(b, *at, index[-1])], dt.int32)
+            return sum_over(a * cast_to(w[(*taps, index[-1])], dt.int32), taps)
+
+        return compute((x.shape[0], *counts, x.shape[-1]), total, "sums")
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        def byte(shape: tuple[int, ...], seed: int = 0) -> Array:
+            return integers(shape, "int8", -128, 127, seed=seed)
+
+        op = cls((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), -128)
+        yield Sample(op, (byte((1, 5, 4, 6)), byte((3, 3, 6), 1)), "same")
+        yield Sample(cls((3, 2), (2, 1), ((0, 0), (1, 0)), (1, 2), 9), (byte((2, 7, 5, 3)), byte((3, 2, 3), 1)), "all")
+
+
+__all__ = ["QUAD", "ChannelSum", "WindowSum"]

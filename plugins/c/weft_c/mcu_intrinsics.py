@@ -1,0 +1,54 @@
+"""Tensor intrinsics of the profile for microcontrollers: functions of C that `weft_c/mcu.c` defines, by intrinsics of
+Arm's DSP extension where the compiler has them.
+
+`dot_rows` computes sums of products of up to two rows of int16 with rows of weights, whose sums it holds in registers:
+two rows by two results take four of a Cortex-M's thirteen. `dot_taps` computes sums over the taps of windows, channel
+by channel.
+"""
+
+from __future__ import annotations
+
+from weft import dtypes as dt
+from weft.expr.nodes import Expr, cast_to, le
+from weft.scheduling.intrinsic import Call, Intrinsic, Operand
+from weft.tensor.language import compute, placeholder, reduce_axis, var
+from weft.tensor.language import sum as sum_over
+
+ROWS = 2
+"""Rows that `dot_rows` takes at once."""
+
+
+def _dot_rows() -> Intrinsic:
+    m, n, q = var("m"), var("n"), var("q")
+    quad, pair, half = reduce_axis(q, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")
+    a, b = placeholder((m, q, 2, 2), dt.int16, "a"), placeholder((n, q, 2, 2), dt.int8, "b")
+
+    def total(i: Expr, j: Expr) -> Expr:
+        left = cast_to(a[i, quad, pair, half], dt.int32)
+        return sum_over(left * cast_to(b[j, quad, half, pair], dt.int32), [quad, pair, half])
+
+    operands = (Operand("a", strides=(None, 4, 2, 1)), Operand("b"), Operand("c"))
+    c = compute((m, n), total, "c")
+    return Intrinsic(
+        "dot_rows", c, operands, Call("dot_rows"), limits=(le(m, ROWS),), dynamic=("m", "n", "q")
+    )
+
+
+def _dot_taps() -> Intrinsic:
+    h, w, n = var("h"), var("w"), var("n")
+    row, column = reduce_axis(h, "row"), reduce_axis(w, "column")
+    a, b = placeholder((h, w, n), dt.int16, "a"), placeholder((h, w, n), dt.int8, "b")
+
+    def total(j: Expr) -> Expr:
+        left = cast_to(a[row, column, j], dt.int32)
+        return sum_over(left * cast_to(b[row, column, j], dt.int32), [row, column])
+
+    operands = (Operand("a", strides=(None, None, 1)), Operand("b"), Operand("c"))
+    return Intrinsic(
+        "dot_taps", compute((n,), total, "c"), operands, Call("dot_taps"), dynamic=("h", "w", "n")
+    )
+
+
+INTRINSICS = (_dot_rows(), _dot_taps())
+
+__all__ = ["INTRINSICS", "ROWS"]

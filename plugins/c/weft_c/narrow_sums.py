@@ -1,0 +1,81 @@
+"""Graph pass of the profiles for microcontrollers: convolutions and products of 8-bit integers as the operators of
+`weft_c.byte_sums`, with packed weights and channels last.
+
+A quantised product is Σ (a - z)·B, with a of 8 bits, z a constant and B constant, too: the operators take a itself, so
+that values between kernels have 8 bits. Transpositions around them cancel with those that frontends write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes as dt
+from weft.graph.nodes import Graph, Node, TensorType, Value
+from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.passes.capabilities import Capabilities
+from weft_c.byte_sums import QUAD, ChannelSum, WindowSum
+from weft_ops.composing import Composer
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.passes.narrow_products import split_zero
+
+Array = np.ndarray[Any, Any]
+
+
+def narrow_sums(graph: Graph, capabilities: Capabilities) -> Graph:
+    """Afterwards no two-dimensional convolution or product of an 8-bit operand with constant 8-bit weights is left, but
+    for convolutions in several groups of several channels."""
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        assert isinstance(node.op, (Conv, MatMul))
+        x, w = inputs
+        if x is None or w is None or w.constant is None or node.output.dtype != dt.int32 or x.constant is not None:
+            return None
+        core, zero = split_zero(r, x)
+        if core.dtype not in (dt.int8, dt.uint8) or not isinstance(core.type, TensorType):
+            return None
+        if zero is not None and (zero.constant is None or zero.constant.size != 1):
+            return None
+        z = 0 if zero is None or zero.constant is None else int(zero.constant.reshape(()))
+        weights = w.constant
+        if not weights.size or weights.min() < -128 or weights.max() > 127 or not -(1 << 15) < z < 1 << 15:
+            return None
+        if isinstance(node.op, MatMul):
+            return _product(r, core, weights, z, w.name)
+        return _convolution(r, node.op, core, weights, z, w.name)
+
+    return rewrite(graph, rule, rounds=1, on=(Conv, MatMul))
+
+
+def _product(r: Rewriter, x: Value, weights: Array, zero: int, name: str) -> Replacement:
+    if x.tensor.rank != 2 or weights.ndim != 2 or not isinstance(x.shape[1], int):
+        return None
+    return r.add(WindowSum(zero=zero), x, r.constant(packed(weights.T), name))
+
+
+def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, name: str) -> Replacement:
+    channels = x.shape[1]
+    if weights.ndim != 4 or not isinstance(channels, int):
+        return None
+    strides, pads, dilations = op.spatial(2)
+    settings = weights.shape[2:], strides, pads, dilations, zero
+    last = weights.transpose(0, 2, 3, 1)
+    if op.groups == 1:
+        made, data = WindowSum(*settings), packed(last.reshape(len(last), -1))
+    elif op.groups == channels == len(weights):
+        made, data = ChannelSum(*settings), last[..., 0].transpose(1, 2, 0).astype(np.int8)
+    else:
+        return None
+    c = Composer(r.builder_for_rule())
+    y = c(made, c.transpose(x, (0, 2, 3, 1)), c.builder.constant(np.ascontiguousarray(data), name))
+    return c.transpose(y, (0, 3, 1, 2))
+
+
+def packed(rows: Array) -> Array:
+    """Weights [o, length] as `WindowSum` has them: [o, quads, 2, 2]."""
+    filled = np.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD)]).astype(np.int8)
+    return np.ascontiguousarray(filled.reshape(len(rows), -1, 2, 2).transpose(0, 1, 3, 2))
+
+
+__all__ = ["narrow_sums", "packed"]
