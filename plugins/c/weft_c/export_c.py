@@ -150,7 +150,7 @@ def _header(executable: Executable, prefix: str, model: ModelText) -> str:
     for kind, infos in (("in", executable.inputs), ("out", executable.outputs)):
         fields = []
         for info in infos:
-            shape = [int(d) for d in map(str, info.dims)]
+            shape = [int(d) for d in map(str, info.shape)]
             size = f"{prefix.upper()}_{field(info.name).upper()}_ELEMENTS"
             lines.append(f"#define {size} {int(np.prod(shape, dtype=np.int64))}")
             const = "const " if kind == "in" else ""
