@@ -1,6 +1,7 @@
-"""Operators that the profiles of C for microcontrollers compute: sums of products of 8-bit integers, channels last.
+"""Operators that the profile of C for microcontrollers computes: sums of products of 8-bit integers, channels last, and
+the scaling of such sums.
 
-Two steps each, which a schedule puts one behind the other for a few results at a time: the operand's elements without
+Sums have two steps, which a schedule puts one behind the other for a few results at a time: the operand's elements without
 their zero point, as int16, with what lies outside of the picture as 0; then sums of products of these with the weights.
 The graph pass `weft_c.narrow_sums` makes them of convolutions and products.
 """
@@ -15,14 +16,15 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import GraphError
-from weft.expr.nodes import Const, Expr, all_of, cast_to, const, lt, select
+from weft.expr.nodes import Const, Expr, all_of, cast_to, const, lt, select, shl, shr
 from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.inferred import Assumption, Inferred
+from weft.graph.operator import Array, Elementwise, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.contraction import reference_windows, window_extent
 from weft_ops.examples import integers
-from weft_ops.shapes import operands, static
+from weft_ops.shapes import broadcast, operands, static
 
 QUAD = 4
 """Products that the weights of one word of 32 bits are for."""
@@ -205,4 +207,46 @@ class ChannelSum(Windows):
         yield Sample(cls((3, 2), (2, 1), ((0, 0), (1, 0)), (1, 2), 9), (byte((2, 7, 5, 3)), byte((3, 2, 3), 1)), "all")
 
 
-__all__ = ["QUAD", "ChannelSum", "WindowSum"]
+@dataclass(frozen=True)
+class Rescale(Elementwise):
+    """x · multiplier · 2^(-31 - right), rounded as `FixedPointScale` does, for |x| < 2^30; all int32, broadcast.
+
+    The upper half of the doubled product is rounded to nearest, halves up, and divided by 2^right, halves away from
+    zero. 0 ≤ multiplier and 0 ≤ right ≤ 31. Attributes: `divides`: right is 1 at least.
+    """
+
+    divides: bool = False
+
+    def infer(self, *types: Type | None) -> Inferred:
+        """Raises GraphError for operands that are not int32."""
+        given = operands(types, 3)
+        for t in given:
+            if t.dtype != dt.int32:
+                raise GraphError(f"expected operands of int32, got {t.dtype}")
+        assumed: list[Assumption] = []
+        return Inferred(TensorType(dt.int32, broadcast(*(t.shape for t in given), assumed=assumed)), assumed)
+
+    def formula(self, *args: Expr) -> Expr:
+        x, multiplier, right = args
+        product = cast_to(x, dt.int64) * cast_to(multiplier, dt.int64)
+        high = cast_to(shr(product + const(1 << 30, dt.int64), const(31, dt.int64)), dt.int32)
+        half = shl(const(1, dt.int32), right - 1) + shr(high, const(31, dt.int32))
+        return shr(high + (half if self.divides else select(lt(0, right), half, const(0, dt.int32))), right)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, multiplier, right = (np.asarray(a, np.int64) for a in arrays)
+        high = (x * multiplier + (1 << 30)) >> 31
+        half = np.where(right > 0, ((1 << right) >> 1) - (high < 0), 0)
+        return np.asarray((high + half) >> right).astype(np.int32)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = integers((3, 4, 2), "int32", -(1 << 24), 1 << 24)
+        multiplier = integers((4, 1), "int32", 1 << 30, (1 << 31) - 1)
+        yield Sample(cls(True), (x, multiplier, integers((4, 1), "int32", 1, 12)), "channels")
+        yield Sample(cls(), (x, multiplier, integers((4, 1), "int32", 0, 3)), "none")
+        halves = integers((40,), "int32", -40, 40)
+        yield Sample(cls(True), (halves, np.array(1 << 30, np.int32), np.array(2, np.int32)), "halves")
+
+
+__all__ = ["QUAD", "ChannelSum", "Rescale", "WindowSum"]

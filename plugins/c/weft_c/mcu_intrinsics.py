@@ -3,16 +3,17 @@ Arm's DSP extension where the compiler has them.
 
 `dot_rows` computes sums of products of up to two rows of int16 with rows of weights, whose sums it holds in registers:
 two rows by two results take four of a Cortex-M's thirteen. `dot_taps` computes sums over the taps of windows, channel
-by channel.
+by channel. `rescale_rows` makes bytes of such sums.
 """
 
 from __future__ import annotations
 
 from weft import dtypes as dt
-from weft.expr.nodes import Expr, cast_to, le
+from weft.expr.nodes import Expr, cast_to, le, maximum, minimum
 from weft.scheduling.intrinsic import Call, Intrinsic, Operand
 from weft.tensor.language import compute, placeholder, reduce_axis, var
 from weft.tensor.language import sum as sum_over
+from weft_c.byte_sums import Rescale
 
 ROWS = 2
 """Rows that `dot_rows` takes at once."""
@@ -49,6 +50,22 @@ def _dot_taps() -> Intrinsic:
     )
 
 
-INTRINSICS = (_dot_rows(), _dot_taps())
+def _rescale_rows() -> Intrinsic:
+    m, n = var("m"), var("n")
+    x = placeholder((m, n), dt.int32, "x")
+    term, multiplier, right = (placeholder((n,), dt.int32, name) for name in ("term", "multiplier", "right"))
+    zero, low, high = (placeholder((), dt.int32, name) for name in ("zero", "low", "high"))
+
+    def result(i: Expr, j: Expr) -> Expr:
+        scaled = Rescale(True).formula(x[i, j] + term[j], multiplier[j], right[j])
+        return cast_to(minimum(maximum(scaled + zero[()], low[()]), high[()]), dt.int8)
+
+    numbers = (Operand(name, number=True) for name in ("zero", "low", "high"))
+    operands = (Operand("x"), Operand("term"), Operand("multiplier"), Operand("right"), *numbers, Operand("y"))
+    y = compute((m, n), result, "y")
+    return Intrinsic("rescale_rows", y, operands, Call("rescale_rows"), dynamic=("m", "n"))
+
+
+INTRINSICS = (_rescale_rows(), _dot_rows(), _dot_taps())
 
 __all__ = ["INTRINSICS", "ROWS"]

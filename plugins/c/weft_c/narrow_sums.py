@@ -2,11 +2,13 @@
 `weft_c.byte_sums`, with packed weights and channels last.
 
 A quantised product is Σ (a - z)·B, with a of 8 bits, z a constant and B constant, too: the operators take a itself, so
-that values between kernels have 8 bits. Transpositions around them cancel with those that frontends write.
+that values between kernels have 8 bits. Transpositions around them cancel with those that frontends write. Scales of
+sums that stay small are `Rescale`, which takes fewer instructions than `FixedPointScale`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,16 @@ from weft import dtypes as dt
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities
-from weft_c.byte_sums import QUAD, ChannelSum, WindowSum
+from weft_c.byte_sums import QUAD, ChannelSum, Rescale, WindowSum
+from weft_ops.arithmetic import Add, Cast, Maximum, Minimum, Multiply, Subtract
 from weft_ops.composing import Composer
 from weft_ops.contraction import Conv, MatMul
+from weft_ops.fixed_point import FixedPointScale
+from weft_ops.movement import Reshape, Transpose
 from weft_ops.passes.narrow_products import split_zero
 
+DEPTH = 16
+"""How many operators are looked through for the range of a number."""
 Array = np.ndarray[Any, Any]
 
 
@@ -45,7 +52,50 @@ def narrow_sums(graph: Graph, capabilities: Capabilities) -> Graph:
             return _product(r, core, weights, z, w.name)
         return _convolution(r, node.op, core, weights, z, w.name)
 
-    return rewrite(graph, rule, rounds=1, on=(Conv, MatMul))
+    return rewrite(rewrite(graph, rule, rounds=1, on=(Conv, MatMul)), _rescaled, rounds=1, on=(FixedPointScale,))
+
+
+def _rescaled(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+    x, multiplier, shift = inputs
+    if x is None or multiplier is None or shift is None or multiplier.constant is None or shift.constant is None:
+        return None
+    most = reach(r, x)
+    if (shift.constant > 0).any() or (multiplier.constant < 0).any() or most is None or most >= 1 << 30:
+        return None
+    right = r.constant(-shift.constant, shift.name)
+    return r.add(Rescale(bool((shift.constant < 0).all())), x, multiplier, right)
+
+
+def reach(r: Rewriter, x: Value, depth: int = DEPTH) -> int | None:
+    """The greatest magnitude that an integer may have, as far as dtypes and constants tell."""
+    if x.constant is not None:
+        return int(np.abs(x.constant.astype(np.int64)).max(initial=0)) if x.dtype.is_integer else None
+    if x.dtype.is_integer and x.dtype.bits <= 16:
+        return 1 << (x.dtype.bits - (x.dtype.kind == "int"))
+    node = r.producer(x)
+    if node is None or not depth or not x.dtype.is_integer:
+        return None
+    operands = [None if v is None else reach(r, v, depth - 1) for v in node.inputs]
+    first = operands[0]
+    if isinstance(node.op, (WindowSum, ChannelSum)) and node.inputs[1] is not None:
+        weights = node.inputs[1].constant
+        if weights is None or first is None:
+            return None
+        axes = (0, 1) if isinstance(node.op, ChannelSum) else (1, 2, 3)
+        total = np.abs(weights.astype(np.int64)).sum(axes).max(initial=0)
+        return int(total) * (first + abs(node.op.zero))
+    if isinstance(node.op, (Cast, FixedPointScale, Reshape, Rescale, Transpose)):
+        right = node.inputs[-1]
+        grows = isinstance(node.op, FixedPointScale) and (right is None or right.constant is None or (right.constant > 0).any())
+        return None if grows else first
+    if None in operands:
+        return None
+    known = [n for n in operands if n is not None]
+    if isinstance(node.op, (Add, Subtract)):
+        return sum(known)
+    if isinstance(node.op, Multiply):
+        return math.prod(known)
+    return max(known) if isinstance(node.op, (Maximum, Minimum)) else None
 
 
 def _product(r: Rewriter, x: Value, weights: Array, zero: int, name: str) -> Replacement:

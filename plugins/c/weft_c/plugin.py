@@ -34,9 +34,9 @@ def schedules(target: Target) -> Sequence[Rule]:
 
 @hookimpl
 def operators() -> Sequence[type[Operator]]:
-    from weft_c.byte_sums import ChannelSum, WindowSum
+    from weft_c.byte_sums import ChannelSum, Rescale, WindowSum
 
-    return [ChannelSum, WindowSum]
+    return [ChannelSum, Rescale, WindowSum]
 
 
 @hookimpl

@@ -104,6 +104,7 @@ def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
         s.reverse_compute_at(tail, first)
     in_scratch(s, columns, name)
     s.tensorize(inner, "dot_rows")
+    rescale(s, tail, first if rows else None)
     split_columns(s, columns)
 
 
@@ -115,7 +116,15 @@ def schedule_taps(s: Schedule, name: str, rows: str, tail: str) -> None:
         s.reverse_compute_at(tail, outer[-1])
     in_scratch(s, rows, name)
     s.tensorize(channels, "dot_taps")
+    rescale(s, tail, outer[-1] if outer else None)
     s.annotate(s.loops(rows)[-1], "unswitch", 1)
+
+
+def rescale(s: Schedule, tail: str, under: str | None) -> None:
+    """What follows a sum by one call, where it is the scaling of quantised sums and no more."""
+    loops = s.loops(tail)
+    with s.attempt():
+        s.tensorize(loops[loops.index(under) + 1 if under is not None else 0], "rescale_rows")
 
 
 def spatial_loops(s: Schedule, name: str) -> list[str]:

@@ -1,18 +1,23 @@
 #if defined(__ARM_FEATURE_DSP) && !defined(__ARM_BIG_ENDIAN)
 #include <arm_acle.h>
 #define WEFT_DSP 1
+#if defined(__GNUC__)
+#define WEFT_COPY(to, from) (void)__builtin_memcpy((to), (from), 4U) /* one load, also with -ffreestanding */
+#else
+#define WEFT_COPY(to, from) (void)memcpy((to), (from), 4U)
+#endif
 
 /* Two neighbouring elements of 16 bits. */
 static inline int16x2_t weft_pair(const int16_t *at) {
   int16x2_t pair;
-  (void)memcpy(&pair, at, sizeof pair);
+  WEFT_COPY(&pair, at);
   return pair;
 }
 
 /* Four neighbouring elements of 8 bits. */
 static inline int8x4_t weft_bytes(const int8_t *at) {
   int8x4_t bytes;
-  (void)memcpy(&bytes, at, sizeof bytes);
+  WEFT_COPY(&bytes, at);
   return bytes;
 }
 
