@@ -61,7 +61,7 @@ def compile_object(source: Path, processor: str, optimize: str = "-O2", *more: s
 
 
 def _zig(folder: Path, processor: str, *arguments: str) -> None:
-    target = ("-target", "thumb-freestanding-eabi", f"-mcpu={processor}", "-std=c99", "-ffreestanding", "-fno-sanitize=all")
+    target = ("-target", "thumb-freestanding-eabi", f"-mcpu={processor}", "-std=c99", "-ffreestanding", "-fomit-frame-pointer", "-fno-sanitize=all")
     command = [sys.executable, "-m", "ziglang", "cc", *target, "-I.", f"-I{HERE}", *arguments]
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **zig_environment()}, capture_output=True, text=True, check=False

@@ -190,7 +190,9 @@ class _Fusion(Grouping):
             members = self.with_transposed(anchor, position, members)
         if node.op.layout_role == "convolution" and node.output.tensor.layout is not None:
             members = self.with_transposed(anchor, 0, members, image=True)
-        return self.with_producers(members) if self.capabilities.narrow_results else members
+        if self.capabilities.narrow_results:
+            return self.with_producers(members, wider=min(v.dtype.bits for v in self.live_outs(members)))
+        return members
 
     def with_transposed(self, anchor: int, position: int, members: set[int], image: bool = False) -> set[int]:
         """A contraction and the transpose that makes an operand, which nothing else uses: a product's kernel packs
@@ -207,10 +209,10 @@ class _Fusion(Grouping):
         return members | {k} if order is not None and wanted and self.sound(members | {k}) else members
 
     def with_producers(
-        self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64
+        self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64, wider: int = 0
     ) -> set[int]:
         """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing
-        them in place costs little."""
+        them in place costs little. `wider`: their results have more bits than that."""
         members = set(members)
         formula: GroupFormula | None = None
         added = 0
@@ -224,6 +226,7 @@ class _Fusion(Grouping):
             if (
                 k in members
                 or id(self.nodes[k].outputs[0]) in self.kept
+                or (wider and self.nodes[k].outputs[0].dtype.bits <= wider)
                 or not self._may_precede(k, members, only_cheap, repeated)
             ):
                 continue

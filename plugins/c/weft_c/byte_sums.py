@@ -94,22 +94,25 @@ class Windows(Operator):
 
 @dataclass(frozen=True)
 class WindowSum(Windows):
-    """Convolution or product with weights w [o, quads, 2, 2]: [n, out…, o], int32.
+    """Convolution or product: [n, out…, results], int32, with weights w [pairs, quads, 2, 2, 2].
 
-    The weights of result o are those of the window row by row, channels last, in quads of four, filled up with zeros; w[o,
-    q, j, i] is number 4q + 2i + j, so that the first and third byte of a word are for neighbours, and the others, too.
+    The weights of a result are those of the window row by row, channels last, in quads of four, filled up with zeros:
+    w[p, q, r, j, i] is number 4q + 2i + j of result 2p + r. So a word has the quad of one result, its second and third
+    byte exchanged, and beside it is that of the next result. If the number of results is odd, a row of zeros is the
+    last.
     """
 
+    results: int = 1
     role = "window_sum"
 
     def infer(self, *types: Type | None) -> Type:
         """Raises GraphError for operands that do not fit."""
         x, w = self.checked(types)
         length = math.prod(self.kernel) * int(str(x.shape[-1]))
-        quads = -(-length // QUAD)
-        if w.rank != 4 or w.shape[1:] != (quads, 2, 2):
-            raise GraphError(f"expected weights [o, {quads}, 2, 2], got {w.shape}")
-        return TensorType(dt.int32, (x.shape[0], *self.counts(x.shape), w.shape[0]))
+        wanted = (-(-self.results // 2), -(-length // QUAD), 2, 2, 2)
+        if w.shape != wanted:
+            raise GraphError(f"expected weights {list(wanted)}, got {list(w.shape)}")
+        return TensorType(dt.int32, (x.shape[0], *self.counts(x.shape), self.results))
 
     def reference(self, *arrays: Array | None) -> Array:
         x, w = arrays
@@ -117,8 +120,8 @@ class WindowSum(Windows):
         rows = self.windows(x)
         n = len(self.kernel)
         rows = rows.reshape(*rows.shape[: 1 + n], -1)
-        flat = w.astype(np.int64).transpose(0, 1, 3, 2).reshape(w.shape[0], -1)[:, : rows.shape[-1]]
-        return np.asarray(rows @ flat.T).astype(np.int32)
+        flat = w.astype(np.int64).transpose(0, 2, 1, 4, 3).reshape(2 * w.shape[0], -1)
+        return np.asarray(rows @ flat[: self.results, : rows.shape[-1]].T).astype(np.int32)
 
     @algorithm("tensors")
     def columns(self, x: Tensor, w: Tensor) -> Tensor:
@@ -142,9 +145,14 @@ class WindowSum(Windows):
 
         def total(b: Expr, *index: Expr) -> Expr:
             a = side_by_side[(b, *index[:n], q.var * QUAD + i.var * 2 + j.var)]
-            return sum_over(cast_to(a, dt.int32) * cast_to(w[index[n], q, j, i], dt.int32), [q, i, j])
+            weight = w[index[n] // 2, q, index[n] % 2, j, i]
+            return sum_over(cast_to(a, dt.int32) * cast_to(weight, dt.int32), [q, i, j])
 
-        return compute((x.shape[0], *counts, w.shape[0]), total, "sums")
+        even = -(-self.results // 2) * 2
+        sums = compute((x.shape[0], *counts, even), total, "sums")
+        if even == self.results:
+            return sums
+        return compute((x.shape[0], *counts, self.results), lambda *index: sums[index], "first")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -152,11 +160,13 @@ class WindowSum(Windows):
             return integers(shape, "int8", -128, 127, seed=seed)
 
         ones, none = (1, 1), ((0, 0), (0, 0))
-        yield Sample(cls(zero=-7), (byte((3, 8)), byte((5, 2, 2, 2), 1)), "product")
-        yield Sample(cls((1, 1), ones, none, ones, 3), (byte((1, 3, 3, 8)), byte((4, 2, 2, 2), 1)), "pointwise")
-        op = cls((3, 3), (1, 2), ((1, 1), (0, 1)), (1, 1), -128)
-        yield Sample(op, (byte((2, 5, 6, 4)), byte((3, 9, 2, 2), 1)), "window")
-        yield Sample(cls((3, 2), ones, none, (1, 2), 5), (byte((1, 4, 5, 3)), byte((2, 5, 2, 2), 1)), "filled")
+        yield Sample(cls(zero=-7, results=5), (byte((3, 8)), byte((3, 2, 2, 2, 2), 1)), "product")
+        op = cls((1, 1), ones, none, ones, 3, 4)
+        yield Sample(op, (byte((1, 3, 3, 8)), byte((2, 2, 2, 2, 2), 1)), "pointwise")
+        op = cls((3, 3), (1, 2), ((1, 1), (0, 1)), (1, 1), -128, 6)
+        yield Sample(op, (byte((2, 5, 6, 4)), byte((3, 9, 2, 2, 2), 1)), "window")
+        op = cls((3, 2), ones, none, (1, 2), 5, 2)
+        yield Sample(op, (byte((1, 4, 5, 3)), byte((1, 5, 2, 2, 2), 1)), "filled")
 
 
 @dataclass(frozen=True)

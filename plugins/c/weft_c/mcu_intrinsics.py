@@ -20,19 +20,17 @@ ROWS = 2
 
 
 def _dot_rows() -> Intrinsic:
-    m, n, q = var("m"), var("n"), var("q")
+    m, p, q = var("m"), var("p"), var("q")
     quad, pair, half = reduce_axis(q, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")
-    a, b = placeholder((m, q, 2, 2), dt.int16, "a"), placeholder((n, q, 2, 2), dt.int8, "b")
+    a, b = placeholder((m, q, 2, 2), dt.int16, "a"), placeholder((p, q, 2, 2, 2), dt.int8, "b")
 
-    def total(i: Expr, j: Expr) -> Expr:
+    def total(i: Expr, j: Expr, r: Expr) -> Expr:
         left = cast_to(a[i, quad, pair, half], dt.int32)
-        return sum_over(left * cast_to(b[j, quad, half, pair], dt.int32), [quad, pair, half])
+        return sum_over(left * cast_to(b[j, quad, r, half, pair], dt.int32), [quad, pair, half])
 
-    operands = (Operand("a", strides=(None, 4, 2, 1)), Operand("b"), Operand("c"))
-    c = compute((m, n), total, "c")
-    return Intrinsic(
-        "dot_rows", c, operands, Call("dot_rows"), limits=(le(m, ROWS),), dynamic=("m", "n", "q")
-    )
+    operands = (Operand("a", align=4, strides=(None, 4, 2, 1)), Operand("b", align=4), Operand("c"))
+    c = compute((m, p, 2), total, "c")
+    return Intrinsic("dot_rows", c, operands, Call("dot_rows"), limits=(le(m, ROWS),), dynamic=("m", "p", "q"))
 
 
 def _dot_taps() -> Intrinsic:

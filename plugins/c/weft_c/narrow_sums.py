@@ -81,7 +81,7 @@ def reach(r: Rewriter, x: Value, depth: int = DEPTH) -> int | None:
         weights = node.inputs[1].constant
         if weights is None or first is None:
             return None
-        axes = (0, 1) if isinstance(node.op, ChannelSum) else (1, 2, 3)
+        axes = (0, 1) if isinstance(node.op, ChannelSum) else (1, 3, 4)
         total = np.abs(weights.astype(np.int64)).sum(axes).max(initial=0)
         return int(total) * (first + abs(node.op.zero))
     if isinstance(node.op, (Cast, FixedPointScale, Reshape, Rescale, Transpose)):
@@ -101,7 +101,7 @@ def reach(r: Rewriter, x: Value, depth: int = DEPTH) -> int | None:
 def _product(r: Rewriter, x: Value, weights: Array, zero: int, name: str) -> Replacement:
     if x.tensor.rank != 2 or weights.ndim != 2 or not isinstance(x.shape[1], int):
         return None
-    return r.add(WindowSum(zero=zero), x, r.constant(packed(weights.T), name))
+    return r.add(WindowSum(zero=zero, results=weights.shape[1]), x, r.constant(packed(weights.T), name))
 
 
 def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, name: str) -> Replacement:
@@ -112,7 +112,7 @@ def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, nam
     settings = weights.shape[2:], strides, pads, dilations, zero
     last = weights.transpose(0, 2, 3, 1)
     if op.groups == 1:
-        made, data = WindowSum(*settings), packed(last.reshape(len(last), -1))
+        made, data = WindowSum(*settings, len(last)), packed(last.reshape(len(last), -1))
     elif op.groups == channels == len(weights):
         made, data = ChannelSum(*settings), last[..., 0].transpose(1, 2, 0).astype(np.int8)
     else:
@@ -123,9 +123,9 @@ def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, nam
 
 
 def packed(rows: Array) -> Array:
-    """Weights [o, length] as `WindowSum` has them: [o, quads, 2, 2]."""
-    filled = np.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD)]).astype(np.int8)
-    return np.ascontiguousarray(filled.reshape(len(rows), -1, 2, 2).transpose(0, 1, 3, 2))
+    """Weights [results, length] as `WindowSum` has them: [pairs, quads, 2, 2, 2]."""
+    filled = np.pad(rows, [(0, len(rows) % 2), (0, -rows.shape[1] % QUAD)]).astype(np.int8)
+    return np.ascontiguousarray(filled.reshape(-(-len(rows) // 2), 2, -1, 2, 2).transpose(0, 2, 1, 4, 3))
 
 
 __all__ = ["narrow_sums", "packed"]

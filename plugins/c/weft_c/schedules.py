@@ -97,7 +97,7 @@ def hold_sum(s: Schedule, name: str) -> None:
 def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
     """The columns of up to `ROWS` results, their products with all weights, and what follows on these."""
     *rows, results = spatial_loops(s, name)
-    inner = results
+    inner, _ = s.split(results, [None, 2])
     if rows:
         first, inner = s.split(rows[-1], [None, ROWS])
         s.compute_at(columns, first)
@@ -135,7 +135,6 @@ def spatial_loops(s: Schedule, name: str) -> list[str]:
 def in_scratch(s: Schedule, *names: str) -> None:
     """Reduces what blocks compute to what one iteration of the loops that they share with their readers uses."""
     for name in names:
-        s.set_scope(name, "local")
         s.compact_buffer(access.target(s.block(name)).buffer.name)
 
 

@@ -1,10 +1,11 @@
 /* c[k] = sum over the taps [i][j] of a[i][j][k] * b[i][j][k]; rows and columns of a are `down` and `across` elements
    apart. */
+WEFT_CALLED
 static void weft_dot_taps(const int16_t *a, int32_t down, int32_t across, const int8_t *b, int32_t *c, int32_t channels,
                           int32_t rows, int32_t columns) {
   int32_t channel = 0;
 #if WEFT_DSP
-  for (; channel < (channels - 3); channel += 4) {
+  for (; ((channels % 4) == 0) && (channel < channels); channel += 4) {
     const int8_t *u = &b[channel];
     int32_t c0 = 0;
     int32_t c1 = 0;
@@ -13,11 +14,11 @@ static void weft_dot_taps(const int16_t *a, int32_t down, int32_t across, const 
     for (int32_t row = 0; row < rows; ++row) {
       const int16_t *x = &a[(row * down) + channel];
       for (int32_t column = 0; column < columns; ++column) {
-        const int16x2_t x0 = weft_pair(x);
-        const int16x2_t x1 = weft_pair(&x[2]);
-        const int8x4_t us = weft_bytes(u);
-        const int16x2_t u0 = weft_even(us);
-        const int16x2_t u1 = weft_odd(us);
+        const int32_t x0 = *(const weft_word *)x;
+        const int32_t x1 = *(const weft_word *)&x[2];
+        const int32_t word = *(const weft_word *)u;
+        const int32_t u0 = weft_even(word);
+        const int32_t u1 = weft_odd(word);
         c0 = __smlabb(x0, u0, c0);
         c1 = __smlatb(x0, u1, c1);
         c2 = __smlabt(x1, u0, c2);

@@ -1,29 +1,20 @@
-#if defined(__ARM_FEATURE_DSP) && !defined(__ARM_BIG_ENDIAN)
-#include <arm_acle.h>
-#define WEFT_DSP 1
+/* Kernels share these functions: each is there once, however many call it. */
 #if defined(__GNUC__)
-#define WEFT_COPY(to, from) (void)__builtin_memcpy((to), (from), 4U) /* one load, also with -ffreestanding */
+#define WEFT_CALLED __attribute__((noinline))
 #else
-#define WEFT_COPY(to, from) (void)memcpy((to), (from), 4U)
+#define WEFT_CALLED
 #endif
 
-/* Two neighbouring elements of 16 bits. */
-static inline int16x2_t weft_pair(const int16_t *at) {
-  int16x2_t pair;
-  WEFT_COPY(&pair, at);
-  return pair;
-}
+#if defined(__ARM_FEATURE_DSP) && defined(__GNUC__) && !defined(__ARM_BIG_ENDIAN)
+#include <arm_acle.h>
+#define WEFT_DSP 1
 
-/* Four neighbouring elements of 8 bits. */
-static inline int8x4_t weft_bytes(const int8_t *at) {
-  int8x4_t bytes;
-  WEFT_COPY(&bytes, at);
-  return bytes;
-}
+/* Four elements of 8 bits or two of 16, wherever they are declared. */
+typedef int32_t weft_word __attribute__((may_alias));
 
-/* The first and third of four bytes, and the second and fourth, as elements of 16 bits. */
-static inline int16x2_t weft_even(int8x4_t bytes) { return __sxtb16(bytes); }
-static inline int16x2_t weft_odd(int8x4_t bytes) { return __sxtb16((int8x4_t)__ror((uint32_t)bytes, 8U)); }
+/* The first and third byte of a word, and the second and fourth, as elements of 16 bits. */
+static inline int32_t weft_even(int32_t word) { return __sxtb16(word); }
+static inline int32_t weft_odd(int32_t word) { return __sxtb16((int32_t)__ror((uint32_t)word, 8U)); }
 #else
 #define WEFT_DSP 0
 #endif

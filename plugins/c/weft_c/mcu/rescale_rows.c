@@ -1,5 +1,6 @@
 /* y[i][j] = zero + (x[i][j] + term[j]) * multiplier[j] / 2^(31 + right[j]), from low to high. The quotient by 2^31 is
    rounded halves up, that by 2^right halves away from zero. */
+WEFT_CALLED
 static void weft_rescale_rows(const int32_t *x, const int32_t *term, const int32_t *multiplier, const int32_t *right,
                               int32_t zero, int32_t low, int32_t high, int8_t *y, int32_t rows, int32_t columns) {
   for (int32_t row = 0; row < rows; ++row) {
