@@ -16,7 +16,7 @@ import numpy as np
 
 from weft import dtypes as dt
 from weft.errors import GraphError
-from weft.expr.nodes import Const, Expr, all_of, cast_to, const, lt, select, shl, shr
+from weft.expr.nodes import Const, Expr, all_of, cast_to, const, le, lt, select, shl, shr
 from weft.graph.nodes import TensorType, Type
 from weft.graph.inferred import Assumption, Inferred
 from weft.graph.operator import Array, Elementwise, Operator, Sample, algorithm
@@ -62,17 +62,23 @@ class Windows(Operator):
             window_extent(*given) for given in zip(x[1:-1], self.kernel, self.strides, self.pads, self.dilations)
         )
 
-    def element(self, x: Tensor, batch: Expr, at: Sequence[Expr], channel: Expr, *conditions: Expr) -> Expr:
+    def element(
+        self, x: Tensor, batch: Expr, at: Sequence[Expr], channel: Expr, *conditions: Expr, divided: bool = False
+    ) -> Expr:
         """x[batch, at…, channel] without its zero point, 0 outside of the picture, int16. `at` begins at the padding.
 
-        One comparison of numbers without sign says whether an index is inside.
+        One comparison of numbers without sign says whether an index is inside. The loop passes do not divide loops by
+        such comparisons; `divided`: by those of the last axis of the picture they do, so that its interior has none.
         """
         inside = list(conditions)
         index = []
-        for i, n, pair in zip(at, x.shape[1:-1], self.pads):
+        for k, (i, n, pair) in enumerate(zip(at, x.shape[1:-1], self.pads)):
             moved = i - pair[0] if pair[0] else i
             index.append(moved)
-            if any(pair):
+            if divided and k == len(at) - 1:
+                inside += [le(0, moved)] if pair[0] else []
+                inside += [lt(moved, n)] if pair[1] else []
+            elif any(pair):
                 inside.append(lt(cast_to(moved, dt.uint32), cast_to(const(0) + n, dt.uint32)))
         value = cast_to(x[(batch, *index, channel)], dt.int16)
         value = value - const(self.zero, dt.int16) if self.zero else value
@@ -138,7 +144,7 @@ class WindowSum(Windows):
                 taps.insert(0, rest % size if len(taps) < n - 1 else rest)
                 rest = rest // size
             places = [i * s + t * d for i, s, t, d in zip(at, self.strides, taps, self.dilations)]
-            return self.element(x, b, places, k % channels if n else k, *inside)
+            return self.element(x, b, places, k % channels if n else k, *inside, divided=True)
 
         side_by_side = compute((x.shape[0], *counts, as_dim(quads * QUAD)), column, "columns")
         q, i, j = reduce_axis(quads, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")

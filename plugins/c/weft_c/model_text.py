@@ -91,7 +91,7 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
     texts = {name: KernelText.read(code.object) for name, code in kernels.items()}
     functions = dict.fromkeys(h for t in texts.values() for h in t.helpers)
     used = "\n".join(t.body for t in texts.values())
-    library = [name for name in ("dot_rows", "dot_taps", "rescale_rows") if f"weft_{name}(" in used]
+    library = [name for name in ("clear", "widen", "dot_rows", "dot_taps", "rescale_rows") if f"weft_{name}(" in used]
     parts = [*(["pairs"] if library else []), *library]
     calls = [line for item in spec.items for line in _statement(item, spec, texts)]
     model = ModelText(

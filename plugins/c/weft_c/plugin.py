@@ -9,6 +9,7 @@ from weft.hooks import Exporter, ExportOption, hookimpl
 
 if TYPE_CHECKING:
     from weft.graph.operator import Operator
+    from weft.loop.pipeline import LoopPass
     from weft.passes.capabilities import Capabilities
     from weft.passes.pipeline import GraphPass
     from weft.scheduling.intrinsic import Intrinsic
@@ -57,6 +58,17 @@ def graph_passes(target: Target) -> Sequence[GraphPass]:
 
     invariant = "products of 8-bit integers with constant weights take these, channels last"
     return [GraphPass("narrow_sums", narrow_sums, after="fold_decomposed", invariant=invariant)]
+
+
+@hookimpl
+def loop_passes(target: Target) -> Sequence[LoopPass]:
+    if target.kind != "c" or target.options.profile != "mcu":
+        return []
+    from weft.loop.pipeline import LoopPass
+    from weft_c.byte_copies import byte_copies
+
+    holds = "no long loop only widens neighbouring bytes"
+    return [LoopPass("byte_copies", byte_copies, after="unroll_loops", holds=holds)]
 
 
 @hookimpl

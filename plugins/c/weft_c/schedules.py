@@ -156,9 +156,9 @@ def split_columns(s: Schedule, name: str) -> None:
         for f in factors:
             whole //= f or 1
         factors.insert(0, whole)
-    if factors:
-        loop = s.split(loop, [None, *factors])[-1]
-    s.annotate(loop, "unswitch", 1)
+    loops = s.split(loop, [None, *factors]) if factors else [loop]
+    for loop in loops[-2:]:
+        s.annotate(loop, "unswitch", 1)
 
 
 def is_var(e: Expr, name: str) -> bool:
