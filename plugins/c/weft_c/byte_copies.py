@@ -1,22 +1,28 @@
-"""Loop pass of the profile for microcontrollers: loops that widen neighbouring bytes to int16, or set such to 0, become
-calls of functions that do so word by word (`weft_c/mcu`).
+"""Loop passes of the profiles that write a model as C.
+
+`byte_copies`: loops that widen neighbouring bytes to int16, or set such to 0, become calls of functions that do so word
+by word (`weft_c/mcu`). Nests whose rows follow one another, on both sides, count as one loop.
 
     for i in n { y[a + i] = int16(x[b + i]) - z }      @widen(x[b], z, y[a], n)
     for i in n { y[a + i] = 0 }                        @clear(y[a], n)
 
-Nests whose rows follow one another, on both sides, count as one loop.
+`share_buffers`: buffers that are not used at the same time, as those of the copies of a divided loop, are one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from weft import dtypes as dt
 from weft.expr.linear import linear
-from weft.expr.nodes import Cast, Const, Expr, Sub, free_vars
+from weft.expr.nodes import Cast, Const, Expr, Select, Sub, free_vars, transform
 from weft.loop.nodes import (
+    Allocate,
+    Buffer,
     Evaluate,
     For,
+    If,
     IntrinsicCall,
     Load,
     Program,
@@ -24,6 +30,8 @@ from weft.loop.nodes import (
     Store,
     int64,
     int_const,
+    map_exprs,
+    replace_buffers,
     stmt_children,
     with_stmt_children,
 )
@@ -45,11 +53,16 @@ class Copy:
 def byte_copies(program: Program) -> Program:
     """Afterwards no loop of `SHORTEST` iterations or more only widens neighbouring bytes, or clears such."""
 
-    return program.with_body(_with_calls(program.body))
+    return program.with_body(_with_calls(program.body, {}))
 
 
-def _with_calls(s: Stmt) -> Stmt:
-    """The outermost loops that are copies become calls."""
+def _with_calls(s: Stmt, known: Mapping[Expr, bool]) -> Stmt:
+    """The outermost loops that are copies, where the conditions in `known` hold or do not, become calls."""
+    if isinstance(s, If):
+        then, orelse = ({**known, s.cond: value} for value in (True, False))
+        return If(s.cond, _with_calls(s.then, then), None if s.orelse is None else _with_calls(s.orelse, orelse))
+    if isinstance(s, (For, Store)) and known:
+        s = map_exprs(s, lambda e: transform(e, lambda n: _decided(n, known)))
     found = copy_of(s) if isinstance(s, For) else None
     if found is not None and found.count >= SHORTEST:
         count = int64(found.count)
@@ -57,7 +70,16 @@ def _with_calls(s: Stmt) -> Stmt:
             return Evaluate(IntrinsicCall("clear", (found.to, count)))
         return Evaluate(IntrinsicCall("widen", (found.source, found.zero, found.to, count)))
     children = stmt_children(s)
-    return with_stmt_children(s, tuple(map(_with_calls, children))) if children else s
+    return with_stmt_children(s, tuple(_with_calls(c, known) for c in children)) if children else s
+
+
+def _decided(e: Expr, known: Mapping[Expr, bool]) -> Expr | None:
+    """What a formula is where its condition is known; None: itself."""
+    if isinstance(e, Select) and e.cond in known:
+        return e.a if known[e.cond] else e.b
+    if isinstance(e, Load) and e.predicate is not None and known.get(e.predicate):
+        return Load(e.buffer, e.indices)
+    return None
 
 
 def copy_of(s: Stmt) -> Copy | None:
@@ -102,4 +124,27 @@ def _single(s: Store) -> Copy | None:
     return Copy(to, source, zero, 1) if source.buffer.dtype == dt.int8 and len(source.indices) == 1 else None
 
 
-__all__ = ["byte_copies"]
+def share_buffers(program: Program) -> Program:
+    """Afterwards buffers of constant size are allocated at the top, and those of one kind that no statement has both of
+    are one."""
+    pool: list[Buffer] = []
+
+    def rule(s: Stmt, held: frozenset[str]) -> Stmt:
+        if isinstance(s, Allocate) and all(int_const(d) is not None for d in s.buffer.shape):
+            kind = replace(s.buffer, name="")
+            one = next((b for b in pool if b.name not in held and replace(b, name="") == kind), None)
+            if one is None:
+                one = s.buffer
+                pool.append(one)
+            body = s.body if one is s.buffer else replace_buffers(s.body, {s.buffer.name: one})
+            return rule(body, held | {one.name})
+        children = stmt_children(s)
+        return with_stmt_children(s, tuple(rule(c, held) for c in children)) if children else s
+
+    body = rule(program.body, frozenset())
+    for b in reversed(pool):
+        body = Allocate(b, body)
+    return program.with_body(body)
+
+
+__all__ = ["share_buffers", "byte_copies"]

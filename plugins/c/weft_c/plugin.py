@@ -62,13 +62,17 @@ def graph_passes(target: Target) -> Sequence[GraphPass]:
 
 @hookimpl
 def loop_passes(target: Target) -> Sequence[LoopPass]:
-    if target.kind != "c" or target.options.profile != "mcu":
+    if target.kind != "c" or target.options.profile == "host":
         return []
     from weft.loop.pipeline import LoopPass
-    from weft_c.byte_copies import byte_copies
+    from weft_c.byte_copies import byte_copies, share_buffers
 
-    holds = "no long loop only widens neighbouring bytes"
-    return [LoopPass("byte_copies", byte_copies, after="unroll_loops", holds=holds)]
+    holds = "buffers that are not used at the same time are one"
+    passes = [LoopPass("share_buffers", share_buffers, after="unroll_loops", holds=holds)]
+    if target.options.profile == "mcu":
+        holds = "no long loop only widens neighbouring bytes"
+        passes.append(LoopPass("byte_copies", byte_copies, after="share_buffers", holds=holds))
+    return passes
 
 
 @hookimpl

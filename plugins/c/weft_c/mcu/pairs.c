@@ -14,7 +14,8 @@ typedef int32_t weft_word __attribute__((may_alias));
 
 /* The first and third byte of a word, and the second and fourth, as elements of 16 bits. */
 static inline int32_t weft_even(int32_t word) { return __sxtb16(word); }
-static inline int32_t weft_odd(int32_t word) { return __sxtb16((int32_t)__ror((uint32_t)word, 8U)); }
+static inline int32_t weft_turned(int32_t word) { return (int32_t)(((uint32_t)word >> 8) | ((uint32_t)word << 24)); }
+static inline int32_t weft_odd(int32_t word) { return __sxtb16(weft_turned(word)); }
 #else
 #define WEFT_DSP 0
 #endif

@@ -8,7 +8,7 @@ static void weft_widen(const int8_t *x, int32_t zero, int16_t *y, int32_t count)
     int32_t word;
     (void)__builtin_memcpy(&word, &x[k], 4U);
     const uint32_t even = (uint32_t)__sxtab16(less, word);
-    const uint32_t odd = (uint32_t)__sxtab16(less, (int32_t)__ror((uint32_t)word, 8U));
+    const uint32_t odd = (uint32_t)__sxtab16(less, weft_turned(word));
     const uint32_t first = (even & 0xFFFFU) | (odd << 16);
     const uint32_t second = (even >> 16) | (odd & 0xFFFF0000U);
     (void)__builtin_memcpy(&y[k], &first, 4U);
