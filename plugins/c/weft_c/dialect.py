@@ -38,6 +38,7 @@ MODEL = replace(
     end="",
     stack_bytes=128,
     scratch_align=8,
+    called=True,
     index="int32_t",
     intrinsics={
         **C.intrinsics,

@@ -25,14 +25,6 @@ SUFFIX, HEADER = ".c", ".h"
 ALIGNMENT = 8
 """Of the caller's memory, bytes."""
 _COLUMNS = 118
-WORDS = """
-/* Constants begin at whole words, so that loads of words read them at once. */
-#if defined(__GNUC__)
-#define WEFT_WORDS __attribute__((aligned(4)))
-#else
-#define WEFT_WORDS
-#endif
-"""
 
 
 def target(options: Mapping[str, str]) -> str:
@@ -58,7 +50,7 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
     def text() -> Iterator[bytes]:
         yield f'/* {prefix}: written by `weft export -f c`, {executable.manifest.target} */\n#include "{name}.h"\n'.encode()
         body = "\n".join(model.functions)
-        yield (_includes(body) + WORDS).encode()
+        yield "\n".join([_includes(body), *model.head]).encode()
         for k, array in enumerate(constants):
             yield f"\nstatic const {_type(array.dtype.name)} {prefix}_constant{k}[{max(1, array.size)}] WEFT_WORDS = {{\n".encode()
             yield from _elements(array)

@@ -15,10 +15,14 @@ from importlib import metadata, resources
 
 from weft.codegen.base import KernelCode
 from weft.codegen.segment import AllocateOutput, Arena, BufferRef, Check, Constant, Input, KernelCall, SegmentSpec
+from weft.dtypes import int32
 from weft.errors import CodegenError
 from weft.expr.nodes import Const
 from weft.expr.nodes import Expr
+from weft_c.dialect import MODEL
 from weft_c_family import Emitted, identifier
+from weft_c_family.definitions import Definitions
+from weft_c_family.language import Language
 from weft_runtime.executable import NativeCode
 
 MACHINE = "c"
@@ -55,11 +59,13 @@ class ModelText:
     """What a section holds.
 
     Args:
+        head: what stands before constants.
         functions: kernels and what they call, in order.
         calls: statements of the function that runs the model.
         arena: bytes.
     """
 
+    head: tuple[str, ...]
     functions: tuple[str, ...]
     calls: tuple[str, ...]
     arena: int
@@ -67,7 +73,7 @@ class ModelText:
     @classmethod
     def read(cls, data: bytes) -> ModelText:
         fields = json.loads(data)
-        return cls(tuple(fields["functions"]), tuple(fields["calls"]), int(fields["arena"]))
+        return cls(tuple(fields["head"]), tuple(fields["functions"]), tuple(fields["calls"]), int(fields["arena"]))
 
     def bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -89,13 +95,20 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
             hint="give all sizes: input_shapes=, or --input-shape NAME=1,3,224,224",
         )
     texts = {name: KernelText.read(code.object) for name, code in kernels.items()}
-    functions = dict.fromkeys(h for t in texts.values() for h in t.helpers)
     used = "\n".join(t.body for t in texts.values())
     library = [name for name in ("clear", "widen", "dot_rows", "dot_taps", "rescale_rows") if f"weft_{name}(" in used]
-    parts = [*(["pairs"] if library else []), *library]
+    head = [_library("head"), *([_library("words")] if library else [])]
+    helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
+    if "rescale_rows" in library:
+        definitions = Definitions(Language(MODEL))
+        definitions.shifted_right(int32)
+        helpers |= dict.fromkeys(definitions.texts())
     calls = [line for item in spec.items for line in _statement(item, spec, texts)]
     model = ModelText(
-        (*map(_library, parts), *functions, *(t.body for t in texts.values())), tuple(calls), _number(spec.arena_bytes)
+        tuple(head),
+        (*helpers, *map(_library, library), *(t.body for t in texts.values())),
+        tuple(calls),
+        _number(spec.arena_bytes),
     )
     return NativeCode(model.bytes(), {"run": 0}, "weft-c", _version(), (), MACHINE)
 

@@ -42,7 +42,7 @@ def operators() -> Sequence[type[Operator]]:
 
 @hookimpl
 def capabilities(target: Target) -> Capabilities | None:
-    if target.kind != "c" or target.options.profile != "mcu":
+    if target.kind != "c" or target.options.profile == "host":
         return None
     from weft.passes.capabilities import Capabilities
 

@@ -111,6 +111,18 @@ class Definitions:
         beyond = "0" if d.kind == "uint" else f"({t})(a < 0 ? -1 : 0)"
         return self._define(f"weft_shr_{short(d)}", t, f"{t} a, {t} b", f"return {inside} ? ({t})(a >> b) : {beyond};")
 
+    def wrapping(self, symbol: str, d: DType) -> str:
+        """+, - or * of signed integers of 32 bits or 64, modulo."""
+        t, w = self._type(d), self.language.word(d)
+        name = {"+": "add", "-": "sub", "*": "mul"}[symbol]
+        computed = f"const {w} word = ({w})a {symbol} ({w})b;"
+        return self._define(f"weft_{name}_{short(d)}", t, f"{t} a, {t} b", computed, f"return ({t})word;")
+
+    def shifted_right(self, d: DType) -> str:
+        """>> of a signed integer by less than its width: compilers shift the sign in, which C leaves to them."""
+        t = self._type(d)
+        return self._define(f"weft_asr_{short(d)}", t, f"{t} a, {t} b", "return a >> b;")
+
     def popcount(self, d: DType) -> str:
         t, w = self._type(d), self._type(dt.uint64)
         own = self.language.dialect.types[f"uint{max(8, d.bits)}"]

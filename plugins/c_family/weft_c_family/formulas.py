@@ -227,7 +227,8 @@ class Formulas:
             )
             least, most = (-(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1) if d.kind == "int" else (0, (1 << d.bits) - 1)
             if self.dialect.index and d == dt.int64 and not index and not result.within(*_INT32):
-                a = Code(f"({self.language.type(d)}){a.at(UNARY)}", UNARY)  # operands may be of the narrower type
+                wide = f"({self.language.type(d)})"
+                a = a if a.text.startswith(wide) else Code(wide + a.at(UNARY), UNARY)  # operands may be of the narrower type
             return self.integer(e.symbol, a, b, d, (index and d == dt.int64) or result.within(least, most))
         return self.floating(e.symbol, a, b, d)
 
@@ -240,6 +241,8 @@ class Formulas:
         """+, - or * of integers; `plain`: it cannot overflow."""
         if plain or (d.kind == "uint" and d.bits >= 32):
             return _infix(symbol, a, b)
+        if self.dialect.called and d.kind == "int" and d.bits >= 32:
+            return Code(f"{self.definitions.wrapping(symbol, d)}({a.text}, {b.text})")
         word = self.language.word(d)
 
         def unsigned(x: Code) -> Code:
@@ -301,7 +304,7 @@ class Formulas:
                 return _infix("/" if e.symbol in ("//", "truncdiv") else "%", a, b)
             power = _power_of_two(e.b)
             if power is not None and d.bits >= 32 and e.symbol == "//":
-                return Code(f"{a.at(UNARY)} >> {power}", LOOSE)
+                return self.shifted_right(a, Code(str(power)), d)
             return Code(f"{self.definitions.division(e.symbol, d)}({a.text}, {b.text})")
         soft = d.name in self.language.soft
         f = dt.float32 if soft else d
@@ -334,11 +337,17 @@ class Formulas:
         if d.bits < 32 or not self.range(e.b).within(0, d.bits - 1):
             return Code(f"{self.definitions.shift(e.symbol, d)}({a.text}, {b.text})")
         if e.symbol == ">>":
-            return Code(f"{a.at(UNARY)} >> {b.at(UNARY)}", LOOSE)
+            return self.shifted_right(a, b, d)
         wide = Code(f"({self.language.word(d)}){a.at(UNARY)} << {b.at(UNARY)}", LOOSE)
         return wide if d.kind == "uint" else Code(f"({self.language.type(d)})({wide.text})", UNARY, wide)
 
     emit_ShiftLeft = emit_ShiftRight = _emit_shift
+
+    def shifted_right(self, a: Code, b: Code, d: DType) -> Code:
+        """a >> b, where b is less than the width of a."""
+        if self.dialect.called and d.kind == "int":
+            return Code(f"{self.definitions.shifted_right(d)}({a.text}, {b.text})")
+        return Code(f"{a.at(UNARY)} >> {b.at(UNARY)}", LOOSE)
 
     # -- truth
 

@@ -4,14 +4,14 @@ WEFT_CALLED
 static void weft_dot_rows(const int16_t *a, int32_t stride, const int8_t *b, int32_t *c, int32_t rows, int32_t pairs,
                           int32_t quads) {
 #if WEFT_DSP
-  const weft_word *w = (const weft_word *)b;
+  const weft_word *w = (const weft_word *)(const void *)b;
   for (int32_t pair = 0; pair < pairs; ++pair) {
-    const weft_word *x = (const weft_word *)a;
+    const weft_word *x = (const weft_word *)(const void *)a;
     const weft_word *const end = &w[2 * quads];
     int32_t xu = 0;
     int32_t xv = 0;
     if (rows == 2) {
-      const weft_word *y = (const weft_word *)&a[stride];
+      const weft_word *y = (const weft_word *)(const void *)&a[stride];
       int32_t yu = 0;
       int32_t yv = 0;
       while (w != end) {

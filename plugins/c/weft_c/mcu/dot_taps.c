@@ -14,9 +14,9 @@ static void weft_dot_taps(const int16_t *a, int32_t down, int32_t across, const 
     for (int32_t row = 0; row < rows; ++row) {
       const int16_t *x = &a[(row * down) + channel];
       for (int32_t column = 0; column < columns; ++column) {
-        const int32_t x0 = *(const weft_word *)x;
-        const int32_t x1 = *(const weft_word *)&x[2];
-        const int32_t word = *(const weft_word *)u;
+        const int32_t x0 = *(const weft_word *)(const void *)x;
+        const int32_t x1 = *(const weft_word *)(const void *)&x[2];
+        const int32_t word = *(const weft_word *)(const void *)u;
         const int32_t u0 = weft_even(word);
         const int32_t u1 = weft_odd(word);
         c0 = __smlabb(x0, u0, c0);

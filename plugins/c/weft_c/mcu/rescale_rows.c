@@ -1,9 +1,11 @@
 /* x * multiplier / 2^(31 + right), for |x| < 2^30 and right > 0. The quotient by 2^31 is rounded halves up, that by
    2^right halves away from zero. */
 static inline int32_t weft_rescaled(int32_t x, int32_t multiplier, int32_t right) {
-  const int64_t product = (int64_t)(x * 2) * multiplier;
-  const int32_t part = (int32_t)((product + 0x80000000LL) >> 32);
-  return (((part + (part >> 31)) >> (right - 1)) + 1) >> 1;
+  const int32_t twice = 2 * x;
+  const uint64_t product = (uint64_t)(((int64_t)twice * multiplier) + 0x80000000LL);
+  const uint32_t high = (uint32_t)(product >> 32);
+  const int32_t part = (int32_t)high;
+  return weft_asr_i32(weft_asr_i32(part + weft_asr_i32(part, 31), right - 1) + 1, 1);
 }
 
 /* y[i][j] = zero + (x[i][j] + term[j]) * multiplier[j] / 2^(31 + right[j]), from low to high. */

@@ -3,7 +3,9 @@ WEFT_CALLED
 static void weft_widen(const int8_t *x, int32_t zero, int16_t *y, int32_t count) {
   int32_t k = 0;
 #if WEFT_DSP
-  const int32_t less = (int32_t)(((uint32_t)-zero << 16) | ((uint32_t)-zero & 0xFFFFU));
+  const uint32_t low = (uint32_t)(-zero) & 0xFFFFU;
+  const uint32_t both = (low << 16) | low;
+  const int32_t less = (int32_t)both;
   for (; k < (count - 3); k += 4) {
     int32_t word;
     (void)__builtin_memcpy(&word, &x[k], 4U);
