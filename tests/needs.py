@@ -68,6 +68,10 @@ def _package(module: str, install: str, optional: bool = False) -> Need:
 NEEDS: dict[str, Need] = {
     "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
     "qemu": Need("qemu-user", _qemu, "apt install qemu-user"),
+    "qemu_system": Need(
+        "QEMU's boards", lambda: shutil.which("qemu-system-arm") is not None, "apt install qemu-system-arm", optional=True
+    ),
+    "cppcheck": Need("cppcheck", lambda: shutil.which("cppcheck") is not None, "apt install cppcheck", optional=True),
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
     **{
@@ -124,6 +128,7 @@ NEEDS: dict[str, Need] = {
         m: _package(m, 'pip install ".[bench]"', optional=True)
         for m in ("onnxruntime", "onnxscript", "transformers", "torchao")
     },
+    "tflite_micro": _package("tflite_micro", "pip install tflite-micro", optional=True),
     "paddle2onnx": _package("paddle2onnx", 'pip install "weft-paddle[paddle2onnx]"', optional=True),
 }
 _found = cache(lambda key: NEEDS[key].found())

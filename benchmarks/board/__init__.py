@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_c.measure import STRING_H, section_bytes
+from weft_c.measure import MATH_H, STRING_H, section_bytes
 from weft_c.toolchain import zig_environment
 
 HERE = Path(__file__).parent
@@ -26,7 +26,6 @@ BOARDS = {"cortex_m4": "mps2-an386", "cortex_m7": "mps2-an500"}
 TICK = 40
 """Instructions that the board's counter counts as one."""
 _TICKS = 1 << 24
-MATH_H = "\n".join(f"float {n}f(float x);\ndouble {n}(double x);" for n in ("sqrt", "floor", "ceil", "trunc", "rint", "fabs"))
 
 
 @dataclass(frozen=True)

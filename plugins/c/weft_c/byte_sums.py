@@ -100,22 +100,26 @@ class Windows(Operator):
 
 @dataclass(frozen=True)
 class WindowSum(Windows):
-    """Convolution or product: [n, out…, results], int32, with weights w [pairs, quads, 2, 2, 2].
+    """Convolution or product: [n, out…, results], int32, with weights w [groups, quads, beside, 2, 2].
 
     The weights of a result are those of the window row by row, channels last, in quads of four, filled up with zeros:
-    w[p, q, r, j, i] is number 4q + 2i + j of result 2p + r. So a word has the quad of one result, its second and third
-    byte exchanged, and beside it is that of the next result. If the number of results is odd, a row of zeros is the
-    last.
+    w[g, q, r, j, i] is number 4q + 2i + j of result g·beside + r. So a word has the quad of one result, its second and
+    third byte exchanged, and beside it is that of the next: two results are together, or one if their number is odd.
     """
 
     results: int = 1
     role = "window_sum"
 
+    @property
+    def beside(self) -> int:
+        """Results whose weights are together."""
+        return 2 - self.results % 2
+
     def infer(self, *types: Type | None) -> Type:
         """Raises GraphError for operands that do not fit."""
         x, w = self.checked(types)
         length = math.prod(self.kernel) * int(str(x.shape[-1]))
-        wanted = (-(-self.results // 2), -(-length // QUAD), 2, 2, 2)
+        wanted = (self.results // self.beside, -(-length // QUAD), self.beside, 2, 2)
         if w.shape != wanted:
             raise GraphError(f"expected weights {list(wanted)}, got {list(w.shape)}")
         return TensorType(dt.int32, (x.shape[0], *self.counts(x.shape), self.results))
@@ -126,8 +130,8 @@ class WindowSum(Windows):
         rows = self.windows(x)
         n = len(self.kernel)
         rows = rows.reshape(*rows.shape[: 1 + n], -1)
-        flat = w.astype(np.int64).transpose(0, 2, 1, 4, 3).reshape(2 * w.shape[0], -1)
-        return np.asarray(rows @ flat[: self.results, : rows.shape[-1]].T).astype(np.int32)
+        flat = w.astype(np.int64).transpose(0, 2, 1, 4, 3).reshape(self.results, -1)
+        return np.asarray(rows @ flat[:, : rows.shape[-1]].T).astype(np.int32)
 
     @algorithm("tensors")
     def columns(self, x: Tensor, w: Tensor) -> Tensor:
@@ -151,14 +155,10 @@ class WindowSum(Windows):
 
         def total(b: Expr, *index: Expr) -> Expr:
             a = side_by_side[(b, *index[:n], q.var * QUAD + i.var * 2 + j.var)]
-            weight = w[index[n] // 2, q, index[n] % 2, j, i]
+            weight = w[index[n] // 2, q, index[n] % 2, j, i] if self.beside == 2 else w[index[n], q, 0, j, i]
             return sum_over(cast_to(a, dt.int32) * cast_to(weight, dt.int32), [q, i, j])
 
-        even = -(-self.results // 2) * 2
-        sums = compute((x.shape[0], *counts, even), total, "sums")
-        if even == self.results:
-            return sums
-        return compute((x.shape[0], *counts, self.results), lambda *index: sums[index], "first")
+        return compute((x.shape[0], *counts, self.results), total, "sums")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -166,7 +166,7 @@ class WindowSum(Windows):
             return integers(shape, "int8", -128, 127, seed=seed)
 
         ones, none = (1, 1), ((0, 0), (0, 0))
-        yield Sample(cls(zero=-7, results=5), (byte((3, 8)), byte((3, 2, 2, 2, 2), 1)), "product")
+        yield Sample(cls(zero=-7, results=5), (byte((3, 8)), byte((5, 2, 1, 2, 2), 1)), "product")
         op = cls((1, 1), ones, none, ones, 3, 4)
         yield Sample(op, (byte((1, 3, 3, 8)), byte((2, 2, 2, 2, 2), 1)), "pointwise")
         op = cls((3, 3), (1, 2), ((1, 1), (0, 1)), (1, 1), -128, 6)

@@ -44,6 +44,7 @@ MODEL = replace(
         **C.intrinsics,
         "clear": "weft_clear({0:address}, {1})",
         "widen": "weft_widen({0:address}, {1}, {2:address}, {3})",
+        "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_taps": "weft_dot_taps({0:address}, {1}, {2}, {3:address}, {4:address}, {5}, {6}, {7})",
         "rescale_rows": (

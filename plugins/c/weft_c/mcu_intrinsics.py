@@ -2,7 +2,7 @@
 Arm's DSP extension where the compiler has them.
 
 `dot_rows` computes sums of products of up to two rows of int16 with rows of weights, whose sums it holds in registers:
-two rows by two results take four of a Cortex-M's thirteen. `dot_taps` computes sums over the taps of windows, channel
+two rows by two results take four of a Cortex-M's thirteen. `dot_row` is for an odd number of results. `dot_taps` computes sums over the taps of windows, channel
 by channel. `rescale_rows` makes bytes of such sums.
 """
 
@@ -31,6 +31,19 @@ def _dot_rows() -> Intrinsic:
     operands = (Operand("a", align=4, strides=(None, 4, 2, 1)), Operand("b", align=4), Operand("c"))
     c = compute((m, p, 2), total, "c")
     return Intrinsic("dot_rows", c, operands, Call("dot_rows"), limits=(le(m, ROWS),), dynamic=("m", "p", "q"))
+
+
+def _dot_row() -> Intrinsic:
+    m, n, q = var("m"), var("n"), var("q")
+    quad, pair, half = reduce_axis(q, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")
+    a, b = placeholder((m, q, 2, 2), dt.int16, "a"), placeholder((n, q, 2, 2), dt.int8, "b")
+
+    def total(i: Expr, j: Expr) -> Expr:
+        left = cast_to(a[i, quad, pair, half], dt.int32)
+        return sum_over(left * cast_to(b[j, quad, half, pair], dt.int32), [quad, pair, half])
+
+    operands = (Operand("a", align=4, strides=(None, 4, 2, 1)), Operand("b", align=4), Operand("c"))
+    return Intrinsic("dot_row", compute((m, n), total, "c"), operands, Call("dot_row"), dynamic=("m", "n", "q"))
 
 
 def _dot_taps() -> Intrinsic:
@@ -64,6 +77,6 @@ def _rescale_rows() -> Intrinsic:
     return Intrinsic("rescale_rows", y, operands, Call("rescale_rows"), dynamic=("m", "n"))
 
 
-INTRINSICS = (_rescale_rows(), _dot_rows(), _dot_taps())
+INTRINSICS = (_rescale_rows(), _dot_row(), _dot_rows(), _dot_taps())
 
 __all__ = ["INTRINSICS", "ROWS"]

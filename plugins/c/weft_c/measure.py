@@ -19,6 +19,13 @@ PROCESSOR = "Cortex-M4, zig cc -Os"
 FLAGS = ("-target", "thumb-freestanding-eabi", "-mcpu=cortex_m4", "-std=c99", "-Os", "-ffreestanding")
 """Options of zig's C compiler for a Cortex-M4 without an operating system."""
 STRING_H = "#include <stddef.h>\nvoid *memcpy(void *to, const void *from, size_t bytes);\n"
+MATH_H = "".join(
+    f"{t} {n}{f}({t} x);\n" for n in ("sqrt", "floor", "ceil", "trunc", "rint", "fabs") for t, f in (("float", "f"), ("double", ""))
+) + "".join(
+    f"{t} {n}{f}({t} x, {t} y);\n" for n in ("copysign", "fmod") for t, f in (("float", "f"), ("double", ""))
+) + "float fmaf(float x, float y, float z);\ndouble fma(double x, double y, double z);\n" + (
+    "#define INFINITY __builtin_inff()\n#define NAN __builtin_nanf(\"\")\n"
+)
 """What such a compiler lacks of the C library's headers."""
 _EXECUTABLE, _ALLOCATED, _NOBITS = 4, 2, 8
 
@@ -47,6 +54,7 @@ def measured(files: Mapping[str, bytes]) -> Sizes | None:
         for suffix, content in files.items():
             (folder / f"model{suffix}").write_bytes(content)
         (folder / "string.h").write_text(STRING_H)
+        (folder / "math.h").write_text(MATH_H)
         command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, "-I.", "-fstack-usage", "-c", "model.c", "-o", "model.o"]
         done = subprocess.run(
             command, cwd=folder, env={**os.environ, **zig_environment()}, capture_output=True, text=True, check=False
@@ -79,4 +87,4 @@ def stack_bytes(usage: str) -> int:
     return sum(frames[:3])
 
 
-__all__ = ["FLAGS", "STRING_H", "Sizes", "measured", "section_bytes", "stack_bytes"]
+__all__ = ["FLAGS", "MATH_H", "STRING_H", "Sizes", "measured", "section_bytes", "stack_bytes"]

@@ -123,9 +123,10 @@ def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, nam
 
 
 def packed(rows: Array) -> Array:
-    """Weights [results, length] as `WindowSum` has them: [pairs, quads, 2, 2, 2]."""
-    filled = np.pad(rows, [(0, len(rows) % 2), (0, -rows.shape[1] % QUAD)]).astype(np.int8)
-    return np.ascontiguousarray(filled.reshape(-(-len(rows) // 2), 2, -1, 2, 2).transpose(0, 2, 1, 4, 3))
+    """Weights [results, length] as `WindowSum` has them: [groups, quads, beside, 2, 2]."""
+    beside = 2 - len(rows) % 2
+    filled = np.pad(rows, [(0, 0), (0, -rows.shape[1] % QUAD)]).astype(np.int8)
+    return np.ascontiguousarray(filled.reshape(len(rows) // beside, beside, -1, 2, 2).transpose(0, 2, 1, 4, 3))
 
 
 __all__ = ["narrow_sums", "packed"]

@@ -7,7 +7,7 @@ per result stands in registers, not in memory. That for microcontrollers has `by
 from __future__ import annotations
 
 from weft.expr.nodes import Const, Expr, FloorDiv, Lt, Var, walk
-from weft.loop.nodes import Program
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import inline_producers
@@ -97,13 +97,16 @@ def hold_sum(s: Schedule, name: str) -> None:
 def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
     """The columns of up to `ROWS` results, their products with all weights, and what follows on these."""
     *rows, results = spatial_loops(s, name)
-    inner, _ = s.split(results, [None, 2])
+    inner = results
+    paired = (int_const(s.loop(results).extent) or 1) % 2 == 0
+    if paired:
+        inner, _ = s.split(results, [None, 2])
     if rows:
         first, inner = s.split(rows[-1], [None, ROWS])
         s.compute_at(columns, first)
         s.reverse_compute_at(tail, first)
     in_scratch(s, columns, name)
-    s.tensorize(inner, "dot_rows")
+    s.tensorize(inner, "dot_rows" if paired else "dot_row")
     rescale(s, tail, first if rows else None)
     split_columns(s, columns)
 
