@@ -60,7 +60,15 @@ def compile_object(source: Path, processor: str, optimize: str = "-O2", *more: s
 
 
 def _zig(folder: Path, processor: str, *arguments: str) -> None:
-    target = ("-target", "thumb-freestanding-eabi", f"-mcpu={processor}", "-std=c99", "-ffreestanding", "-fomit-frame-pointer", "-fno-sanitize=all")
+    target = (
+        "-target",
+        "thumb-freestanding-eabi",
+        f"-mcpu={processor}",
+        "-std=c99",
+        "-ffreestanding",
+        "-fomit-frame-pointer",
+        "-fno-sanitize=all",
+    )
     command = [sys.executable, "-m", "ziglang", "cc", *target, "-I.", f"-I{HERE}", *arguments]
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **zig_environment()}, capture_output=True, text=True, check=False
@@ -113,7 +121,10 @@ def run(
 
 
 def _main(
-    name: str, samples: Sequence[Mapping[str, np.ndarray[Any, Any]]], outputs: Mapping[str, np.ndarray[Any, Any]], calls: int
+    name: str,
+    samples: Sequence[Mapping[str, np.ndarray[Any, Any]]],
+    outputs: Mapping[str, np.ndarray[Any, Any]],
+    calls: int,
 ) -> str:
     lines = [f'#include "{name}.h"', '#include "board.h"']
     for k, sample in enumerate(samples):
@@ -135,11 +146,14 @@ def _main(
         lines += [
             f"  {{ const {name}_in in = {{{given}}}; const {name}_out out = {{{taken}}};",
             f"  for (unsigned b = 0; b < sizeof arena; ++b) arena[b] = {(k * 37 + 165) % 256};",
-            f"  marked = 0; stamp(); (void){name}_run(&in, &out, arena); print(\"sample\\n\");",
+            f'  marked = 0; stamp(); (void){name}_run(&in, &out, arena); print("sample\\n");',
         ]
         for key, array in outputs.items():
             lines.append(f'  print("{key} "); print_bytes(out_{key}, {array.nbytes}); print("\\n");')
-        lines += ['  print("ticks"); for (int k = 0; k < marked; ++k) { print(" "); print_number(marks[k]); }', '  print("\\n"); }']
+        lines += [
+            '  print("ticks"); for (int k = 0; k < marked; ++k) { print(" "); print_number(marks[k]); }',
+            '  print("\\n"); }',
+        ]
     return "\n".join([*lines, "  return 0;", "}", ""])
 
 

@@ -40,13 +40,24 @@ class Network:
         n, h, w, c = self.shape
         operands = (self.value, *self.weights(outputs, kernel, kernel, c, axis=0, bias=outputs))
         h, w = (-(-d // stride) if padding == 0 else (d - kernel) // stride + 1 for d in (h, w))
-        options = {"padding": padding, "stride_w": stride, "stride_h": stride, "fused_activation_function": int(zero == -128)}
+        options = {
+            "padding": padding,
+            "stride_w": stride,
+            "stride_h": stride,
+            "fused_activation_function": int(zero == -128),
+        }
         return self.add("CONV_2D", operands, (n, h, w, outputs), Scale(STEP, zero), **options)
 
     def depthwise(self, kernel: int, stride: int = 1) -> int:
         n, h, w, c = self.shape
         operands = (self.value, *self.weights(1, kernel, kernel, c, axis=3, bias=c))
-        options = {"padding": 0, "stride_w": stride, "stride_h": stride, "depth_multiplier": 1, "fused_activation_function": 1}
+        options = {
+            "padding": 0,
+            "stride_w": stride,
+            "stride_h": stride,
+            "depth_multiplier": 1,
+            "fused_activation_function": 1,
+        }
         shape = (n, -(-h // stride), -(-w // stride), c)
         return self.add("DEPTHWISE_CONV_2D", operands, shape, Scale(STEP, -128), **options)
 
@@ -56,7 +67,9 @@ class Network:
     def pool(self) -> int:
         n, h, w, c = self.shape
         options = {"padding": 1, "stride_w": w, "stride_h": h, "filter_width": w, "filter_height": h}
-        return self.add("AVERAGE_POOL_2D", [self.value], (n, 1, 1, c), self.scale, fused_activation_function=0, **options)
+        return self.add(
+            "AVERAGE_POOL_2D", [self.value], (n, 1, 1, c), self.scale, fused_activation_function=0, **options
+        )
 
     def dense(self, outputs: int) -> int:
         n, length = self.shape[0], int(np.prod(self.shape[1:]))

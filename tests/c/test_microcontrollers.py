@@ -41,7 +41,19 @@ def run_here(executable: weft.Executable, folder: Path, inputs: dict[str, Any], 
     """The exported C by this machine's compiler, in memory that is full of other things."""
     command = toolchain.compiler(toolchain.default_command(), "c99", "2", None).command
     warnings = ("-pedantic", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
-    arguments = ["-std=c99", "-O2", "-ffp-contract=off", *warnings, *flags, "-shared", "-fPIC", "model.c", "-o", "m.so", "-lm"]
+    arguments = [
+        "-std=c99",
+        "-O2",
+        "-ffp-contract=off",
+        *warnings,
+        *flags,
+        "-shared",
+        "-fPIC",
+        "model.c",
+        "-o",
+        "m.so",
+        "-lm",
+    ]
     done = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     header = (folder / "model.h").read_text()
@@ -178,7 +190,15 @@ def imported_onnx() -> Any:
 def test_a_microcontroller_is_not_needed_to_report(tmp_path: Path) -> None:
     require("ziglang")
     (tmp_path / "model.tflite").write_bytes(MODELS["dense"]())
-    arguments = ["export", str(tmp_path / "model.tflite"), "-o", str(tmp_path / "net.c"), "--profile", "mcu", "--report"]
+    arguments = [
+        "export",
+        str(tmp_path / "model.tflite"),
+        "-o",
+        str(tmp_path / "net.c"),
+        "--profile",
+        "mcu",
+        "--report",
+    ]
     done = CliRunner().invoke(build_app(), arguments)
     assert done.exit_code == 0, done.output
     figures = dict(re.findall(r"(constants|code|stack|arena):? +(\d+) bytes", done.output))
@@ -188,8 +208,11 @@ def test_a_microcontroller_is_not_needed_to_report(tmp_path: Path) -> None:
 
 
 def test_stacks_add_up() -> None:
-    usage = "a.c:1:1:run\t40\tstatic\na.c:2:1:kernel\t120\tstatic\na.c:3:1:small\t8\tstatic\na.c:4:1:dot\t56\tstatic\n"
-    assert stack_bytes(usage) == 120 + 56 + 40
+    sizes = {"a_run": 40, "conv": 120, "pool": 8, "weft_dot_rows": 56, "weft_clear": 4}
+    warnings = "\n".join(
+        f"a.c:1:1: warning: stack frame size ({n}) exceeds limit (0) in '{name}'" for name, n in sizes.items()
+    )
+    assert stack_bytes(warnings) == 40 + 120 + 56
 
 
 def test_what_c_cannot_hold_is_refused(tmp_path: Path) -> None:

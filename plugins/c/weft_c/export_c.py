@@ -113,7 +113,10 @@ def report(executable: Executable, options: Mapping[str, str]) -> Sequence[tuple
 
 
 def _includes(body: str) -> str:
-    needed = [("string.h", r"\bmemcpy\b"), ("math.h", r"\b(sqrt|floor|ceil|trunc|rint|fabs|copysign|fma|fmod)f?\(|INFINITY|NAN")]
+    needed = [
+        ("string.h", r"\bmemcpy\b"),
+        ("math.h", r"\b(sqrt|floor|ceil|trunc|rint|fabs|copysign|fma|fmod)f?\(|INFINITY|NAN"),
+    ]
     needed.append(("stdbool.h", r"\b(bool|true|false)\b"))
     return "".join(f"#include <{file}>\n" for file, words in needed if re.search(words, body))
 
@@ -221,7 +224,9 @@ def _elements(array: np.ndarray[Any, Any]) -> Iterator[bytes]:
     else:
         least, end = (np.iinfo(array.dtype).min, {"u": "U"}.get(array.dtype.kind, ""))
         end += "LL" if array.dtype.itemsize == 8 else ""
-        words = [f"({int(x) + 1}{end} - 1)" if int(x) == least and least < -(1 << 15) else f"{int(x)}{end}" for x in array]
+        words = [
+            f"({int(x) + 1}{end} - 1)" if int(x) == least and least < -(1 << 15) else f"{int(x)}{end}" for x in array
+        ]
     line = " "
     for word in words or ["0"]:
         if len(line) + len(word) + 2 > _COLUMNS:

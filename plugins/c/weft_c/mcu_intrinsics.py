@@ -56,9 +56,7 @@ def _dot_taps() -> Intrinsic:
         return sum_over(left * cast_to(b[row, column, j], dt.int32), [row, column])
 
     operands = (Operand("a", strides=(None, None, 1)), Operand("b"), Operand("c"))
-    return Intrinsic(
-        "dot_taps", compute((n,), total, "c"), operands, Call("dot_taps"), dynamic=("h", "w", "n")
-    )
+    return Intrinsic("dot_taps", compute((n,), total, "c"), operands, Call("dot_taps"), dynamic=("h", "w", "n"))
 
 
 def _rescale_rows() -> Intrinsic:

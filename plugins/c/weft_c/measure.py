@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from weft.errors import CodegenError
 from weft.forks import temporary_folder
@@ -19,12 +18,15 @@ PROCESSOR = "Cortex-M4, zig cc -Os"
 FLAGS = ("-target", "thumb-freestanding-eabi", "-mcpu=cortex_m4", "-std=c99", "-Os", "-ffreestanding")
 """Options of zig's C compiler for a Cortex-M4 without an operating system."""
 STRING_H = "#include <stddef.h>\nvoid *memcpy(void *to, const void *from, size_t bytes);\n"
-MATH_H = "".join(
-    f"{t} {n}{f}({t} x);\n" for n in ("sqrt", "floor", "ceil", "trunc", "rint", "fabs") for t, f in (("float", "f"), ("double", ""))
-) + "".join(
-    f"{t} {n}{f}({t} x, {t} y);\n" for n in ("copysign", "fmod") for t, f in (("float", "f"), ("double", ""))
-) + "float fmaf(float x, float y, float z);\ndouble fma(double x, double y, double z);\n" + (
-    "#define INFINITY __builtin_inff()\n#define NAN __builtin_nanf(\"\")\n"
+MATH_H = (
+    "".join(
+        f"{t} {n}{f}({t} x);\n"
+        for n in ("sqrt", "floor", "ceil", "trunc", "rint", "fabs")
+        for t, f in (("float", "f"), ("double", ""))
+    )
+    + "".join(f"{t} {n}{f}({t} x, {t} y);\n" for n in ("copysign", "fmod") for t, f in (("float", "f"), ("double", "")))
+    + "float fmaf(float x, float y, float z);\ndouble fma(double x, double y, double z);\n"
+    + ('#define INFINITY __builtin_inff()\n#define NAN __builtin_nanf("")\n')
 )
 """What such a compiler lacks of the C library's headers."""
 _EXECUTABLE, _ALLOCATED, _NOBITS = 4, 2, 8
@@ -55,15 +57,26 @@ def measured(files: Mapping[str, bytes]) -> Sizes | None:
             (folder / f"model{suffix}").write_bytes(content)
         (folder / "string.h").write_text(STRING_H)
         (folder / "math.h").write_text(MATH_H)
-        command = [sys.executable, "-m", "ziglang", "cc", *FLAGS, "-I.", "-fstack-usage", "-c", "model.c", "-o", "model.o"]
+        command = [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            *FLAGS,
+            "-I.",
+            "-Wframe-larger-than=0",
+            "-c",
+            "model.c",
+            "-o",
+            "model.o",
+        ]
         done = subprocess.run(
             command, cwd=folder, env={**os.environ, **zig_environment()}, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise CodegenError("zig does not take the text of the model", where=done.stderr[:2000])
         code, constants = section_bytes((folder / "model.o").read_bytes())
-        usage = next(iter(folder.glob("*.su")), Path())
-        return Sizes(code, constants, stack_bytes(usage.read_text()))
+        return Sizes(code, constants, stack_bytes(done.stderr))
 
 
 def section_bytes(image: bytes) -> tuple[int, int]:
@@ -81,10 +94,15 @@ def section_bytes(image: bytes) -> tuple[int, int]:
     return code, constants
 
 
-def stack_bytes(usage: str) -> int:
-    """The deepest stack of a text of -fstack-usage: the function that runs the model, a kernel, and what that calls."""
-    frames = sorted((int(n) for n in re.findall(r"\t(\d+)\t", usage)), reverse=True)
-    return sum(frames[:3])
+def stack_bytes(warnings: str) -> int:
+    """The deepest stack, of what -Wframe-larger-than=0 says: the function that runs the model, a kernel, and a function
+    that kernels share."""
+    frames = re.findall(r"stack frame size \((\d+)\) .* in '(\w+)'", warnings)
+    deepest = {"run": 0, "kernel": 0, "shared": 0}
+    for size, name in frames:
+        level = "run" if name.endswith("_run") else "shared" if name.startswith("weft_") else "kernel"
+        deepest[level] = max(deepest[level], int(size))
+    return sum(deepest.values())
 
 
 __all__ = ["FLAGS", "MATH_H", "STRING_H", "Sizes", "measured", "section_bytes", "stack_bytes"]

@@ -87,7 +87,11 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
     """
     if spec.symbols:
         open_ = ", ".join(f"'{s.name}'" for s in spec.symbols)
-        axes = [f"{t.name}={','.join(map(str, t.dims))}" for t in spec.inputs if any(not isinstance(d, Const) for d in t.dims)]
+        axes = [
+            f"{t.name}={','.join(map(str, t.dims))}"
+            for t in spec.inputs
+            if any(not isinstance(d, Const) for d in t.dims)
+        ]
         raise CodegenError(
             f"'{spec.name}' has open sizes: {open_}",
             where="\n".join(axes) or None,
@@ -96,7 +100,11 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
         )
     texts = {name: KernelText.read(code.object) for name, code in kernels.items()}
     used = "\n".join(t.body for t in texts.values())
-    library = [name for name in ("clear", "widen", "dot_row", "dot_rows", "dot_taps", "rescale_rows") if f"weft_{name}(" in used]
+    library = [
+        name
+        for name in ("clear", "widen", "dot_row", "dot_rows", "dot_taps", "rescale_rows")
+        if f"weft_{name}(" in used
+    ]
     head = [_library("head"), *([_library("words")] if library else [])]
     helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
     if "rescale_rows" in library:

@@ -86,7 +86,9 @@ def reach(r: Rewriter, x: Value, depth: int = DEPTH) -> int | None:
         return int(total) * (first + abs(node.op.zero))
     if isinstance(node.op, (Cast, FixedPointScale, Reshape, Rescale, Transpose)):
         right = node.inputs[-1]
-        grows = isinstance(node.op, FixedPointScale) and (right is None or right.constant is None or (right.constant > 0).any())
+        grows = isinstance(node.op, FixedPointScale) and (
+            right is None or right.constant is None or (right.constant > 0).any()
+        )
         return None if grows else first
     if None in operands:
         return None

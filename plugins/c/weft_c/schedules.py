@@ -152,7 +152,11 @@ def split_columns(s: Schedule, name: str) -> None:
     ]
     if bounds:
         loop = s.partition(loop, bounds[:1])[0]
-    steps = {int(e.b.value) for e in walk(value) if isinstance(e, FloorDiv) and is_var(e.a, element) and isinstance(e.b, Const)}
+    steps = {
+        int(e.b.value)
+        for e in walk(value)
+        if isinstance(e, FloorDiv) and is_var(e.a, element) and isinstance(e.b, Const)
+    }
     factors: list[int | None] = []
     for step in sorted(steps):
         whole = step

@@ -48,7 +48,11 @@ class CTarget(TargetKind):
         from weft_c.toolchain import default_command
 
         o: COptions = target.options
-        return target if o.cc is not None or o.profile != "host" else replace(target, options=replace(o, cc=default_command()))
+        return (
+            target
+            if o.cc is not None or o.profile != "host"
+            else replace(target, options=replace(o, cc=default_command()))
+        )
 
     def machine(self, target: Target) -> Machine:
         from weft.machine import Machine, Scope

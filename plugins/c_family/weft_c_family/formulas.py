@@ -228,7 +228,9 @@ class Formulas:
             least, most = (-(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1) if d.kind == "int" else (0, (1 << d.bits) - 1)
             if self.dialect.index and d == dt.int64 and not index and not result.within(*_INT32):
                 wide = f"({self.language.type(d)})"
-                a = a if a.text.startswith(wide) else Code(wide + a.at(UNARY), UNARY)  # operands may be of the narrower type
+                a = (
+                    a if a.text.startswith(wide) else Code(wide + a.at(UNARY), UNARY)
+                )  # operands may be of the narrower type
             return self.integer(e.symbol, a, b, d, (index and d == dt.int64) or result.within(least, most))
         return self.floating(e.symbol, a, b, d)
 
