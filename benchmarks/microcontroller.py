@@ -3,8 +3,8 @@
     python -m benchmarks.microcontroller FOLDER [--processor cortex_m4|cortex_m7] [--optimize=-O2] [--samples N]
         [--layers] [--json FILE]
 
-Each `*.tflite` of the folder whose inputs have 8 bits is written by `weft export -f c --profile mcu`, with the kernels of
-TensorFlow Lite Micro and a batch of 1, compiled by zig, and run by QEMU, which counts instructions. Beside it
+Each `*.tflite` of the folder whose inputs have 8 bits is written by `weft export -f c --profile mcu`, with the kernels
+of TensorFlow Lite Micro and a batch of 1, compiled by zig, and run by QEMU, which counts instructions. Beside it
 TensorFlow Lite Micro's own results and arena, where the package tflite-micro is installed; its arena includes inputs
 and outputs, which the C leaves to the caller: both numbers are given. `--layers` adds a line for each call of a kernel.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import io
 import math
@@ -115,7 +116,7 @@ def micro(path: Path, samples: Sequence[np.ndarray[Any, Any]]) -> tuple[list[np.
     """TensorFlow Lite Micro's results and the bytes of its arena."""
     if importlib.util.find_spec("tflite_micro") is None:
         return None
-    from tflite_micro.python.tflite_micro import runtime
+    runtime = importlib.import_module("tflite_micro.python.tflite_micro.runtime")
 
     interpreter = runtime.Interpreter.from_file(str(path))
     results = []
@@ -136,7 +137,9 @@ def measure(path: Path, processor: str, optimize: str, count: int) -> Figures | 
 
     graph = read_model(path).graphs[0]
     info = graph.tensors[graph.inputs[0]]
-    shape = tuple(1 if d is None or int(d) < 1 else int(d) for d in info.shape)
+    if info.shape is None:
+        return None
+    shape = tuple(max(1, d) for d in info.shape)
     quantization = info.quantization
     if info.type != "INT8" or quantization is None:
         return None

@@ -65,13 +65,15 @@ def _package(module: str, install: str, optional: bool = False) -> Need:
     return Need(module, lambda: importlib.util.find_spec(module) is not None, install, optional)
 
 
+def _program(name: str, install: str) -> Need:
+    return Need(name, lambda: shutil.which(name) is not None, install, optional=True)
+
+
 NEEDS: dict[str, Need] = {
     "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
     "qemu": Need("qemu-user", _qemu, "apt install qemu-user"),
-    "qemu_system": Need(
-        "QEMU's boards", lambda: shutil.which("qemu-system-arm") is not None, "apt install qemu-system-arm", optional=True
-    ),
-    "cppcheck": Need("cppcheck", lambda: shutil.which("cppcheck") is not None, "apt install cppcheck", optional=True),
+    "qemu_system": _program("qemu-system-arm", "apt install qemu-system-arm"),
+    "cppcheck": _program("cppcheck", "apt install cppcheck"),
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
     **{

@@ -6,6 +6,7 @@ that of PyPI's ziglang.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -113,7 +114,7 @@ def run(
         for key, like in outputs.items():
             given[key] = np.frombuffer(bytes.fromhex(values[key]), like.dtype).reshape(like.shape)
         marks = [int(x) for x in values["ticks"].split()]
-        counts.append(tuple((a - b) % _TICKS * TICK for a, b in zip(marks, marks[1:])))
+        counts.append(tuple((a - b) % _TICKS * TICK for a, b in itertools.pairwise(marks)))
         found.append(given)
     if len(found) != len(samples):
         raise RuntimeError(f"the board stopped after {len(found)} of {len(samples)} samples: {printed[-500:]}")

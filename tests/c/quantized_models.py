@@ -1,5 +1,5 @@
-"""Small models in 8 bits with the operators of MLPerf Tiny's: convolutions of all kinds, a sum of two branches, a pool, a
-dense layer, a softmax."""
+"""Small models in 8 bits with the operators of MLPerf Tiny's: convolutions of all kinds, a sum of two branches, a pool,
+a dense layer, a softmax."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_the_same_without_undefined_behaviour(name: str, tmp_path: Path) -> None
     (sample,) = samples(executable, 1)
     traps = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
     plain, trapped = tmp_path / "plain", tmp_path / "trapped"
-    for folder, flags in ((plain, ()), (trapped, traps)):
+    for folder in (plain, trapped):
         folder.mkdir()
         for file in ("model.c", "model.h"):
             (folder / file).write_bytes((tmp_path / file).read_bytes())
@@ -286,3 +286,33 @@ def test_kernels_of_tensorflow_lite_micro(name: str) -> None:
         interpreter.invoke()
         (got,) = executable.run(sample).values()
         np.testing.assert_array_equal(got, interpreter.get_output(0))
+
+
+REQUIRED = {"10.1"}
+"""Rules of MISRA C:2012 that are required, of which there are findings: `weft_asr_…` shifts signed numbers."""
+ADVISORY = {"2.5", "8.9", "10.5", "11.5", "12.1", "15.5"}
+
+
+@pytest.mark.full
+@pytest.mark.needs("cppcheck")
+@pytest.mark.parametrize("words", ["dsp", "plain"])
+@pytest.mark.parametrize("name", MODELS)
+def test_rules_that_cppcheck_knows(name: str, words: str, tmp_path: Path) -> None:
+    exported(MODELS[name](), tmp_path)
+    defined = ["-D__ARM_FEATURE_DSP=1", "-D__GNUC__=12"] if words == "dsp" else ["-D__STDC__=1"]
+    command = [
+        "cppcheck",
+        "--addon=misra",
+        "--std=c99",
+        "--platform=unix32",
+        "-q",
+        "--suppress=missingInclude",
+        *defined,
+    ]
+    done = subprocess.run([*command, "model.c"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    lines = (tmp_path / "model.c").read_text().splitlines()
+    found = re.findall(r"^model\.[ch]:(\d+):.*\[misra-c2012-([\d.]+)\]", done.stderr, re.MULTILINE)
+    assert found, "the addon ran"
+    assert {rule for _, rule in found} <= REQUIRED | ADVISORY, done.stderr
+    for number, rule in found:
+        assert rule not in REQUIRED or " weft_asr_" in lines[int(number) - 1], lines[int(number) - 1]

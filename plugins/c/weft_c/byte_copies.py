@@ -113,11 +113,13 @@ def moved(x: Load, loop: str, step: int) -> Load | None:
 def _single(s: Store) -> Copy | None:
     if s.buffer.dtype != dt.int16 or s.predicate is not None or len(s.indices) != 1:
         return None
-    to, value, zero = Load(s.buffer, s.indices), s.value, Const(0, dt.int16)
+    to, zero = Load(s.buffer, s.indices), Const(0, dt.int16)
+    value: Expr = s.value
     if isinstance(value, Const) and value.value == 0:
         return Copy(to, None, zero, 1)
     if isinstance(value, Sub) and isinstance(value.b, Const):
-        value, zero = value.a, value.b
+        zero = value.b
+        value = value.a
     if not isinstance(value, Cast) or not isinstance(value.value, Load) or value.value.predicate is not None:
         return None
     source = value.value

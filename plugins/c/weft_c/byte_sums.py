@@ -1,5 +1,5 @@
-"""Operators that the profile of C for microcontrollers computes: sums of products of 8-bit integers, channels last, and
-the scaling of such sums.
+"""Operators that the profile of C for microcontrollers computes: sums of products of 8-bit integers, channels last,
+and the scaling of such sums.
 
 Sums have two steps, which a schedule puts one behind the other for a few results at a time: the operand's elements without
 their zero point, as int16, with what lies outside of the picture as 0; then sums of products of these with the weights.
@@ -17,8 +17,8 @@ import numpy as np
 from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, le, lt, select, shl, shr
-from weft.graph.nodes import TensorType, Type
 from weft.graph.inferred import Assumption, Inferred
+from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Elementwise, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
@@ -143,7 +143,8 @@ class WindowSum(Windows):
         def column(b: Expr, *index: Expr) -> Expr:
             at, k = index[:n], index[n]
             inside = [lt(k, length)] if length % QUAD else []
-            taps, rest = [], k // channels if n else k
+            taps: list[Expr] = []
+            rest = k // channels if n else k
             for size in reversed(self.kernel):
                 taps.insert(0, rest % size if len(taps) < n - 1 else rest)
                 rest = rest // size

@@ -19,7 +19,6 @@ from weft_runtime.plan import Native
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
-    from weft_runtime.plan import TensorInfo
 
 SUFFIX, HEADER = ".c", ".h"
 ALIGNMENT = 8
@@ -48,11 +47,12 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
     header = _header(executable, prefix, model)
 
     def text() -> Iterator[bytes]:
-        yield f'/* {prefix}: written by `weft export -f c`, {executable.manifest.target} */\n#include "{name}.h"\n'.encode()
+        yield f'{_title(executable, prefix)}\n#include "{name}.h"\n'.encode()
         body = "\n".join(model.functions)
         yield "\n".join([_includes(body), *model.head]).encode()
         for k, array in enumerate(constants):
-            yield f"\nstatic const {_type(array.dtype.name)} {prefix}_constant{k}[{max(1, array.size)}] WEFT_WORDS = {{\n".encode()
+            what = f"{_type(array.dtype.name)} {prefix}_constant{k}[{max(1, array.size)}]"
+            yield f"\nstatic const {what} WEFT_WORDS = {{\n".encode()
             yield from _elements(array)
             yield b"};\n"
         for function in model.functions:
@@ -121,6 +121,10 @@ def _includes(body: str) -> str:
     return "".join(f"#include <{file}>\n" for file, words in needed if re.search(words, body))
 
 
+def _title(executable: Executable, prefix: str) -> str:
+    return f"/* {prefix}: written by `weft export -f c`, {executable.manifest.target} */"
+
+
 def _run(prefix: str, model: ModelText) -> str:
     lines = [
         f"\nint32_t {prefix}_run(const {prefix}_in *in, const {prefix}_out *out, void *arena)\n{{",
@@ -135,7 +139,7 @@ def _run(prefix: str, model: ModelText) -> str:
 def _header(executable: Executable, prefix: str, model: ModelText) -> str:
     guard = f"{prefix.upper()}_H"
     lines = [
-        f"/* {prefix}: written by `weft export -f c`, {executable.manifest.target} */",
+        _title(executable, prefix),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",
@@ -159,10 +163,10 @@ def _header(executable: Executable, prefix: str, model: ModelText) -> str:
             const = "const " if kind == "in" else ""
             shown = "".join(f"[{d}]" for d in shape) or "a number"
             fields.append(f"  {const}{_type(str(info.dtype))} *{field(info.name)}; /* {shown} */")
-        lines += ["", f"typedef struct {{", *fields, f"}} {prefix}_{kind};", ""]
+        lines += ["", "typedef struct {", *fields, f"}} {prefix}_{kind};", ""]
     lines += [
-        "/* Computes the outputs of the inputs. Arrays hold their elements in rows; none may overlap another or the arena.",
-        "   Returns 0. */",
+        "/* Computes the outputs of the inputs. Arrays hold their elements in rows; none may overlap another, or the",
+        "   arena. Returns 0. */",
         f"int32_t {prefix}_run(const {prefix}_in *in, const {prefix}_out *out, void *arena);",
         "",
         "#ifdef __cplusplus",

@@ -1,9 +1,9 @@
-"""Tensor intrinsics of the profile for microcontrollers: functions of C that `weft_c/mcu.c` defines, by intrinsics of
-Arm's DSP extension where the compiler has them.
+"""Tensor intrinsics of the profile for microcontrollers: functions of C (folder `mcu`), by intrinsics of Arm's DSP
+extension where the compiler has them.
 
-`dot_rows` computes sums of products of up to two rows of int16 with rows of weights, whose sums it holds in registers:
-two rows by two results take four of a Cortex-M's thirteen. `dot_row` is for an odd number of results. `dot_taps` computes sums over the taps of windows, channel
-by channel. `rescale_rows` makes bytes of such sums.
+`dot_rows` computes sums of products of up to two rows of int16 with rows of weights, and holds the sums in registers:
+two rows by two results take four of a Cortex-M's thirteen. `dot_row` is for an odd number of results. `dot_taps`
+computes sums over the taps of windows, channel by channel. `rescale_rows` makes bytes of such sums.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from weft.codegen.base import KernelCode
 from weft.codegen.segment import AllocateOutput, Arena, BufferRef, Check, Constant, Input, KernelCall, SegmentSpec
 from weft.dtypes import int32
 from weft.errors import CodegenError
-from weft.expr.nodes import Const
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Const, Expr
 from weft_c.dialect import MODEL
 from weft_c_family import Emitted, identifier
 from weft_c_family.definitions import Definitions

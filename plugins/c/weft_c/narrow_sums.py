@@ -113,6 +113,7 @@ def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, nam
     strides, pads, dilations = op.spatial(2)
     settings = weights.shape[2:], strides, pads, dilations, zero
     last = weights.transpose(0, 2, 3, 1)
+    made: WindowSum | ChannelSum
     if op.groups == 1:
         made, data = WindowSum(*settings, len(last)), packed(last.reshape(len(last), -1))
     elif op.groups == channels == len(weights):

@@ -227,10 +227,10 @@ class Formulas:
             )
             least, most = (-(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1) if d.kind == "int" else (0, (1 << d.bits) - 1)
             if self.dialect.index and d == dt.int64 and not index and not result.within(*_INT32):
+                # Operands may be of the narrower type, in which the result would overflow.
                 wide = f"({self.language.type(d)})"
-                a = (
-                    a if a.text.startswith(wide) else Code(wide + a.at(UNARY), UNARY)
-                )  # operands may be of the narrower type
+                if not a.text.startswith(wide):
+                    a = self.converted(a, d, d)
             return self.integer(e.symbol, a, b, d, (index and d == dt.int64) or result.within(least, most))
         return self.floating(e.symbol, a, b, d)
 
@@ -444,6 +444,14 @@ class Formulas:
             return Code(f"{self.definitions.to_integer(to, of)}({a.text})")
         if to.is_integer and to.bits < 8:
             return self.narrowed(a, to)
+        if to.is_integer and of.is_integer:
+            return self.converted(a, of, to)
+        return Code(f"({self.language.type(to)}){a.at(UNARY)}", UNARY)
+
+    def converted(self, a: Code, of: DType, to: DType) -> Code:
+        """An integer as one of eight bits or more."""
+        if self.dialect.called and a.level > UNARY:
+            return Code(f"{self.definitions.converted(to, of)}({a.text})")
         return Code(f"({self.language.type(to)}){a.at(UNARY)}", UNARY)
 
     def emit_Bitcast(self, e: ex.Bitcast, index: bool) -> Code:

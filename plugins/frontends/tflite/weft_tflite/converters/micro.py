@@ -1,5 +1,5 @@
-"""Quantised operators whose results TensorFlow Lite Micro computes otherwise than LiteRT (`-kernels=micro`): softmax, in
-fixed point throughout. Source: gemmlowp, fixedpoint/fixedpoint.h, and TensorFlow Lite Micro's reference softmax.
+"""Quantised operators whose results TensorFlow Lite Micro computes otherwise than LiteRT (`-kernels=micro`): softmax,
+in fixed point throughout. Source: gemmlowp, fixedpoint/fixedpoint.h, and TensorFlow Lite Micro's reference softmax.
 
 Numbers with k integer bits are int32 times 2^(k - 31). Products are rounded to nearest, halves up. Exponentials of the
 256 differences that bytes may have are a table, computed here.
@@ -96,7 +96,10 @@ def softmax(c: Context) -> Value:
 
 def reciprocal(c: Context, a: Value) -> Value:
     """1 / (1 + a) for a fraction a, int64."""
-    at = lambda n: number(c, n, dt.int64)
+
+    def at(n: int) -> Value:
+        return number(c, n, dt.int64)
+
     half = c(ops.RightShift(), c.add(a, at(_ONE + 1)), at(1))
     x = c.add(high_of(c, half, at(-1010580540)), at(1515870810))
     for _ in range(3):
