@@ -1,8 +1,9 @@
 """Operators that the profile of C for microcontrollers computes: sums of products of 8-bit integers, channels last,
 and the scaling of such sums.
 
-Sums have two steps, which a schedule puts one behind the other for a few results at a time: the operand's elements without
-their zero point, as int16, with what lies outside of the picture as 0; then sums of products of these with the weights.
+Sums have two steps, which a schedule puts one behind the other for a few results at a time: the operand's elements
+without their zero point, as int16, with what lies outside of the picture as 0; then sums of products of these with the
+weights.
 The graph pass `weft_c.narrow_sums` makes them of convolutions and products.
 """
 
@@ -22,12 +23,19 @@ from weft.graph.nodes import TensorType, Type
 from weft.graph.operator import Array, Elementwise, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
-from weft_ops.contraction import reference_windows, window_extent
-from weft_ops.examples import integers
-from weft_ops.shapes import broadcast, operands, static
+from weft_ops import Conv
+from weft_ops.shapes import broadcast, operands
 
 QUAD = 4
 """Products that the weights of one word of 32 bits are for."""
+
+
+def _numbers(shape: tuple[int, ...], least: int, most: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(least, most + 1, shape).astype(np.int32)
+
+
+def _bytes(shape: tuple[int, ...], seed: int = 0) -> Array:
+    return _numbers(shape, -128, 127, seed).astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,8 @@ class Windows(Operator):
 
     def counts(self, x: Sequence[Dim]) -> tuple[Dim, ...]:
         """Windows along each axis of the picture."""
-        return tuple(
-            window_extent(*given) for given in zip(x[1:-1], self.kernel, self.strides, self.pads, self.dilations)
-        )
+        pads = (*(lo for lo, _ in self.pads), *(hi for _, hi in self.pads))
+        return Conv(self.strides, pads, self.dilations).out_dims(x[1:-1], self.kernel)
 
     def element(
         self, x: Tensor, batch: Expr, at: Sequence[Expr], channel: Expr, *conditions: Expr, divided: bool = False
@@ -91,8 +98,10 @@ class Windows(Operator):
         n = len(self.kernel)
         if not n:
             return wide
-        views = reference_windows(padded, self.kernel, self.strides, self.dilations, static(self.counts(x.shape)))
-        return np.moveaxis(views, 1, -1)
+        spans = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
+        views = np.lib.stride_tricks.sliding_window_view(padded, spans, tuple(range(2, 2 + n)))
+        steps = (slice(None), slice(None), *(slice(None, None, s) for s in self.strides))
+        return np.moveaxis(views[(*steps, *(slice(None, None, d) for d in self.dilations))], 1, -1)
 
     def tolerance(self, *types: TensorType) -> float:
         return 0.0
@@ -163,17 +172,14 @@ class WindowSum(Windows):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        def byte(shape: tuple[int, ...], seed: int = 0) -> Array:
-            return integers(shape, "int8", -128, 127, seed=seed)
-
         ones, none = (1, 1), ((0, 0), (0, 0))
-        yield Sample(cls(zero=-7, results=5), (byte((3, 8)), byte((5, 2, 1, 2, 2), 1)), "product")
+        yield Sample(cls(zero=-7, results=5), (_bytes((3, 8)), _bytes((5, 2, 1, 2, 2), 1)), "product")
         op = cls((1, 1), ones, none, ones, 3, 4)
-        yield Sample(op, (byte((1, 3, 3, 8)), byte((2, 2, 2, 2, 2), 1)), "pointwise")
+        yield Sample(op, (_bytes((1, 3, 3, 8)), _bytes((2, 2, 2, 2, 2), 1)), "pointwise")
         op = cls((3, 3), (1, 2), ((1, 1), (0, 1)), (1, 1), -128, 6)
-        yield Sample(op, (byte((2, 5, 6, 4)), byte((3, 9, 2, 2, 2), 1)), "window")
+        yield Sample(op, (_bytes((2, 5, 6, 4)), _bytes((3, 9, 2, 2, 2), 1)), "window")
         op = cls((3, 2), ones, none, (1, 2), 5, 2)
-        yield Sample(op, (byte((1, 4, 5, 3)), byte((1, 5, 2, 2, 2), 1)), "filled")
+        yield Sample(op, (_bytes((1, 4, 5, 3)), _bytes((1, 5, 2, 2, 2), 1)), "filled")
 
 
 @dataclass(frozen=True)
@@ -216,12 +222,11 @@ class ChannelSum(Windows):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        def byte(shape: tuple[int, ...], seed: int = 0) -> Array:
-            return integers(shape, "int8", -128, 127, seed=seed)
-
         op = cls((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), -128)
-        yield Sample(op, (byte((1, 5, 4, 6)), byte((3, 3, 6), 1)), "same")
-        yield Sample(cls((3, 2), (2, 1), ((0, 0), (1, 0)), (1, 2), 9), (byte((2, 7, 5, 3)), byte((3, 2, 3), 1)), "all")
+        yield Sample(op, (_bytes((1, 5, 4, 6)), _bytes((3, 3, 6), 1)), "same")
+        yield Sample(
+            cls((3, 2), (2, 1), ((0, 0), (1, 0)), (1, 2), 9), (_bytes((2, 7, 5, 3)), _bytes((3, 2, 3), 1)), "all"
+        )
 
 
 @dataclass(frozen=True)
@@ -258,11 +263,11 @@ class Rescale(Elementwise):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        x = integers((3, 4, 2), "int32", -(1 << 24), 1 << 24)
-        multiplier = integers((4, 1), "int32", 1 << 30, (1 << 31) - 1)
-        yield Sample(cls(True), (x, multiplier, integers((4, 1), "int32", 1, 12)), "channels")
-        yield Sample(cls(), (x, multiplier, integers((4, 1), "int32", 0, 3)), "none")
-        halves = integers((40,), "int32", -40, 40)
+        x = _numbers((3, 4, 2), -(1 << 24), 1 << 24)
+        multiplier = _numbers((4, 1), 1 << 30, (1 << 31) - 1)
+        yield Sample(cls(True), (x, multiplier, _numbers((4, 1), 1, 12)), "channels")
+        yield Sample(cls(), (x, multiplier, _numbers((4, 1), 0, 3)), "none")
+        halves = _numbers((40,), -40, 40)
         yield Sample(cls(True), (halves, np.array(1 << 30, np.int32), np.array(2, np.int32)), "halves")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.errors import TargetError, UnsupportedError
 from weft_c.model_text import MACHINE, PREFIX, ModelText, field
-from weft_runtime.plan import Native
+from weft_runtime import Native
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
@@ -180,12 +180,10 @@ def _header(executable: Executable, prefix: str, model: ModelText) -> str:
 
 
 def _type(dtype: str) -> str:
-    from weft import dtypes as dt
     from weft_c.dialect import MODEL
-    from weft_c_family.language import Language
 
     try:
-        return Language(MODEL).memory_type(dt.dtype(dtype))
+        return MODEL.types["uint8" if dtype == "bool" else dtype]
     except KeyError:
         raise UnsupportedError(f"no type of C holds {dtype}") from None
 

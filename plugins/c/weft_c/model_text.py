@@ -15,18 +15,16 @@ from importlib import metadata, resources
 
 from weft.codegen.base import KernelCode
 from weft.codegen.segment import AllocateOutput, Arena, BufferRef, Check, Constant, Input, KernelCall, SegmentSpec
-from weft.dtypes import int32
 from weft.errors import CodegenError
 from weft.expr.nodes import Const, Expr
-from weft_c.dialect import MODEL
 from weft_c_family import Emitted, identifier
-from weft_c_family.definitions import Definitions
-from weft_c_family.language import Language
 from weft_runtime.executable import NativeCode
 
 MACHINE = "c"
 TEXT_VERSION = 1
 """Goes into cache keys: raise it when other text comes out for the same kernels."""
+SHIFT = "static inline int32_t weft_asr_i32(int32_t a, int32_t b) { return a >> b; }"
+"""As the emitter has it: the functions of `mcu` call it, too."""
 PREFIX = "@"
 """What stands for the model's name; no character of C."""
 
@@ -107,9 +105,7 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
     head = [_library("head"), *([_library("words")] if library else [])]
     helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
     if "rescale_rows" in library:
-        definitions = Definitions(Language(MODEL))
-        definitions.shifted_right(int32)
-        helpers |= dict.fromkeys(definitions.texts())
+        helpers[SHIFT] = None
     calls = [line for item in spec.items for line in _statement(item, spec, texts)]
     model = ModelText(
         tuple(head),

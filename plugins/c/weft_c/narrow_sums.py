@@ -18,12 +18,8 @@ from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities
 from weft_c.byte_sums import QUAD, ChannelSum, Rescale, WindowSum
-from weft_ops.arithmetic import Add, Cast, Maximum, Minimum, Multiply, Subtract
+from weft_ops import Add, Cast, Conv, FixedPointScale, MatMul, Maximum, Minimum, Multiply, Reshape, Subtract, Transpose
 from weft_ops.composing import Composer
-from weft_ops.contraction import Conv, MatMul
-from weft_ops.fixed_point import FixedPointScale
-from weft_ops.movement import Reshape, Transpose
-from weft_ops.passes.narrow_products import split_zero
 
 DEPTH = 16
 """How many operators are looked through for the range of a number."""
@@ -53,6 +49,21 @@ def narrow_sums(graph: Graph, capabilities: Capabilities) -> Graph:
         return _convolution(r, node.op, core, weights, z, w.name)
 
     return rewrite(rewrite(graph, rule, rounds=1, on=(Conv, MatMul)), _rescaled, rounds=1, on=(FixedPointScale,))
+
+
+def split_zero(r: Rewriter, x: Value) -> tuple[Value, Value | None]:
+    """`x`, of integers, as what it was widened from and the constant that was subtracted since (None: nothing)."""
+    node = r.producer(x, Cast, Subtract)
+    if node is None or x.dtype != dt.int32:
+        return x, None
+    a, b = (*node.inputs, None)[:2]
+    zero = None
+    if isinstance(node.op, Subtract):
+        widened = r.producer(a, Cast)
+        if a is None or a.shape != x.shape or widened is None:
+            return x, None
+        zero, a = b, widened.inputs[0]
+    return (a, zero) if a is not None and a.dtype.is_integer and a.dtype.bits < 32 else (x, None)
 
 
 def _rescaled(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
