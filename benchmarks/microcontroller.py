@@ -168,9 +168,18 @@ def measure(path: Path, processor: str, optimize: str, count: int) -> Figures | 
         wrong = sum(not np.array_equal(a, b[field(output.name)]) for a, b in zip(expected[0], run.outputs))
     layers = [Layer(name, adds, n) for (name, adds), n in zip(sums_of(graphs[0]), run.instructions[0], strict=True)]
     return Figures(
-        path.stem, count, wrong, sum(x.multiply_adds for x in layers), sum(run.instructions[0]), run.code, run.constants,
-        int(arena[1]), samples[0].nbytes + like.nbytes, None if expected is None else expected[1], layers,
-    )  # fmt: skip
+        model=path.stem,
+        samples=count,
+        wrong=wrong,
+        multiply_adds=sum(x.multiply_adds for x in layers),
+        instructions=sum(run.instructions[0]),
+        code=run.code,
+        constants=run.constants,
+        arena=int(arena[1]),
+        inputs_and_outputs=samples[0].nbytes + like.nbytes,
+        micro_arena=None if expected is None else expected[1],
+        layers=layers,
+    )
 
 
 def show(f: Figures, layers: bool) -> None:

@@ -72,7 +72,8 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.target": EVERYTHING,
         "weft.converters": ("Converters",),
         "weft.hooks": (
-            "Converter", "EngineKind", "ExportOption", "Exporter", "Frontend", "Specifications", "StageReport", "hookimpl",
+            "Converter", "EngineKind", "ExportOption", "Exporter", "Frontend", "Specifications", "StageReport",
+            "hookimpl",
         ),
         # formulas
         "weft.expr.nodes": EVERYTHING,
