@@ -15,6 +15,9 @@ from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
 from weft_c.mcu_intrinsics import ROWS
 
+RESULTS = 32
+"""Sums of a single row that are in memory at once."""
+
 
 class AsItIs(Rule):
     """Every loop stays as the operator's definition has it: what the C compiler makes of it is its own affair."""
@@ -97,17 +100,20 @@ def hold_sum(s: Schedule, name: str) -> None:
 def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
     """The columns of up to `ROWS` results, their products with all weights, and what follows on these."""
     *rows, results = spatial_loops(s, name)
-    inner = results
-    paired = (int_const(s.loop(results).extent) or 1) % 2 == 0
-    if paired:
-        inner, _ = s.split(results, [None, 2])
+    inner, under = results, None
+    count = int_const(s.loop(results).extent) or 1
+    if not rows and count % RESULTS == 0 and count > RESULTS:
+        under, inner = s.split(results, [None, RESULTS])
+        s.reverse_compute_at(tail, under)
+    if count % 2 == 0:
+        inner, _ = s.split(inner, [None, 2])
     if rows:
-        first, inner = s.split(rows[-1], [None, ROWS])
-        s.compute_at(columns, first)
-        s.reverse_compute_at(tail, first)
+        under, inner = s.split(rows[-1], [None, ROWS])
+        s.compute_at(columns, under)
+        s.reverse_compute_at(tail, under)
     in_scratch(s, columns, name)
-    s.tensorize(inner, "dot_rows" if paired else "dot_row")
-    rescale(s, tail, first if rows else None)
+    s.tensorize(inner, "dot_rows" if count % 2 == 0 else "dot_row")
+    rescale(s, tail, under)
     split_columns(s, columns)
 
 
