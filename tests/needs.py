@@ -65,9 +65,15 @@ def _package(module: str, install: str, optional: bool = False) -> Need:
     return Need(module, lambda: importlib.util.find_spec(module) is not None, install, optional)
 
 
+def _program(name: str, install: str) -> Need:
+    return Need(name, lambda: shutil.which(name) is not None, install, optional=True)
+
+
 NEEDS: dict[str, Need] = {
     "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
     "qemu": Need("qemu-user", _qemu, "apt install qemu-user"),
+    "qemu_system": _program("qemu-system-arm", "apt install qemu-system-arm"),
+    "cppcheck": _program("cppcheck", "apt install cppcheck"),
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
     **{
@@ -124,6 +130,7 @@ NEEDS: dict[str, Need] = {
         m: _package(m, 'pip install ".[bench]"', optional=True)
         for m in ("onnxruntime", "onnxscript", "transformers", "torchao")
     },
+    "tflite_micro": _package("tflite_micro", "pip install tflite-micro", optional=True),
     "paddle2onnx": _package("paddle2onnx", 'pip install "weft-paddle[paddle2onnx]"', optional=True),
 }
 _found = cache(lambda key: NEEDS[key].found())

@@ -71,7 +71,10 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.rates": EVERYTHING,
         "weft.target": EVERYTHING,
         "weft.converters": ("Converters",),
-        "weft.hooks": ("Converter", "EngineKind", "Exporter", "Frontend", "Specifications", "StageReport", "hookimpl"),
+        "weft.hooks": (
+            "Converter", "EngineKind", "ExportOption", "Exporter", "Frontend", "Specifications", "StageReport",
+            "hookimpl",
+        ),
         # formulas
         "weft.expr.nodes": EVERYTHING,
         "weft.expr.functions": EVERYTHING,

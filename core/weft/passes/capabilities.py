@@ -115,6 +115,8 @@ class Capabilities:
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its
             channels stand together by `channel_block`, each alone if that is None.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
+        narrow_results: memory is what is short: what follows an anchor in its group ends where its result is narrowest,
+            and conversions to wider types belong to what reads it.
         bytes_per_flop: bytes that are stored in another layout in the time of one FLOP
             (`Machine.bytes_per_flop`).
         relayout_bytes_per_second: bytes that are stored in another layout in a second (`Machine.rates`): what a
@@ -130,6 +132,7 @@ class Capabilities:
     winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)
     dots: tuple[DotProduct, ...] = ()
     doubles: bool = False
+    narrow_results: bool = False
     bytes_per_flop: float = 1 / 8
     relayout_bytes_per_second: float = Rates.relayout_bytes_per_second
 

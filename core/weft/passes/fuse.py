@@ -67,6 +67,7 @@ class _Fusion(Grouping):
         members, best = {anchor}, {anchor}
         if len(node.outputs) != 1:
             return best
+        narrowest = node.output.dtype.bits
         shapes = [node.output.shape]
         layouts = {node.output.tensor.layout}
         rows, reduced = trailing_axes(node), node.inputs[0] if node.inputs else None
@@ -79,8 +80,10 @@ class _Fusion(Grouping):
             if k in members or not self._follows(k, shapes, layouts, rows) or not self.within({*members, k}):
                 continue
             members.add(k)
-            if len(self.live_outs(members)) == 1 and self.sound(members):
-                best = set(members)
+            outs = self.live_outs(members)
+            wider = self.capabilities.narrow_results and outs[0].dtype.bits > narrowest
+            if len(outs) == 1 and not wider and self.sound(members):
+                narrowest, best = outs[0].dtype.bits, set(members)
             frontier = sorted({*frontier, *(u for u in self.users[k] if u not in members)})
         return best
 
@@ -187,6 +190,8 @@ class _Fusion(Grouping):
             members = self.with_transposed(anchor, position, members)
         if node.op.layout_role == "convolution" and node.output.tensor.layout is not None:
             members = self.with_transposed(anchor, 0, members, image=True)
+        if self.capabilities.narrow_results:
+            return self.with_producers(members, wider=min(v.dtype.bits for v in self.live_outs(members)))
         return members
 
     def with_transposed(self, anchor: int, position: int, members: set[int], image: bool = False) -> set[int]:
@@ -204,10 +209,10 @@ class _Fusion(Grouping):
         return members | {k} if order is not None and wanted and self.sound(members | {k}) else members
 
     def with_producers(
-        self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64
+        self, members: set[int], only_cheap: bool = False, into: int | None = None, most: int = 64, wider: int = 0
     ) -> set[int]:
         """`members` and the elementwise and injective nodes before them that nothing else uses, as far as computing
-        them in place costs little."""
+        them in place costs little. `wider`: their results have more bits than that."""
         members = set(members)
         formula: GroupFormula | None = None
         added = 0
@@ -221,6 +226,7 @@ class _Fusion(Grouping):
             if (
                 k in members
                 or id(self.nodes[k].outputs[0]) in self.kept
+                or (wider and self.nodes[k].outputs[0].dtype.bits <= wider)
                 or not self._may_precede(k, members, only_cheap, repeated)
             ):
                 continue

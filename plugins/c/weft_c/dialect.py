@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.expr.functions import FUNCTIONS
 from weft_c_family import Dialect
 
@@ -27,3 +29,29 @@ C = Dialect(
     intrinsics={"prefetch": ""},
     reserved=frozenset({"run", "main", *FUNCTIONS}),
 )  # fmt: skip
+
+MODEL = replace(
+    C,
+    kernel="static void {name}({parameters})",
+    buffer="{const}{type} *{name}",
+    buffer_entry="",
+    end="",
+    stack_bytes=128,
+    scratch_align=8,
+    called=True,
+    index="int32_t",
+    intrinsics={
+        **C.intrinsics,
+        "clear": "weft_clear({0:address}, {1})",
+        "widen": "weft_widen({0:address}, {1}, {2:address}, {3})",
+        "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
+        "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
+        "dot_taps": "weft_dot_taps({0:address}, {1}, {2}, {3:address}, {4:address}, {5}, {6}, {7})",
+        "rescale_rows": (
+            "weft_rescale_rows({0:address}, {1:address}, {2:address}, {3:address}, {4}, {5}, {6}, {7:address},"
+            " {8}, {9})"
+        ),
+    },
+)
+"""The same for the C of a whole model: kernels are functions of their buffers, sizes are known, indices have 32
+bits."""

@@ -1,11 +1,22 @@
-"""The one schedule rule of the target: programs stay as they are."""
+"""Schedule rules of the target.
+
+`as_it_is` leaves a program to the C compiler. The profiles that write a model as C have `nests`: what is computed once
+per result stands in registers, not in memory. That for microcontrollers has `byte_sums` besides.
+"""
 
 from __future__ import annotations
 
-from weft.loop.nodes import Program
+from weft.expr.nodes import Const, Expr, FloorDiv, Lt, Var, walk
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
+from weft.scheduling import access
+from weft.scheduling.patterns import inline_producers
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
+from weft_c.mcu_intrinsics import ROWS
+
+RESULTS = 32
+"""Sums of a single row that are in memory at once."""
 
 
 class AsItIs(Rule):
@@ -20,4 +31,155 @@ class AsItIs(Rule):
         pass
 
 
-RULES: tuple[Rule, ...] = (AsItIs(),)
+class Nests(Rule):
+    """Pointwise blocks are computed where they are read; sums are held in registers, with what follows them."""
+
+    name = "nests"
+    priority = 1
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        if access.outside_blocks(program.body) or access.has_sequential_loop(program):
+            return Decline("loops", "the program has loops of its own")
+        return Offer(1.0)
+
+    def apply(self, s: Schedule) -> None:
+        inline_pointwise(s)
+        for name in s.blocks():
+            if name in s.blocks() and access.is_reduction(s.block(name)):
+                hold_sum(s, name)
+
+
+class ByteSums(Rule):
+    """The operators of `weft_c.byte_sums`: some rows of int16 at a time, their sums by an intrinsic, and what follows
+    on those."""
+
+    name = "byte_sums"
+    priority = 2
+
+    def offer(self, program: Program, machine: Machine) -> Offer | Decline:
+        blocks = access.blocks_of(program)
+        if not any(b.annotation("role") in ("window_sum", "channel_sum") for b in blocks):
+            return Decline("no_sum", "the group has no sum of products of bytes")
+        return Offer(1.0)
+
+    def apply(self, s: Schedule) -> None:
+        inline_pointwise(s)
+        name = next(b for b in s.blocks() if access.is_reduction(s.block(b)) and s.block(b).annotation("role"))
+        before, after = s.blocks()[: s.blocks().index(name)], s.blocks()[s.blocks().index(name) + 1 :]
+        tail = after[-1] if after else s.cache_write(name, "local")
+        if s.block(name).annotation("role") == "window_sum":
+            schedule_rows(s, name, before[-1], tail)
+        else:
+            schedule_taps(s, name, before[-1], tail)
+
+
+def inline_pointwise(s: Schedule) -> None:
+    """Puts every pointwise block but those of the operators in `weft_c.byte_sums` into what reads it."""
+    inline_producers(s, [b for b in s.blocks() if not s.block(b).annotation("role")], keep_shared=True)
+
+
+def hold_sum(s: Schedule, name: str) -> None:
+    """Holds the result of a reduction in a register, and computes what follows it at once."""
+    kinds = {x: i.kind for x, i in zip(s.loops(name), s.block(name).iters)}
+    spatial = [x for x, kind in kinds.items() if kind == "spatial"]
+    reduced = [x for x, kind in kinds.items() if kind != "spatial"]
+    consumers = s.consumers(name)
+    with s.attempt():
+        tail = consumers[0] if len(consumers) == 1 else s.cache_write(name, "register")
+        if len(consumers) == 1:
+            s.set_scope(name, "register")
+        if not spatial:
+            return
+        s.reorder(*spatial, *reduced)
+        s.decompose_reduction(name, reduced[0])
+        buffer = access.target(s.block(name)).buffer.name
+        s.reverse_compute_at(tail, spatial[-1])
+        s.compact_buffer(buffer)
+
+
+def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
+    """The columns of up to `ROWS` results, their products with all weights, and what follows on these."""
+    *rows, results = spatial_loops(s, name)
+    inner, under = results, None
+    count = int_const(s.loop(results).extent) or 1
+    if not rows and count % RESULTS == 0 and count > RESULTS:
+        under, inner = s.split(results, [None, RESULTS])
+        s.reverse_compute_at(tail, under)
+    if count % 2 == 0:
+        inner, _ = s.split(inner, [None, 2])
+    if rows:
+        under, inner = s.split(rows[-1], [None, ROWS])
+        s.compute_at(columns, under)
+        s.reverse_compute_at(tail, under)
+    in_scratch(s, columns, name)
+    s.tensorize(inner, "dot_rows" if count % 2 == 0 else "dot_row")
+    rescale(s, tail, under)
+    split_columns(s, columns)
+
+
+def schedule_taps(s: Schedule, name: str, rows: str, tail: str) -> None:
+    """The rows of the picture that a row of results reads, and for each of these the sums of all channels."""
+    *outer, channels = spatial_loops(s, name)
+    if outer:
+        s.compute_at(rows, outer[-2] if len(outer) > 1 else outer[-1])
+        s.reverse_compute_at(tail, outer[-1])
+    in_scratch(s, rows, name)
+    s.tensorize(channels, "dot_taps")
+    rescale(s, tail, outer[-1] if outer else None)
+    s.annotate(s.loops(rows)[-1], "unswitch", 1)
+
+
+def rescale(s: Schedule, tail: str, under: str | None) -> None:
+    """What follows a sum by one call, where it is the scaling of quantised sums and no more."""
+    loops = s.loops(tail)
+    with s.attempt():
+        s.tensorize(loops[loops.index(under) + 1 if under is not None else 0], "rescale_rows")
+
+
+def spatial_loops(s: Schedule, name: str) -> list[str]:
+    """The loops of a block that are no reduction."""
+    return [x for x, i in zip(s.loops(name), s.block(name).iters) if i.kind == "spatial"]
+
+
+def in_scratch(s: Schedule, *names: str) -> None:
+    """Reduces what blocks compute to what one iteration of the loops that they share with their readers uses."""
+    for name in names:
+        s.compact_buffer(access.target(s.block(name)).buffer.name)
+
+
+def split_columns(s: Schedule, name: str) -> None:
+    """Loops over the taps and channels of a window in place of that over its elements, so that no index divides."""
+    loop = s.loops(name)[-1]
+    block = s.block(name)
+    element = next(i.var.name for i, b in zip(block.iters, block.bindings) if is_var(b, loop))
+    value = access.target(s.block(name)).value
+    bounds = [
+        int(e.b.value) for e in walk(value) if isinstance(e, Lt) and is_var(e.a, element) and isinstance(e.b, Const)
+    ]
+    if bounds:
+        loop = s.partition(loop, bounds[:1])[0]
+    steps = {
+        int(e.b.value)
+        for e in walk(value)
+        if isinstance(e, FloorDiv) and is_var(e.a, element) and isinstance(e.b, Const)
+    }
+    factors: list[int | None] = []
+    for step in sorted(steps):
+        whole = step
+        for f in factors:
+            whole //= f or 1
+        factors.insert(0, whole)
+    loops = s.split(loop, [None, *factors]) if factors else [loop]
+    for loop in loops[-2:]:
+        s.annotate(loop, "unswitch", 1)
+
+
+def is_var(e: Expr, name: str) -> bool:
+    return isinstance(e, Var) and e.name == name
+
+
+def rules(profile: str) -> tuple[Rule, ...]:
+    """The rules of a profile."""
+    if profile == "host":
+        return (AsItIs(),)
+    return (AsItIs(), Nests(), ByteSums()) if profile == "mcu" else (AsItIs(), Nests())

@@ -92,6 +92,8 @@ class Definitions:
         if d.kind == "uint":
             return self._define(f"weft_{name}_{short(d)}", t, f"{t} a, {t} b", f"return b == 0 ? {by_one} : {exact};")
         negative = self._wrapped(d, f"0U - ({self.language.word(d)})a")
+        if self.language.dialect.called and d.bits >= 32:
+            negative = f"{self.wrapping('-', d)}(0, a)"
         first = f"if (b == 0) return {by_one};"
         second = f"if (b == -1) return {negative if quotient else '0'};"
         if symbol.startswith("trunc"):
@@ -105,11 +107,35 @@ class Definitions:
         """<< or >> by any number: by the width or more all bits are gone."""
         t, w = self._type(d), self.language.word(d)
         inside = f"b < {d.bits}" if d.kind == "uint" else f"b >= 0 && b < {d.bits}"
+        if self.language.dialect.called and d.kind == "int" and d.bits >= 32:
+            inside = f"(b >= 0) && (b < {d.bits})"
+            if symbol == ">>":
+                result = f"return ({inside}) ? {self.shifted_right(d)}(a, b) : ((a < 0) ? -1 : 0);"
+                return self._define(f"weft_shr_{short(d)}", t, f"{t} a, {t} b", result)
+            word = f"const {w} word = ({inside}) ? (({w})a << ({w})b) : 0U;"
+            return self._define(f"weft_shl_{short(d)}", t, f"{t} a, {t} b", word, f"return ({t})word;")
         if symbol == "<<":
             shifted = self._wrapped(d, f"({w})a << b")
             return self._define(f"weft_shl_{short(d)}", t, f"{t} a, {t} b", f"return {inside} ? {shifted} : 0;")
         beyond = "0" if d.kind == "uint" else f"({t})(a < 0 ? -1 : 0)"
         return self._define(f"weft_shr_{short(d)}", t, f"{t} a, {t} b", f"return {inside} ? ({t})(a >> b) : {beyond};")
+
+    def wrapping(self, symbol: str, d: DType) -> str:
+        """+, - or * of signed integers of 32 bits or 64, modulo."""
+        t, w = self._type(d), self.language.word(d)
+        name = {"+": "add", "-": "sub", "*": "mul"}[symbol]
+        computed = f"const {w} word = ({w})a {symbol} ({w})b;"
+        return self._define(f"weft_{name}_{short(d)}", t, f"{t} a, {t} b", computed, f"return ({t})word;")
+
+    def converted(self, to: DType, of: DType) -> str:
+        """An integer as another type, modulo."""
+        a, b = self._type(of), self._type(to)
+        return self._define(f"weft_{short(to)}_of_{short(of)}", b, f"{a} x", f"return ({b})x;")
+
+    def shifted_right(self, d: DType) -> str:
+        """>> of a signed integer by less than its width: compilers shift the sign in, which C leaves to them."""
+        t = self._type(d)
+        return self._define(f"weft_asr_{short(d)}", t, f"{t} a, {t} b", "return a >> b;")
 
     def popcount(self, d: DType) -> str:
         t, w = self._type(d), self._type(dt.uint64)

@@ -43,6 +43,9 @@ class Dialect:
             them.
         stack_bytes: a buffer declared inside the kernel has at most so many bytes, or else it is scratch, where one
             thread runs all (`serial`).
+        scratch_align: bytes that sizes of scratch are multiples of.
+        called: sums, differences and products that wrap, and shifts of signed integers to the right, are functions.
+        index: the type of loop variables and of other int64 that fit into it; empty: that of int64.
         serial: one thread runs the kernel: parallel loops are loops, atomic updates are updates.
         indices: loop kind ("blockIdx.x", "threadIdx.x" …) → the number of the thread or group.
         units: loop kind ("unit.array" …) → the head of a loop whose iterations run at once on the units of that level:
@@ -86,6 +89,9 @@ class Dialect:
     )
     shared_scopes: frozenset[str] = frozenset()
     stack_bytes: int = 16 << 10
+    scratch_align: int = 64
+    called: bool = False
+    index: str = ""
     serial: bool = False
     indices: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)

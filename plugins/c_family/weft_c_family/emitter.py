@@ -31,7 +31,7 @@ from weft_c_family.extension import Extension
 from weft_c_family.formulas import LOOSE, Formulas, parts
 from weft_c_family.language import identifier
 
-VERSION = 1
+VERSION = 2
 """Goes into cache keys: raise it when other text comes out for the same Program."""
 
 _ALWAYS = frozenset({"isnan", "isinf"})  # of functions: comparisons, where the language has no words for them
@@ -49,6 +49,9 @@ class Emitted:
         source: the text.
         scratch: sizes in bytes of the buffers behind the outputs, over the Program's dims.
         grid: loop kind ("blockIdx.x", "threadIdx.x" …) → how many are to be launched, over the Program's dims.
+        helpers: the functions in `source` that the kernel calls.
+        parameters: its buffers, as it declares them.
+        body: the kernel alone.
         arguments: what the last parameters stand for, as `Extension.argument` has it.
     """
 
@@ -58,6 +61,9 @@ class Emitted:
     scratch: tuple[Expr, ...] = ()
     grid: tuple[tuple[str, Expr], ...] = ()
     arguments: tuple[Hashable, ...] = ()
+    helpers: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    body: str = ""
 
 
 class Emitter:
@@ -211,12 +217,13 @@ class _Kernel:
         group = [lp.int_const(self.grid.get(f"threadIdx.{axis}", lp.int64(1))) or 1 for axis in "xyz"]
         every = ", ".join([*parameters, *self.dialect.more_parameters])
         head = self.dialect.kernel.format(name=self.symbol, parameters=every, group=group, threads=math.prod(group))
-        text = [f"// {p.name}", *self.dialect.header, ""]
+        start = [f"// {p.name}", *self.dialect.header, ""]
         for helper in f.definitions.texts():
-            text += [helper, ""]
-        text += [head + " {", *(_INDENT + e for e in (*entries, *self.top)), *self.lines]
+            start += [helper, ""]
+        text = [head + " {", *(_INDENT + e for e in (*entries, *self.top)), *self.lines]
         text += [_INDENT + self.dialect.end] if self.dialect.end else []
-        source = "\n".join([*text, "}"]) + "\n"
+        body = "\n".join([*text, "}"]) + "\n"
+        source = "\n".join([*start, body])
         return Emitted(
             p.name,
             self.symbol,
@@ -224,6 +231,9 @@ class _Kernel:
             tuple(n for _, n in self.scratch),
             tuple(self.grid.items()),
             tuple(self.arguments),
+            tuple(f.definitions.texts()),
+            tuple(parameters),
+            body,
         )
 
     def _asked(self) -> dict[Hashable, str]:
@@ -269,7 +279,8 @@ class _Kernel:
                         ),
                         hint="allocate the upper bound",
                     )
-                self.scratch.append((stmt.buffer, ex.mul(ex.floordiv(ex.add(size, 63), 64), 64)))
+                room = self.dialect.scratch_align
+                self.scratch.append((stmt.buffer, ex.mul(ex.floordiv(ex.add(size, room - 1), room), room)))
         if isinstance(stmt, lp.For) and lp.level_of(stmt.kind) is not None:
             unit = stmt.var.name
         for child in lp.stmt_children(stmt):
@@ -381,7 +392,7 @@ class _Kernel:
             self._begin(s.value)
             text = f.value(s.value).text
             self._flush()
-            self.line(f"const {f.language.type(s.var.dtype)} {f.declare(s.var.name)} = {text};")
+            self.line(f"const {f.type_of(s.value)} {f.declare(s.var.name)} = {text};")
             return
         value = self._moved(s.value)
         name = f.declare(s.var.name)
@@ -413,7 +424,7 @@ class _Kernel:
         self._flush()
         reach = f.range(s.extent)
         f.ranges[s.var.name] = Range(0, (1 << 47) if reach.hi is None else max(0, reach.hi - 1))
-        t = f.language.type(s.var.dtype)
+        t = f.type_of(s.var)
         if s.kind in self.dialect.indices:
             name = f.declare(s.var.name)
             self.line(f"const {t} {name} = ({t}){self.dialect.indices[s.kind]};")

@@ -34,6 +34,7 @@ PRIMARY, UNARY, PRODUCT, SUM, COMPARISON, AND, OR, LOOSE = range(8)
 REPEATED = 10
 """Nodes of a formula from which on it is worth a name if it is used twice."""
 
+_INT32 = (-(1 << 31), (1 << 31) - 1)
 _EXTENT = Range(0, 1 << 47)  # a buffer of more elements fits into no memory
 
 
@@ -109,6 +110,12 @@ class Formulas:
     def range(self, e: Expr) -> Range:
         return range_of(e, self.ranges)
 
+    def type_of(self, e: Expr) -> str:
+        """The type of a variable that holds `e`: where the dialect has a narrower one for indices, and `e` fits,
+        that."""
+        fits = self.dialect.index and e.dtype == dt.int64 and self.range(e).within(*_INT32)
+        return self.dialect.index if fits else self.language.type(e.dtype)
+
     def suppose_extents(self, buffers: Sequence[lp.Buffer]) -> None:
         """Variables that are dimensions of buffers are not negative and not beyond any memory."""
         for b in buffers:
@@ -153,7 +160,7 @@ class Formulas:
         code: Code = emit(e, index)
         if e in self._repeated:
             name = self.fresh("at" if e.dtype.is_integer else "part")
-            self.lines.append(f"const {self.language.type(e.dtype)} {name} = {code.text};")
+            self.lines.append(f"const {self.type_of(e)} {name} = {code.text};")
             code = self._memo[e] = Code(name)
         return code
 
@@ -219,6 +226,11 @@ class Formulas:
                 multiply_ranges(x, y) if e.symbol == "*" else add_ranges(x, y if e.symbol == "+" else negate_range(y))
             )
             least, most = (-(1 << (d.bits - 1)), (1 << (d.bits - 1)) - 1) if d.kind == "int" else (0, (1 << d.bits) - 1)
+            if self.dialect.index and d == dt.int64 and not index and not result.within(*_INT32):
+                # Operands may be of the narrower type, in which the result would overflow.
+                wide = f"({self.language.type(d)})"
+                if not a.text.startswith(wide):
+                    a = self.converted(a, d, d)
             return self.integer(e.symbol, a, b, d, (index and d == dt.int64) or result.within(least, most))
         return self.floating(e.symbol, a, b, d)
 
@@ -231,6 +243,8 @@ class Formulas:
         """+, - or * of integers; `plain`: it cannot overflow."""
         if plain or (d.kind == "uint" and d.bits >= 32):
             return _infix(symbol, a, b)
+        if self.dialect.called and d.kind == "int" and d.bits >= 32:
+            return Code(f"{self.definitions.wrapping(symbol, d)}({a.text}, {b.text})")
         word = self.language.word(d)
 
         def unsigned(x: Code) -> Code:
@@ -290,6 +304,9 @@ class Formulas:
         if d.is_integer:
             if self.range(e.a).within(0, None) and self.range(e.b).within(1, None):
                 return _infix("/" if e.symbol in ("//", "truncdiv") else "%", a, b)
+            power = _power_of_two(e.b)
+            if power is not None and d.bits >= 32 and e.symbol == "//":
+                return self.shifted_right(a, Code(str(power)), d)
             return Code(f"{self.definitions.division(e.symbol, d)}({a.text}, {b.text})")
         soft = d.name in self.language.soft
         f = dt.float32 if soft else d
@@ -322,11 +339,17 @@ class Formulas:
         if d.bits < 32 or not self.range(e.b).within(0, d.bits - 1):
             return Code(f"{self.definitions.shift(e.symbol, d)}({a.text}, {b.text})")
         if e.symbol == ">>":
-            return Code(f"{a.at(UNARY)} >> {b.at(UNARY)}", LOOSE)
+            return self.shifted_right(a, b, d)
         wide = Code(f"({self.language.word(d)}){a.at(UNARY)} << {b.at(UNARY)}", LOOSE)
         return wide if d.kind == "uint" else Code(f"({self.language.type(d)})({wide.text})", UNARY, wide)
 
     emit_ShiftLeft = emit_ShiftRight = _emit_shift
+
+    def shifted_right(self, a: Code, b: Code, d: DType) -> Code:
+        """a >> b, where b is less than the width of a."""
+        if self.dialect.called and d.kind == "int":
+            return Code(f"{self.definitions.shifted_right(d)}({a.text}, {b.text})")
+        return Code(f"{a.at(UNARY)} >> {b.at(UNARY)}", LOOSE)
 
     # -- truth
 
@@ -421,6 +444,14 @@ class Formulas:
             return Code(f"{self.definitions.to_integer(to, of)}({a.text})")
         if to.is_integer and to.bits < 8:
             return self.narrowed(a, to)
+        if to.is_integer and of.is_integer:
+            return self.converted(a, of, to)
+        return Code(f"({self.language.type(to)}){a.at(UNARY)}", UNARY)
+
+    def converted(self, a: Code, of: DType, to: DType) -> Code:
+        """An integer as one of eight bits or more."""
+        if self.dialect.called and a.level > UNARY:
+            return Code(f"{self.definitions.converted(to, of)}({a.text})")
         return Code(f"({self.language.type(to)}){a.at(UNARY)}", UNARY)
 
     def emit_Bitcast(self, e: ex.Bitcast, index: bool) -> Code:
@@ -505,6 +536,13 @@ class Formulas:
         if template is None:
             raise CodegenError(f"the dialect '{self.dialect.name}' has no intrinsic '{e.name}'", where=str(e))
         return Code(template.format(*(_Argument(self, a) for a in e.args)), LOOSE)
+
+
+def _power_of_two(e: Expr) -> int | None:
+    """k where `e` is the constant 2^k."""
+    if not isinstance(e, ex.Const) or int(e.value) < 1 or int(e.value) & (int(e.value) - 1):
+        return None
+    return int(e.value).bit_length() - 1
 
 
 def _add_index(a: Expr, b: Expr) -> Expr:

@@ -34,7 +34,11 @@ MOST_DEPTH = 32
 
 
 def import_model(
-    model: Model, signature: str | None = None, dims: Mapping[str, int] | None = None, state: str | None = None
+    model: Model,
+    signature: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    state: str | None = None,
+    kernels: str = "litert",
 ) -> Graph:
     """The graph of a model.
 
@@ -42,12 +46,13 @@ def import_model(
         signature: the key of the signature that is read; None: the model has one or none.
         dims: sizes of axes that the model leaves open, by the names of their symbols.
         state: what becomes of variables that a call changes: see `weft_tflite.state`.
+        kernels: "litert" or "micro": whose results quantised operators have.
 
     Raises:
         FrontendError: an ill-formed model, or a signature or axis that it has not.
         UnsupportedError: everything unsupported, at once.
     """
-    return Importer(model, dims or {}, state).run(chosen(model, signature))
+    return Importer(model, dims or {}, state, kernels).run(chosen(model, signature))
 
 
 def chosen(model: Model, key: str | None) -> Signature:
@@ -89,10 +94,13 @@ class Importer(GraphImporter):
     title = "TFLite"
     hint = "convert the model without; a plugin can convert it (hook `converters`)"
 
-    def __init__(self, model: Model, dims: Mapping[str, int], state: str | None = None) -> None:
+    def __init__(
+        self, model: Model, dims: Mapping[str, int], state: str | None = None, kernels: str = "litert"
+    ) -> None:
         super().__init__(
             re.sub(r"\W+", "_", model.name) or "graph", "tflite", REGISTRY, sum(len(g.operators) for g in model.graphs)
         )
+        self.kernels = kernels
         self.model, self.sizes, self.open = model, dims, set[str]()
         self.depth = 0
         self.states = States(self, model, state)

@@ -16,13 +16,18 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TFLiteOptions:
     """-signature: the one that is read, of a model that has several. -dims: sizes of axes that the model leaves open,
-    by the names that the graph shows, e.g. input_0=4. -state: of variables that a call changes, "fresh" or "inputs"."""
+    by the names that the graph shows, e.g. input_0=4. -state: of variables that a call changes, "fresh" or "inputs".
+    -kernels: whose results quantised operators have to the bit, where they differ: "litert", or "micro", TensorFlow
+    Lite Micro."""
 
     signature: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     state: str | None = None
+    kernels: str = "litert"
 
     def __post_init__(self) -> None:
+        if self.kernels not in ("litert", "micro"):
+            raise ValueError(f"kernels is '{self.kernels}', expected 'litert' or 'micro'")
         if self.state not in (None, "fresh", "inputs"):
             raise ValueError(f"state is '{self.state}', expected 'fresh' or 'inputs'")
         for name, size in self.dims.items():
@@ -40,7 +45,7 @@ def load(source: Any, options: TFLiteOptions) -> Graph:
     from weft_tflite.importer import import_model
     from weft_tflite.model_file import read_model
 
-    return import_model(read_model(source), options.signature, options.dims, options.state)
+    return import_model(read_model(source), options.signature, options.dims, options.state, options.kernels)
 
 
 def sniff(head: bytes) -> bool:

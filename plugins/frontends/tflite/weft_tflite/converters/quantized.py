@@ -140,7 +140,8 @@ def finished(c: Context, y: Value, scale: Quantization, axes: int) -> Value:
         y = c.add(y, c.cast(flat, y.dtype))
     real = ratio(c, scale, c.operand_dtype(0) != dt.uint8 or c.op_type == "FULLY_CONNECTED")
     real = real if scale.per_axis else real.reshape(-1)[:1]
-    if c.op_type == "FULLY_CONNECTED":  # whose reference kernel alone computes in float64
+    if c.op_type == "FULLY_CONNECTED" and c.importer.kernels == "litert":
+        # Whose reference kernel alone computes in float64.
         return bounded(c, scaled_real(c, y, real.reshape(-1)), c.activation)
     real = real.reshape(-1, *(1,) * axes) if real.size > 1 else real.reshape(())
     if y.dtype == dt.int64:

@@ -12,6 +12,7 @@ import weft_ops as ops
 from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft_tflite.context import Context
+from weft_tflite.converters import micro
 from weft_tflite.converters.quantized import (
     EIGHT,
     bounded,
@@ -115,6 +116,8 @@ def leaky_relu(c: Context) -> Value:
 @quantized_op("SOFTMAX")
 def softmax(c: Context) -> Value:
     """Exponentials from a table, summed in order, in float32."""
+    if c.importer.kernels == "micro":
+        return micro.softmax(c)
     x = c.value(0)
     if x.dtype not in EIGHT or c.output_dtype() != x.dtype:
         raise c.unsupported(f"quantised {x.dtype} to {c.output_dtype()}")

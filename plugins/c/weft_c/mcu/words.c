@@ -1,0 +1,25 @@
+#if defined(__ARM_FEATURE_DSP) && defined(__GNUC__) && !defined(__ARM_BIG_ENDIAN)
+#define WEFT_DSP 1
+#include <arm_acle.h>
+
+/* In front of a loop: Clang writes out two iterations with -Os, too. GCC has too few registers for two. */
+#if defined(__clang__) && defined(__OPTIMIZE_SIZE__)
+#define WEFT_TWICE _Pragma("clang loop unroll_count(2)")
+#else
+#define WEFT_TWICE
+#endif
+
+/* Four elements of 8 bits or two of 16, wherever they are declared. */
+typedef int32_t weft_word __attribute__((may_alias));
+
+/* The first and third byte of a word, and the second and fourth, as elements of 16 bits. */
+static inline int32_t weft_turned(int32_t word) {
+  const uint32_t bits = (uint32_t)word;
+  const uint32_t turned = (bits >> 8) | (bits << 24);
+  return (int32_t)turned;
+}
+static inline int32_t weft_even(int32_t word) { return __sxtb16(word); }
+static inline int32_t weft_odd(int32_t word) { return __sxtb16(weft_turned(word)); }
+#else
+#define WEFT_DSP 0
+#endif

@@ -1,0 +1,80 @@
+"""Tensor intrinsics of the profile for microcontrollers: functions of C (folder `mcu`), by intrinsics of Arm's DSP
+extension where the compiler has them.
+
+`dot_rows` computes sums of products of up to two rows of int16 with rows of weights, and holds the sums in registers:
+two rows by two results take four of a Cortex-M's thirteen. `dot_row` is for an odd number of results. `dot_taps`
+computes sums over the taps of windows, channel by channel. `rescale_rows` makes bytes of such sums.
+"""
+
+from __future__ import annotations
+
+from weft import dtypes as dt
+from weft.expr.nodes import Expr, cast_to, le, maximum, minimum
+from weft.scheduling.intrinsic import Call, Intrinsic, Operand
+from weft.tensor.language import compute, placeholder, reduce_axis, var
+from weft.tensor.language import sum as sum_over
+from weft_c.byte_sums import Rescale
+
+ROWS = 2
+"""Rows that `dot_rows` takes at once."""
+
+
+def _dot_rows() -> Intrinsic:
+    m, p, q = var("m"), var("p"), var("q")
+    quad, pair, half = reduce_axis(q, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")
+    a, b = placeholder((m, q, 2, 2), dt.int16, "a"), placeholder((p, q, 2, 2, 2), dt.int8, "b")
+
+    def total(i: Expr, j: Expr, r: Expr) -> Expr:
+        left = cast_to(a[i, quad, pair, half], dt.int32)
+        return sum_over(left * cast_to(b[j, quad, r, half, pair], dt.int32), [quad, pair, half])
+
+    operands = (Operand("a", align=4, strides=(None, 4, 2, 1)), Operand("b", align=4), Operand("c"))
+    c = compute((m, p, 2), total, "c")
+    return Intrinsic("dot_rows", c, operands, Call("dot_rows"), limits=(le(m, ROWS),), dynamic=("m", "p", "q"))
+
+
+def _dot_row() -> Intrinsic:
+    m, n, q = var("m"), var("n"), var("q")
+    quad, pair, half = reduce_axis(q, "quad"), reduce_axis(2, "pair"), reduce_axis(2, "half")
+    a, b = placeholder((m, q, 2, 2), dt.int16, "a"), placeholder((n, q, 2, 2), dt.int8, "b")
+
+    def total(i: Expr, j: Expr) -> Expr:
+        left = cast_to(a[i, quad, pair, half], dt.int32)
+        return sum_over(left * cast_to(b[j, quad, half, pair], dt.int32), [quad, pair, half])
+
+    operands = (Operand("a", align=4, strides=(None, 4, 2, 1)), Operand("b", align=4), Operand("c"))
+    return Intrinsic("dot_row", compute((m, n), total, "c"), operands, Call("dot_row"), dynamic=("m", "n", "q"))
+
+
+def _dot_taps() -> Intrinsic:
+    h, w, n = var("h"), var("w"), var("n")
+    row, column = reduce_axis(h, "row"), reduce_axis(w, "column")
+    a, b = placeholder((h, w, n), dt.int16, "a"), placeholder((h, w, n), dt.int8, "b")
+
+    def total(j: Expr) -> Expr:
+        left = cast_to(a[row, column, j], dt.int32)
+        return sum_over(left * cast_to(b[row, column, j], dt.int32), [row, column])
+
+    operands = (Operand("a", strides=(None, None, 1)), Operand("b"), Operand("c"))
+    return Intrinsic("dot_taps", compute((n,), total, "c"), operands, Call("dot_taps"), dynamic=("h", "w", "n"))
+
+
+def _rescale_rows() -> Intrinsic:
+    m, n = var("m"), var("n")
+    x = placeholder((m, n), dt.int32, "x")
+    term, multiplier, right = (placeholder((n,), dt.int32, name) for name in ("term", "multiplier", "right"))
+    zero, low, high = (placeholder((), dt.int32, name) for name in ("zero", "low", "high"))
+
+    def result(i: Expr, j: Expr) -> Expr:
+        scaled = Rescale(True).formula(x[i, j] + term[j], multiplier[j], right[j])
+        return cast_to(minimum(maximum(scaled + zero[()], low[()]), high[()]), dt.int8)
+
+    numbers = (Operand(name, number=True) for name in ("zero", "low", "high"))
+    operands = (Operand("x"), Operand("term"), Operand("multiplier"), Operand("right"), *numbers, Operand("y"))
+    y = compute((m, n), result, "y")
+    return Intrinsic("rescale_rows", y, operands, Call("rescale_rows"), dynamic=("m", "n"))
+
+
+INTRINSICS = (_rescale_rows(), _dot_row(), _dot_rows(), _dot_taps())
+
+__all__ = ["INTRINSICS", "ROWS"]
