@@ -8,29 +8,34 @@
    job is a child with limits in a process group of its own: it ends with the connection, with its time, or with this
    program. A file that is locked meanwhile keeps a second job off the board. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h> /* rename */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "sha256.h"
 #include "weft.h"
+
+#if defined(__clang__) /* beyond -Os: the program stays below 64 KB */
+#pragma clang attribute push(__attribute__((minsize)), apply_to = function)
+#endif
+
+#include "../src/sha256.c"
 
 #define PROTOCOL 1
 #define HEADER 16
@@ -280,28 +285,36 @@ static int make_folder(const char *folder) {
 static int make_room(uint64_t bytes, const char *but) {
   if (bytes > my.most) return 0;
   for (;;) {
-    char path[PATH_MAX], oldest[PATH_MAX] = "";
+    static char names[4096];
+    char path[PATH_MAX], oldest[PATH_MAX];
+    oldest[0] = 0;
     uint64_t total = 0;
     struct timespec when = {0, 0};
-    DIR *folder = opendir(my.store);
-    if (!folder) return 0;
-    for (struct dirent *e; (e = readdir(folder));) {
-      struct stat s;
-      text t = {path, path + sizeof path};
-      if (strlen(e->d_name) < 64) continue;
-      add(&t, my.store);
-      add(&t, "/");
-      add(&t, e->d_name);
-      if (lstat(path, &s) || !S_ISREG(s.st_mode)) continue;
-      if (!strcmp(path, but)) continue; /* its bytes are among those that are asked for */
-      total += (uint64_t)s.st_size;
-      if (!oldest[0] || s.st_mtim.tv_sec < when.tv_sec ||
-          (s.st_mtim.tv_sec == when.tv_sec && s.st_mtim.tv_nsec < when.tv_nsec)) {
-        memcpy(oldest, path, sizeof path);
-        when = s.st_mtim;
+    int folder = open(my.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return 0;
+    for (long got; (got = syscall(SYS_getdents64, folder, names, sizeof names)) > 0;)
+      for (long at = 0; at < got;) {
+        /* inode and offset (8 bytes each), the size of the entry (2), its type (1), its name */
+        const char *name = names + at + 19;
+        uint16_t size;
+        memcpy(&size, names + at + 16, 2);
+        at += size;
+        struct stat s;
+        text t = {path, path + sizeof path};
+        if (strlen(name) < 64) continue;
+        add(&t, my.store);
+        add(&t, "/");
+        add(&t, name);
+        if (lstat(path, &s) || !S_ISREG(s.st_mode)) continue;
+        if (!strcmp(path, but)) continue; /* its bytes are among those that are asked for */
+        total += (uint64_t)s.st_size;
+        if (!oldest[0] || s.st_mtim.tv_sec < when.tv_sec ||
+            (s.st_mtim.tv_sec == when.tv_sec && s.st_mtim.tv_nsec < when.tv_nsec)) {
+          memcpy(oldest, path, sizeof path);
+          when = s.st_mtim;
+        }
       }
-    }
-    closedir(folder);
+    close(folder);
     if (total + bytes <= my.most) return 1;
     if (!oldest[0] || unlink(oldest)) return 0;
   }
@@ -310,17 +323,17 @@ static int make_room(uint64_t bytes, const char *but) {
 static int hash_file(int fd, uint8_t digest[32]) {
   static uint8_t piece[64 << 10];
   sha256 s;
-  sha256_start(&s);
+  sha_begin(&s);
   for (off_t at = 0;;) {
     ssize_t got = pread(fd, piece, sizeof piece, at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return -1;
     if (got == 0) break;
-    sha256_add(&s, piece, (size_t)got);
+    sha_add(&s, piece, (size_t)got);
     at += got;
     my.heard = now(); /* a large file takes its time, and nobody is listened to meanwhile */
   }
-  sha256_end(&s, digest);
+  sha_end(&s, digest);
   return 0;
 }
 
@@ -337,7 +350,7 @@ static void have(const uint8_t *p, size_t bytes) {
     return;
   }
   if (file_of(p, "", path) && !stat(path, &s)) {
-    utimensat(AT_FDCWD, path, NULL, 0);
+    syscall(SYS_utimensat, AT_FDCWD, path, NULL, 0); /* it was used now */
     send_held((uint64_t)s.st_size, 1);
     return;
   }
@@ -430,6 +443,15 @@ static int64_t read_number(const char *path, int64_t scale) {
 static int64_t clock_now(void) { return read_number("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", 1000); }
 static int64_t temperature(void) { return read_number("/sys/class/thermal/thermal_zone0/temp", 1); }
 
+/* Processors that this process may use. */
+static int count_cores(void) {
+  static uint8_t set[1024];
+  int count = 0;
+  long bytes = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
+  for (long i = 0; i < bytes * 8; i++) count += set[i / 8] >> i % 8 & 1;
+  return count ? count : 1;
+}
+
 static int64_t memory_of(const char *all, const char *name) {
   const char *p = strstr(all, name);
   int64_t value = p ? number_in(p + strlen(name)) : UNKNOWN;
@@ -479,7 +501,6 @@ static const char *architecture(void) {
 static void hello(const uint8_t *p, size_t bytes) {
   static char said[8192];
   struct utsname u;
-  cpu_set_t set;
   if (bytes != 8) {
     send_error(PROTOCOL_ERROR, "a HELLO has another size");
     return;
@@ -510,8 +531,7 @@ static void hello(const uint8_t *p, size_t bytes) {
     say(&t, "node", u.nodename);
   }
   if (read_text("/proc/device-tree/model", said, sizeof said)) say(&t, "model", said);
-  CPU_ZERO(&set);
-  if (!sched_getaffinity(0, sizeof set, &set)) say_number(&t, "cores", CPU_COUNT(&set));
+  say_number(&t, "cores", count_cores());
   if (read_text("/proc/meminfo", said, sizeof said)) {
     say_number(&t, "memory", memory_of(said, "MemTotal:"));
     say_number(&t, "free", memory_of(said, "MemAvailable:"));
@@ -576,9 +596,9 @@ static const uint8_t *mapped(const uint8_t hash[32], size_t *bytes, const char *
   close(fd);
   if (data == MAP_FAILED) job_fails(WEFT_ERROR_MEMORY, "there is not enough memory for the files of a job");
   sha256 check;
-  sha256_start(&check);
-  sha256_add(&check, data, (size_t)s.st_size);
-  sha256_end(&check, digest);
+  sha_begin(&check);
+  sha_add(&check, data, (size_t)s.st_size);
+  sha_end(&check, digest);
   if (memcmp(digest, hash, 32)) {
     unlink(path);
     job_fails(DAMAGED, "a file of the store is damaged\nwhy: its SHA-256 is another than its name\nhint: it was deleted; send it again");
@@ -644,14 +664,11 @@ static void work(const order *o, pid_t parent) {
   static weft_tensor *outs[MOST_TENSORS];
   static uint64_t samples[MOST_SAMPLES];
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1); /* it ended before that was said */
-  signal(SIGPIPE, SIG_DFL);
   int nothing = open("/dev/null", O_RDWR);
   for (int fd = 0; fd < 3; fd++) dup2(nothing, fd);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  uint64_t cores = sched_getaffinity(0, sizeof set, &set) ? 1 : (uint64_t)CPU_COUNT(&set);
+  uint64_t cores = (uint64_t)count_cores();
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_FSIZE, 0);
   limit(RLIMIT_NOFILE, 64);
@@ -802,7 +819,7 @@ static void run(const uint8_t *p) {
   int lock = take_board(&o), ends[2];
   if (lock < 0) return;
   pid_t self = getpid();
-  if (pipe2(ends, O_CLOEXEC)) {
+  if (syscall(SYS_pipe2, ends, O_CLOEXEC)) {
     send_system_error(SYSTEM, "a job cannot be started", errno);
     close(lock);
     return;
@@ -827,7 +844,7 @@ static void run(const uint8_t *p) {
   uint64_t sent = 0;
   int64_t ends_at = now() + (int64_t)o.milliseconds * (SECOND / 1000), said = now();
   uint32_t wrong = 0;
-  sha256_start(&sum);
+  sha_begin(&sum);
   while (!wrong) {
     int64_t time = now(), left = ends_at - time;
     if (left <= 0) {
@@ -844,7 +861,7 @@ static void run(const uint8_t *p) {
       } else if (sent + (uint64_t)got > o.most) {
         wrong = OUTPUT;
       } else {
-        sha256_add(&sum, room(), (size_t)got);
+        sha_add(&sum, room(), (size_t)got);
         sent += (uint64_t)got;
         send_frame(DATA, (size_t)got);
       }
@@ -878,7 +895,7 @@ static void run(const uint8_t *p) {
   } else if (!WIFEXITED(status) || WEXITSTATUS(status)) {
     ended_badly(status, &o);
   } else {
-    sha256_end(&sum, digest);
+    sha_end(&sum, digest);
     memcpy(room(), digest, 32);
     put64(room() + 32, sent);
     send_frame(RESULT, 40);
@@ -918,12 +935,12 @@ static int misused(const char *message, const char *word) {
   return 2;
 }
 
-/* Serves until its standard input ends. `argv` is what follows --serve. */
+/* Serves until its standard input ends. `argv` is --serve and what follows it. */
 int weft_serve(int argc, char **argv) {
   static char store[PATH_MAX], lock[PATH_MAX];
   my.most = (uint64_t)1 << 30;
   my.silence = 60 * SECOND;
-  for (int i = 0; i < argc; i += 2) {
+  for (int i = 1; i < argc; i += 2) {
     const char *value = i + 1 < argc ? argv[i + 1] : NULL;
     if (!value) return misused("weft-run --serve: not an option, or one without its value: ", argv[i]);
     if (!strcmp(argv[i], "--store")) my.store = value;
@@ -951,8 +968,12 @@ int weft_serve(int argc, char **argv) {
     my.lock = lock;
   }
   if (make_folder(my.store)) return misused("weft-run --serve: the folder of the store cannot be made: ", my.store);
-  signal(SIGPIPE, SIG_IGN);
-  fcntl(1, F_SETFL, fcntl(1, F_GETFL) | O_NONBLOCK);
+  int on = 1; /* a write that the other side does not read must not keep this program from listening */
+  syscall(SYS_ioctl, 1, FIONBIO, &on);
   my.heard = now();
   for (;;) answer();
 }
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif

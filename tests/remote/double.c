@@ -104,5 +104,5 @@ void weft_release(weft_tensor *output) {
 
 int main(int argc, char **argv) {
   if (argc < 2 || strcmp(argv[1], "--serve")) return 2;
-  return weft_serve(argc - 2, argv + 2);
+  return weft_serve(argc - 1, argv + 1);
 }
