@@ -608,12 +608,12 @@ static const uint8_t *mapped(const uint8_t hash[32], size_t *bytes, const char *
 }
 
 static uint64_t bytes_of(const weft_tensor *t) {
-  uint64_t count = 1;
+  uint64_t count = 1; /* of elements, none of which takes less than a byte */
   for (int32_t i = 0; i < t->ndim; i++) {
     if (t->shape[i] < 0 || (t->shape[i] && count > ((uint64_t)1 << 47) / (uint64_t)t->shape[i])) return UINT64_MAX;
     count *= (uint64_t)t->shape[i];
   }
-  return (count * t->bits * t->lanes + 7) / 8;
+  return count * (t->bits < 8 ? 1 : t->bits / 8u) * t->lanes;
 }
 
 /* The tensors of a file: how many; of each its type, rank, bytes and sizes; then their data, each from a multiple of 64. */
@@ -952,6 +952,7 @@ int weft_serve(int argc, char **argv) {
     }
     else return misused("weft-run --serve: there is no option ", argv[i]);
   }
+  (void)is_digest; /* libweft uses it */
   if (isatty(0)) return misused("weft-run --serve speaks with a program, not on a terminal: ", "see weft.remote");
   const char *temporary = access("/tmp", W_OK) && !access("/data/local/tmp", W_OK) ? "/data/local/tmp" : "/tmp";
   if (!my.store) {

@@ -18,6 +18,7 @@ from weft_remote.connection import Connection, File, Limits
 from weft_remote.errors import LinkError
 from weft_remote.facts import Facts, facts_of
 from weft_remote.frames import Answer
+from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ArchiveError, InputError
 
 if TYPE_CHECKING:
@@ -58,13 +59,14 @@ class Board:
             LinkError: no agent answers, or it speaks another version of the protocol.
         """
         self.url, self.silence = url, silence
+        self.name = url.partition("?")[0]
         self.limits = limits or Limits()
         self._connection = self._connect()
         self._kept: dict[int, tuple[Executable, File]] = {}
         self._keeping = threading.Lock()
 
     def _connect(self) -> Connection:
-        connection = Connection(transports.open_stream(self.url, self.silence), self.url, self.silence)
+        connection = Connection(transports.open_stream(self.url, self.silence), self.name, self.silence)
         try:
             self.facts: Facts = facts_of(connection.hello)
         except LinkError:
@@ -75,7 +77,7 @@ class Board:
     @property
     def target(self) -> str:
         """A target string for `weft.compile` that fits the board."""
-        return self.facts.target
+        return f"{self.facts.target} -threads={self.facts.cores}"
 
     def run(
         self,
@@ -122,7 +124,7 @@ class Board:
             if len(answer.arrays) != len(executable.outputs):
                 raise LinkError(f"the board gives {len(answer.arrays)} outputs of {len(executable.outputs)}")
             for info, array in zip(executable.outputs, answer.arrays):
-                if array.dtype != info.dtype or array.ndim != len(info.shape):
+                if array.dtype != dtype(info.dtype).numpy or array.ndim != len(info.shape):
                     raise LinkError(f"the board gives {array.dtype}{list(array.shape)} for the output {info}")
                 found[info.name] = array
         return Result(found, answer)
@@ -146,13 +148,19 @@ class Board:
         return self._connection.run(
             program,
             File.of(frames.pack(arrays)),
-            limits or self.limits,
+            self._bounded(limits or self.limits),
             threads=threads,
             warmups=warmups,
             repeats=repeats,
             budget=budget,
             outputs=outputs,
         )
+
+    def _bounded(self, limits: Limits) -> Limits:
+        """A job that takes all memory takes the board with it."""
+        if limits.memory or not self.facts.memory:
+            return limits
+        return replace(limits, memory=self.facts.memory * 7 // 8)
 
     def upload(self, program: Executable | str | os.PathLike[str]) -> int:
         """Sends an archive before it is needed; returns the bytes that were sent, 0 if the board has it."""
@@ -229,13 +237,9 @@ def checked(executable: Executable, inputs: Mapping[str, Any]) -> list[Array]:
     arrays = []
     for info in executable.inputs:
         array = np.ascontiguousarray(inputs[info.name]) if np.ndim(inputs[info.name]) else np.array(inputs[info.name])
-        fits = array.dtype == info.dtype and array.ndim == len(info.shape)
+        fits = array.dtype == dtype(info.dtype).numpy and array.ndim == len(info.shape)
         if not fits or any(isinstance(w, int) and w != s for w, s in zip(info.shape, array.shape)):
             raise InputError(f"input {array.dtype}{list(array.shape)} does not fit", where=str(info))
         arrays.append(array)
     return arrays
 
-
-def with_limits(limits: Limits, **changes: float) -> Limits:
-    """Limits with some of them changed."""
-    return replace(limits, **changes)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class Limits:
 
     Attributes:
         time: seconds on the board, from the start of its process to its end.
-        memory: bytes of its address space; 0: as much as there is. Has no effect under qemu's user mode.
+        memory: bytes of its address space; 0: seven eighths of the board's memory. Has no effect under qemu's user mode.
         output: bytes of its answer.
         wait: seconds to wait while the board runs somebody else's job.
     """

@@ -10,11 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from weft_remote.errors import LinkError
+from weft_runtime.abi import dlpack_type
 
 VERSION = 1
 HELLO, ALIVE, HAVE, PUT, RUN, CANCEL = range(1, 7)
@@ -29,54 +31,40 @@ UNKNOWN = -(1 << 63)
 
 Array = np.ndarray[Any, Any]
 
-_KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_NAMED = {
-    "bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e4m3fnuz": (11, 8), "float8_e5m2": (12, 8),
-    "float8_e5m2fnuz": (13, 8), "float8_e8m0fnu": (14, 8),
-}  # fmt: skip
-"""DLPack's code and bits of element types that numpy does not have."""
-
-
 def frame(kind: int, tag: int, content: bytes = b"") -> bytes:
     return b"WEFT" + struct.pack("<III", kind, tag, len(content)) + content
 
 
-def type_of(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """DLPack's code and bits."""
-    if dtype.name in _NAMED:
-        return _NAMED[dtype.name]
-    if dtype.kind not in _KINDS:
-        raise ValueError(f"tensors of {dtype.name} do not leave this machine")
-    return _KINDS[dtype.kind], dtype.itemsize * 8
+@cache
+def _types() -> dict[tuple[int, int], np.dtype[Any]]:
+    """DLPack's code and bits → the element type as numpy has it."""
+    from weft_runtime.dtypes import _NAMES
+
+    kept = [d for d in _NAMES.values() if d.kind not in ("string", "handle")]
+    return {dlpack_type(d): np.dtype(d.numpy) for d in kept}
 
 
 def dtype_of(code: int, bits: int) -> np.dtype[Any]:
-    """The inverse of `type_of`.
-
+    """
     Raises:
         LinkError: there is no such type.
     """
-    for name, pair in _NAMED.items():
-        if pair == (code, bits):
-            from weft_runtime.dtypes import dtype
-
-            return np.dtype(dtype(name).numpy)
-    letter = next((k for k, v in _KINDS.items() if v == code), None)
-    if letter is None or bits not in (8, 16, 32, 64, 128):
+    found = _types().get((code, bits))
+    if found is None:
         raise LinkError(f"the board answers with tensors of type {code}, {bits} bits, which Weft does not know")
-    return np.dtype(np.bool_) if letter == "b" else np.dtype(f"<{letter}{bits // 8}")
+    return found
 
 
 def pack(arrays: Sequence[Array]) -> bytes:
     """A file of tensors, row-major."""
     head = bytearray(struct.pack("<I", len(arrays)))
     for a in arrays:
-        code, bits = type_of(a.dtype)
+        code, bits = dlpack_type(a.dtype)
         head += struct.pack(f"<BBHI{a.ndim}q", code, bits, 1, a.ndim, *a.shape)
     data = bytearray(head)
     for a in arrays:
         data += bytes(-len(data) % 64)
-        data += np.ascontiguousarray(a, a.dtype.newbyteorder("<")).tobytes()
+        data += a.tobytes()  # little-endian, as all machines are that Weft runs on
     return bytes(data)
 
 
@@ -145,8 +133,7 @@ def unpack(data: bytes) -> Answer | tuple[int, str]:
             size *= s
         if size > len(data) - r.at:
             raise LinkError("the answer of a job is shorter than it says")
-        array = np.frombuffer(data, np.uint8, size, r.at).copy().view(dtype).reshape(shape)
-        arrays.append(array.astype(dtype.newbyteorder("="), copy=False))
+        arrays.append(np.frombuffer(data, np.uint8, size, r.at).copy().view(dtype).reshape(shape))
         r.at += size
     if r.at != len(data):
         raise LinkError("the answer of a job is longer than it says")
