@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 def bench(
+    context: typer.Context,
     model: Model,
     target: Annotated[
         list[str] | None,
@@ -120,7 +121,7 @@ def bench(
     from weft_testing.bench.engines import engine_refuses, open_engine
 
     archive = is_archive(model)
-    board = board_at(on)
+    board = board_at(context, on)
     if board is not None:
         against, threads = "none", threads or (None if target else board.facts.cores)
         target = target or ([] if archive else [board.facts.target])

@@ -56,7 +56,7 @@ def conform(
     require_writable((("--json", json_file), ("--html", html_file)), [] if baseline is None else [baseline])
     if target is None and on is None:
         raise typer.BadParameter("there is no target", param_hint="--target")
-    board = board_at(on)
+    board = board_at(context, on)
     target = target or (board.target if board is not None else "")
     before = _baseline(baseline) if baseline is not None else None
     traceback = bool((context.find_root().obj or {}).get("traceback"))

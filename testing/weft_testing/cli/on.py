@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ OnOption = Annotated[
 ]
 
 
-def board_at(url: str | None) -> Board | None:
+def board_at(context: typer.Context, url: str | None) -> Board | None:
     """The board of --on, on which executables run from now on until the command ends; None without it.
 
     Raises:
@@ -32,5 +31,5 @@ def board_at(url: str | None) -> Board | None:
         return None
     from weft.remote import run_on
 
-    board: Board = click.get_current_context().with_resource(run_on(url))
+    board: Board = context.with_resource(run_on(url))
     return board

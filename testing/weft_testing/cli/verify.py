@@ -33,6 +33,7 @@ REFERENCE = "reference"
 
 
 def verify(
+    context: typer.Context,
     model: Model,
     target: TargetOption = None,
     against: Annotated[
@@ -95,7 +96,7 @@ def verify(
             f"{model} is compiled already, nothing says what it should compute",
             hint="give the model that it was compiled from",
         )
-    board = board_at(on)
+    board = board_at(context, on)
     text = target or ("llvm" if board is None else board.target)
     resolved = resolve_targets(text, records=records)
     other = _other(model, text, against, frontend)
