@@ -83,6 +83,11 @@ class ProcessStream(Stream):
         os.set_blocking(self._out, False)
         self._closed, self._using = False, threading.Lock()
 
+    @property
+    def reads(self) -> int:
+        """The number of the file that `read` reads."""
+        return self._in
+
     def read(self, timeout: float) -> bytes:
         if not self._ready(self._in, select.POLLIN, timeout):
             return b""

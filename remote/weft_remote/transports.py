@@ -4,7 +4,6 @@ process that starts a pipe, or certificates."""
 from __future__ import annotations
 
 import hashlib
-import platform
 import shlex
 import shutil
 import ssl
@@ -18,8 +17,11 @@ from weft_remote.errors import LinkError
 from weft_remote.streams import ProcessStream, Stream, TlsStream
 from weft_runtime.errors import InputError, nearest, shown
 
-QEMU = {"aarch64": "aarch64", "armv7": "arm", "arm": "arm", "riscv64": "riscv64", "x86_64": "x86_64"}
-"""Architecture of a URL → qemu's name of it."""
+NAMES = {
+    "aarch64": "aarch64", "arm64": "aarch64", "arm": "arm", "armv7": "arm", "armv7l": "arm", "armv8l": "arm",
+    "riscv64": "riscv64", "x86_64": "x86_64", "amd64": "x86_64",
+}  # fmt: skip
+"""What systems and people call an architecture → what agents for it and qemu's programs are called."""
 FORMS = (
     "ssh://user@host[:port][/path/of/weft-run]",
     "adb:[serial]",
@@ -116,13 +118,13 @@ def _pipe(place: Place, timeout: float) -> Stream:
 
 
 def _qemu(place: Place, timeout: float) -> Stream:
-    name = QEMU.get(place.path)
+    name = NAMES.get(place.path)
     if name is None:
-        raise InputError(f"there is no simulator of '{place.path}'", hint="known: " + ", ".join(QEMU))
+        raise InputError(f"there is no simulator of '{place.path}'", hint="known: " + ", ".join(NAMES))
     program = shutil.which(f"qemu-{name}") or shutil.which(f"qemu-{name}-static")
     if program is None:
         raise LinkError(f"qemu-{name} is not installed", hint="apt-get install qemu-user")
-    agent = agent_for("armv7" if name == "arm" else name, place)
+    agent = agent_for(name, place)
     cpu = ["-cpu", place.options["cpu"]] if "cpu" in place.options else []
     return ProcessStream([program, *cpu, str(agent), *place.serve()])
 
@@ -175,8 +177,8 @@ _TRANSPORTS: Mapping[str, Callable[[Place, float], Stream]] = {
 
 
 def agent_for(architecture: str, place: Place) -> Path:
-    """The program `weft-run` for a board: the file that the URL's `agent` names, or `weft-run-ARCHITECTURE` in that
-    folder.
+    """The program `weft-run` for a board: the file that the URL's `agent` names, or ARCHITECTURE/weft-run in that
+    folder, where `python -m weft_libweft.build FOLDER` writes it.
 
     Raises:
         InputError: there is none.
@@ -184,16 +186,13 @@ def agent_for(architecture: str, place: Place) -> Path:
     said = place.options.get("agent", "")
     if not said:
         raise InputError(
-            f"no agent for {architecture} is named", where=place.url, hint="add ?agent=FILE, or a folder of weft-run-*"
+            f"no agent for {architecture} is named", where=place.url, hint="add ?agent=FILE, or the folder of python -m weft_libweft.build"
         )
     path = Path(said)
-    found = path / f"weft-run-{architecture}" if path.is_dir() else path
+    found = path / architecture / "weft-run" if path.is_dir() else path
     if not found.is_file():
-        raise InputError(f"there is no agent '{found}'", where=place.url, hint="`docs/deploy.md` says how to build one")
+        raise InputError(f"there is no agent '{found}'", where=place.url, hint="python -m weft_libweft.build FOLDER makes it")
     return found
-
-
-_NAMES = {"armv7l": "armv7", "armv8l": "armv7", "amd64": "x86_64", "arm64": "aarch64"}
 
 
 def _over_shell(place: Place, through: Callable[[str], Sequence[str]], folder: str, timeout: float) -> Stream:
@@ -202,7 +201,7 @@ def _over_shell(place: Place, through: Callable[[str], Sequence[str]], folder: s
         program = place.path.lstrip("/") if place.path.startswith("/~/") else place.path
         return ProcessStream(through(shlex.join([program or "weft-run", *place.serve()])))
     machine = _ask(through("uname -m"), b"", timeout).strip()
-    agent = agent_for(_NAMES.get(machine, machine), place).read_bytes()
+    agent = agent_for(NAMES.get(machine, machine), place).read_bytes()
     digest = hashlib.sha256(agent).hexdigest()
     file = f'"{folder}/weft-run-{digest}"'
     run = f"exec {file} {shlex.join(place.serve())}"
@@ -236,8 +235,3 @@ def _ask(command: Sequence[str], given: bytes, timeout: float) -> str:
         raise LinkError("the board cannot be reached", why=why)
     return done.stdout.decode(errors="replace")
 
-
-def here() -> str:
-    """This machine's architecture, as agents are named."""
-    machine = platform.machine()
-    return _NAMES.get(machine.lower(), machine)
