@@ -12,4 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def commands(cli: typer.Typer) -> None:
-    pass
+    from weft_remote import cli as own
+
+    cli.add_typer(own.fleet)
+    cli.command("relay")(own.relay)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +40,8 @@ FAILURES = 3
 """Failures of its link in a row after which a board is set aside."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds before a board is tried again: twice as many after every failure."""
+BUSY_PAUSE = 0.2
+"""Seconds before a board is asked again that runs somebody else's job."""
 ATTEMPTS = 3
 """Boards that a job is given to whose links fail."""
 STARTING = 60.0
@@ -104,30 +106,30 @@ class Pool:
             InputError: no board of the pool can fit.
             RemoteError: the job's own failure; that of the last board; or no board has become free.
         """
-        ends = time.monotonic() + job.patience
+        ends, attempt = time.monotonic() + job.patience, 0
         last: WeftError | None = None
-        for _ in range(ATTEMPTS):
+        while True:
             slot = self._take(job, ends, last)
             try:
                 if slot.board is None or slot.board.closed:
                     slot.board = Board(slot.url, silence=self.silence)
                     slot.architecture = slot.board.facts.architecture
-                if job.architecture and slot.architecture != job.architecture:
+                if job.architecture in ("", slot.architecture):
+                    answer = slot.board.run_file(File.of(job.program), job.inputs, **job.options)
                     self._leave(slot, None)
-                    continue
-                answer = slot.board.run_file(File.of(job.program), job.inputs, **job.options)
-            except (LinkError, BusyError) as error:
+                    return slot.name, answer
+                self._leave(slot, None, tried=False)
+            except LinkError as error:
+                last, attempt = error, attempt + 1
+                self._leave(slot, error)
+                if attempt == ATTEMPTS:
+                    raise
+            except BusyError as error:  # somebody who is not of the fleet has the board
                 last = error
                 self._leave(slot, error)
             except BaseException:
                 self._leave(slot, None)
                 raise
-            else:
-                self._leave(slot, None)
-                return slot.name, answer
-        raise last or RemoteError(
-            f"no board has the architecture '{job.architecture}'", where=self._said(), hint="see `weft fleet`"
-        )
 
     def _take(self, job: Job, ends: float, last: WeftError | None) -> Slot:
         with self._changed:
@@ -157,16 +159,18 @@ class Pool:
             not job.architecture or slot.architecture in ("", job.architecture)
         )
 
-    def _leave(self, slot: Slot, error: WeftError | None) -> None:
+    def _leave(self, slot: Slot, error: WeftError | None, tried: bool = True) -> None:
         with self._changed:
             slot.busy = False
-            slot.jobs += 1
+            slot.jobs += tried
             slot.last = "" if error is None else str(error).splitlines()[0]
-            if isinstance(error, LinkError):
+            if error is None:
+                slot.failures = 0
+            elif isinstance(error, LinkError):
                 slot.failures += 1
                 slot.rests = time.monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (slot.failures - 1))
-            elif error is None:
-                slot.failures = 0
+            else:
+                slot.rests = time.monotonic() + BUSY_PAUSE
             self._changed.notify_all()
 
     def _said(self) -> str:
@@ -583,16 +587,6 @@ def named_boards(texts: Sequence[str]) -> dict[str, str]:
             raise InputError(f"--board takes NAME=URL, each name once, got '{text}'", hint="--board a=ssh://pi@a")
         found[name] = url
     return found
-
-
-@contextlib.contextmanager
-def host_of(boards: Mapping[str, str], **options: Any) -> Iterator[Host]:
-    """A host that is closed at the end."""
-    host = Host(boards, **options)
-    try:
-        yield host
-    finally:
-        host.close()
 
 
 if __name__ == "__main__":
