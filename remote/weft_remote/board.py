@@ -147,13 +147,14 @@ class Board:
                 raise InputError(f"{name} is a number from {least} to {most}, got {value}")
         return self._connection.run(
             program,
-            File.of(frames.pack(arrays)),
+            File.of(frames.pack(arrays, self.facts.order)),
             self._bounded(limits or self.limits),
             threads=threads,
             warmups=warmups,
             repeats=repeats,
             budget=budget,
             outputs=outputs,
+            byte_order=self.facts.order,
         )
 
     def _bounded(self, limits: Limits) -> Limits:

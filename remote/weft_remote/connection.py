@@ -152,9 +152,10 @@ class Connection:
         repeats: int = 1,
         budget: float = 0.0,
         outputs: bool = True,
+        byte_order: str = "little",
     ) -> Answer:
         """A job: the files are sent if they are not there, and the program is run `warmups` times, then `repeats` times
-        (or until `budget` seconds have passed in these runs, if it is not 0), which are timed.
+        (or until `budget` seconds have passed in these runs, if it is not 0), which are timed. `byte_order` is the board's.
 
         Raises:
             InputError: the inputs do not fit the program.
@@ -190,7 +191,7 @@ class Connection:
                     raise LinkError("the answer of a job has not come whole")
                 if hashlib.sha256(data).digest() != end[:32]:
                     raise LinkError("the answer of a job was damaged on its way")
-                found = frames.unpack(bytes(data))
+                found = frames.unpack(bytes(data), byte_order)
                 if isinstance(found, Answer):
                     return found
                 code, message = found

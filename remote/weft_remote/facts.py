@@ -32,6 +32,8 @@ class Facts:
 
     architecture: str
     bits: int
+    order: str
+    """Of bytes: little or big."""
     system: str
     model: str
     cores: int
@@ -69,13 +71,14 @@ def facts_of(hello: str) -> Facts:
     """What the answer to HELLO says: lines `name=value`, an empty one, then the beginning of /proc/cpuinfo.
 
     Raises:
-        LinkError: a number is none, or the board's bytes are in another order.
+        LinkError: a number is none, or a word is missing.
     """
     head, _, cpuinfo = hello.partition("\n\n")
     said = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
     architecture = said.get("architecture", "other")
-    if said.get("order") != "little":
-        raise LinkError("the board stores numbers in another byte order than this machine")
+    order = said.get("order", "")
+    if order not in ("little", "big"):
+        raise LinkError("the board does not say in which order its bytes are")
 
     def number(name: str) -> int | None:
         text = said.get(name)
@@ -96,6 +99,7 @@ def facts_of(hello: str) -> Facts:
     return Facts(
         architecture,
         bits,
+        order,
         " ".join(said[k] for k in ("system", "release") if k in said),
         said.get("model") or _named(cpuinfo) or architecture,
         number("cores") or 1,

@@ -8,6 +8,7 @@ side.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -55,8 +56,8 @@ def dtype_of(code: int, bits: int) -> np.dtype[Any]:
     return found
 
 
-def pack(arrays: Sequence[Array]) -> bytes:
-    """A file of tensors, row-major."""
+def pack(arrays: Sequence[Array], order: str = "little") -> bytes:
+    """A file of tensors, row-major; `order` is that of the board's bytes."""
     head = bytearray(struct.pack("<I", len(arrays)))
     for a in arrays:
         code, bits = dlpack_type(a.dtype)
@@ -64,7 +65,7 @@ def pack(arrays: Sequence[Array]) -> bytes:
     data = bytearray(head)
     for a in arrays:
         data += bytes(-len(data) % 64)
-        data += a.tobytes()  # little-endian, as all machines are that Weft runs on
+        data += (a if order == sys.byteorder else swapped(a)).tobytes()
     return bytes(data)
 
 
@@ -101,8 +102,15 @@ class _Reader:
         return struct.unpack_from("<" + form, self.data, self.at - size)
 
 
-def unpack(data: bytes) -> Answer | tuple[int, str]:
-    """What a job wrote: its answer, or its own error.
+def swapped(array: Array) -> Array:
+    """The bytes of every number in the other order; of a complex one those of its two parts."""
+    if array.dtype.kind in "biufc":
+        return array.byteswap()
+    return array.view(f"u{array.dtype.itemsize}").byteswap().view(array.dtype)  # bfloat16 and its like
+
+
+def unpack(data: bytes, order: str = "little") -> Answer | tuple[int, str]:
+    """What a job wrote on a board with this order of bytes: its answer, or its own error.
 
     Raises:
         LinkError: it is neither.
@@ -133,7 +141,8 @@ def unpack(data: bytes) -> Answer | tuple[int, str]:
             size *= s
         if size > len(data) - r.at:
             raise LinkError("the answer of a job is shorter than it says")
-        arrays.append(np.frombuffer(data, np.uint8, size, r.at).copy().view(dtype).reshape(shape))
+        array = np.frombuffer(data, np.uint8, size, r.at).copy().view(dtype)
+        arrays.append((array if order == sys.byteorder else swapped(array)).reshape(shape))
         r.at += size
     if r.at != len(data):
         raise LinkError("the answer of a job is longer than it says")

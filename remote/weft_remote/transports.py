@@ -178,7 +178,7 @@ _TRANSPORTS: Mapping[str, Callable[[Place, float], Stream]] = {
 
 def agent_for(architecture: str, place: Place) -> Path:
     """The program `weft-run` for a board: the file that the URL's `agent` names, or ARCHITECTURE/weft-run in that
-    folder, where `python -m weft_libweft.build FOLDER` writes it.
+    folder, where `python -m libweft.build FOLDER` writes it.
 
     Raises:
         InputError: there is none.
@@ -186,12 +186,12 @@ def agent_for(architecture: str, place: Place) -> Path:
     said = place.options.get("agent", "")
     if not said:
         raise InputError(
-            f"no agent for {architecture} is named", where=place.url, hint="add ?agent=FILE, or the folder of python -m weft_libweft.build"
+            f"no agent for {architecture} is named", where=place.url, hint="add ?agent=FILE, or the folder of python -m libweft.build"
         )
     path = Path(said)
     found = path / architecture / "weft-run" if path.is_dir() else path
     if not found.is_file():
-        raise InputError(f"there is no agent '{found}'", where=place.url, hint="python -m weft_libweft.build FOLDER makes it")
+        raise InputError(f"there is no agent '{found}'", where=place.url, hint="python -m libweft.build FOLDER makes it")
     return found
 
 

@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 from tests.needs import require
 
+from weft_runtime.cpu_features import machine
+
 HERE = Path(__file__).parent
 LIBWEFT = HERE.parents[1] / "libweft"
 ARCHITECTURES = {"aarch64": "aarch64-linux-musl", "arm": "arm-linux-musleabihf", "riscv64": "riscv64-linux-musl"}
@@ -64,14 +66,9 @@ def foreign(architecture: str) -> Path:
 def real() -> Path:
     """weft-run itself, for this machine."""
     sources = [*sorted((LIBWEFT / "run").glob("*.c")), LIBWEFT / "src" / "library.c", LIBWEFT / "src" / "surroundings.c"]
-    sys.path.insert(0, str(LIBWEFT))
-    try:
-        from weft_libweft.build import pool_flags
-    finally:
-        sys.path.remove(str(LIBWEFT))
-    import platform
+    from libweft.build import pool_flags
 
-    return _compile([*compiler(), *pool_flags(platform.machine())], sources, _folder() / "weft-run")
+    return _compile([*compiler(), *pool_flags(machine())], sources, _folder() / "weft-run")
 
 
 def board(store: Path, agent: Path | None = None, *, lock: Path | None = None, more: str = "") -> str:

@@ -119,17 +119,15 @@ def test_weft_conform_on_a_board(url: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.needs("qemu", "ziglang")
-def test_verify_on_a_board_of_another_architecture(model: Path, tmp_path: Path) -> None:
-    sys.path.insert(0, str(agents.LIBWEFT))
-    try:
-        from weft_libweft.build import program
-    finally:
-        sys.path.remove(str(agents.LIBWEFT))
-    program(tmp_path / "agents", "aarch64")
-    there = f"qemu:aarch64?agent={tmp_path}/agents&store={tmp_path}/store&lock={tmp_path}/lock"
+@pytest.mark.parametrize("architecture", ["aarch64", "arm", "riscv64"])
+def test_verify_on_a_board_of_another_architecture(model: Path, tmp_path: Path, architecture: str) -> None:
+    from libweft.build import program
+
+    program(tmp_path / "agents", architecture)
+    there = f"qemu:{architecture}?agent={tmp_path}/agents&store={tmp_path}/store&lock={tmp_path}/lock"
     done = command("verify", model, "--on", there, "--every-node")
     assert done.returncode == 0, done.stderr
-    assert "-mtriple=aarch64-linux-gnu" in done.stdout
+    assert f"-mtriple={architecture.replace('arm', 'armv7')}-linux-gnu" in done.stdout
 
 
 def test_the_names_of_the_package() -> None:
