@@ -48,9 +48,9 @@ def connect(url: str, *, limits: Limits | None = None, silence: float = 20.0) ->
 
     Args:
         url: ssh://user@host[:port][/path], adb:[serial], pipe:command, qemu:architecture, or
-            tls://host:port?ca=FILE&cert=FILE&key=FILE. Options follow a question mark: `agent` is a file, or a folder
-            that `python -m libweft.build` has filled, from which weft-run is sent to the board; `store`, `lock` and `store-bytes` are the
-            agent's.
+            tls://host:port?ca=FILE&cert=FILE&key=FILE. Options follow a question mark: `agent` is a file, or the folder
+            of `python -m libweft.build FOLDER`, from which weft-run is sent to the board; `store`, `lock` and
+            `store-bytes` are the agent's.
         limits: of jobs for which nothing else is said.
         silence: seconds without a word after which the connection counts as lost, on both sides.
 

@@ -243,4 +243,3 @@ def checked(executable: Executable, inputs: Mapping[str, Any]) -> list[Array]:
             raise InputError(f"input {array.dtype}{list(array.shape)} does not fit", where=str(info))
         arrays.append(array)
     return arrays
-

@@ -46,7 +46,8 @@ class Limits:
 
     Attributes:
         time: seconds on the board, from the start of its process to its end.
-        memory: bytes of its address space; 0: seven eighths of the board's memory. Has no effect under qemu's user mode.
+        memory: bytes of its address space; 0: seven eighths of the board's memory. Under qemu's user mode it does
+            nothing.
         output: bytes of its answer.
         wait: seconds to wait while the board runs somebody else's job.
     """
@@ -154,8 +155,8 @@ class Connection:
         outputs: bool = True,
         byte_order: str = "little",
     ) -> Answer:
-        """A job: the files are sent if they are not there, and the program is run `warmups` times, then `repeats` times
-        (or until `budget` seconds have passed in these runs, if it is not 0), which are timed. `byte_order` is the board's.
+        """A job: the files are sent if they are not there; the program is run `warmups` times, then `repeats` times,
+        which are timed, or until these runs have taken `budget` seconds, if it is not 0. `byte_order` is the board's.
 
         Raises:
             InputError: the inputs do not fit the program.
@@ -242,9 +243,7 @@ class Connection:
             except LinkError:
                 return  # the next request says so
 
-    def _answer(
-        self, tag: int, data: bytearray | None = None, most: int = 0, limit: float | None = None
-    ) -> bytes:
+    def _answer(self, tag: int, data: bytearray | None = None, most: int = 0, limit: float | None = None) -> bytes:
         """The content of the frame that ends a request's answer; that of DATA frames goes to `data`."""
         self._heard = started = time.monotonic()
         while True:
@@ -276,9 +275,7 @@ class Connection:
             elif now - self._heard > self.silence:
                 raise stalled(self.silence)
             if limit is not None and now - started > limit + self.silence:
-                raise LinkError(
-                    "a job has no answer", why=f"it should have ended {now - started - limit:.0f} s ago"
-                )
+                raise LinkError("a job has no answer", why=f"it should have ended {now - started - limit:.0f} s ago")
 
     def _whole(self) -> tuple[int, int, bytes] | None:
         held = self._held
@@ -309,4 +306,3 @@ class Connection:
         """Ends the connection; the board ends its job. May be called again."""
         self._closed.set()
         self.stream.close()
-

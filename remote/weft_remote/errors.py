@@ -11,7 +11,7 @@ INPUT = 2
 
 
 class RemoteError(ExecutionError):
-    """A request that another machine did not fulfil. `code` is the agent's or weft.h's number, 0 where there is none."""
+    """A request that another machine did not fulfil. `code` is the agent's number or weft.h's, 0 if there is none."""
 
     code: int = 0
 

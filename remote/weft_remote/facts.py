@@ -92,7 +92,9 @@ def facts_of(hello: str) -> Facts:
     if architecture == "x86_64":
         features = set(parse_cpuinfo(cpuinfo[: cpuinfo.rfind("\n") + 1], architecture))
     elif architecture == "aarch64":  # also where a simulator shows its host's /proc/cpuinfo
-        features = {n for b, n in _AARCH64.items() if low >> b & 1} | {n for b, n in _AARCH64_2.items() if high >> b & 1}
+        features = {n for b, n in _AARCH64.items() if low >> b & 1} | {
+            n for b, n in _AARCH64_2.items() if high >> b & 1
+        }
     else:
         features = {n for b, n in _ARM.items() if low >> b & 1} if architecture == "arm" else set()
     celsius, fastest, clock = number("temperature"), number("fastest"), number("clock")

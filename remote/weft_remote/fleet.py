@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from weft_remote.board import Board, Result, checked
-from weft_remote.connection import File, Limits
+from weft_remote.connection import File
 from weft_remote.errors import BusyError, LinkError, RemoteError
 from weft_remote.frames import Answer
 from weft_runtime.errors import InputError, WeftError
@@ -290,21 +290,33 @@ def _serve(boards: Mapping[str, str], join: Key | None, host: str, port: int, si
                 key = Key("", str(tls["cert"]), str(tls["key"]))
                 scheduler = await opened.enter_async_context(
                     Scheduler(
-                        security=_security(key), protocol="tls", host=host, port=port, dashboard=False,
+                        security=_security(key),
+                        protocol="tls",
+                        host=host,
+                        port=port,
+                        dashboard=False,
                         transition_counter_max=False,
-                    )  # fmt: skip
+                    )
                 )
                 key = Key(scheduler.address, key.cert, key.key)
             worker = await opened.enter_async_context(
                 Worker(
-                    key.address, security=_security(key), nthreads=max(1, len(boards)), host=host, memory_limit=0,
-                    resources={"board": len(boards)}, protocol="tls", validate=False,
-                )  # fmt: skip
+                    key.address,
+                    security=_security(key),
+                    nthreads=max(1, len(boards)),
+                    host=host,
+                    memory_limit=0,
+                    resources={"board": len(boards)},
+                    protocol="tls",
+                    validate=False,
+                )
             )
             print(json.dumps(asdict(key)), flush=True)
             loop = asyncio.get_running_loop()
             ended = asyncio.Event()
-            threading.Thread(target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(ended.set)), daemon=True).start()
+            threading.Thread(
+                target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(ended.set)), daemon=True
+            ).start()
             waits = [asyncio.ensure_future(w) for w in (ended.wait(), worker.finished())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
@@ -390,7 +402,9 @@ class Fleet:
         key: by which others connect to the same fleet.
     """
 
-    def __init__(self, boards: Mapping[str, str] | None = None, *, key: Key | None = None, silence: float = 20.0) -> None:
+    def __init__(
+        self, boards: Mapping[str, str] | None = None, *, key: Key | None = None, silence: float = 20.0
+    ) -> None:
         """Starts a fleet of these boards (name → URL) on this machine, or connects to the one of `key`.
 
         Raises:
@@ -407,7 +421,10 @@ class Fleet:
         self.key = key if key is not None else self._host.key if self._host is not None else Key("", "", "")
         try:
             self._client = Client(
-                self.key.address, security=_security(self.key), timeout=STARTING if key is None else 10, set_as_default=False
+                self.key.address,
+                security=_security(self.key),
+                timeout=STARTING if key is None else 10,
+                set_as_default=False,
             )
         except (OSError, TimeoutError) as error:
             if self._host is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from weft_remote.errors import LinkError
 from weft_runtime.abi import dlpack_type
+from weft_runtime.dtypes import dtype
 
 VERSION = 1
 HELLO, ALIVE, HAVE, PUT, RUN, CANCEL = range(1, 7)
@@ -32,17 +33,22 @@ UNKNOWN = -(1 << 63)
 
 Array = np.ndarray[Any, Any]
 
+
 def frame(kind: int, tag: int, content: bytes = b"") -> bytes:
     return b"WEFT" + struct.pack("<III", kind, tag, len(content)) + content
+
+
+_NAMES = (
+    "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "float4_e2m1fn", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "complex64", "complex128",
+)  # fmt: skip
 
 
 @cache
 def _types() -> dict[tuple[int, int], np.dtype[Any]]:
     """DLPack's code and bits → the element type as numpy has it."""
-    from weft_runtime.dtypes import _NAMES
-
-    kept = [d for d in _NAMES.values() if d.kind not in ("string", "handle")]
-    return {dlpack_type(d): np.dtype(d.numpy) for d in kept}
+    return {dlpack_type(name): np.dtype(dtype(name).numpy) for name in _NAMES}
 
 
 def dtype_of(code: int, bits: int) -> np.dtype[Any]:
@@ -127,21 +133,21 @@ def unpack(data: bytes, order: str = "little") -> Answer | tuple[int, str]:
     seconds = tuple(t * 1e-9 for t in r.take(f"{samples}Q"))
     types = []
     for _ in range(count):
-        kind, bits, lanes, rank = r.take("BBHI")
+        code, bits, lanes, rank = r.take("BBHI")
         if lanes != 1 or rank > MOST_DIMENSIONS:
             raise LinkError("the answer of a job holds a tensor that is not allowed")
         shape = r.take(f"{rank}q")
         if any(not 0 <= s <= 1 << 40 for s in shape):
             raise LinkError("the answer of a job holds a tensor of an impossible size", where=str(list(shape)))
-        types.append((dtype_of(kind, bits), shape))
+        types.append((dtype_of(code, bits), shape))
     arrays = []
-    for dtype, shape in types:
-        size = dtype.itemsize
+    for kind, shape in types:
+        size = kind.itemsize
         for s in shape:
             size *= s
         if size > len(data) - r.at:
             raise LinkError("the answer of a job is shorter than it says")
-        array = np.frombuffer(data, np.uint8, size, r.at).copy().view(dtype)
+        array = np.frombuffer(data, np.uint8, size, r.at).copy().view(kind)
         arrays.append((array if order == sys.byteorder else swapped(array)).reshape(shape))
         r.at += size
     if r.at != len(data):

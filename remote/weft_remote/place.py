@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def run_on(board: Board | str, *, limits: Limits | None = None) -> Iterator[Board]:
-    """Executables that are compiled or loaded meanwhile, by any thread of the process, run on the board: `run` and calls
-    of them answer as if they ran here. A board that is given by its URL is closed at the end.
+    """Executables that are compiled or loaded meanwhile, by any thread of the process, run on the board: `run` and
+    calls of them answer as if they ran here. A board that is given by its URL is closed at the end.
 
     Raises:
         InputError, LinkError: as `connect`.
@@ -70,5 +70,3 @@ def _storage(executable: Executable, out: Mapping[str, Any]) -> dict[str, Array]
         if not isinstance(array, np.ndarray) or not array.flags.writeable:
             raise InputError(f"the storage of '{name}' is no writable array of numpy", hint="boards fill these alone")
     return dict(out)
-
-

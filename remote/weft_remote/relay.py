@@ -3,6 +3,7 @@ agent of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -118,10 +119,8 @@ class Relay:
         self._closed.set()
         with self._lock:
             for one in (self._listening, *self._open):
-                try:
+                with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
             self._listening.close()
         self._thread.join()
         with self._ended:

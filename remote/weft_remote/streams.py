@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -62,7 +63,7 @@ class ProcessStream(Stream):
             LinkError: the command cannot be started.
         """
         self.command = list(command)
-        self._errors = tempfile.TemporaryFile()  # a pipe that nobody reads would fill
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it; a pipe that nobody reads would fill
         try:
             # A session of its own: a Ctrl-C on the terminal is Python's to handle, and all of it can be killed.
             self.process = subprocess.Popen(
@@ -150,10 +151,8 @@ class ProcessStream(Stream):
         try:
             process.wait(GRACE)
         except subprocess.TimeoutExpired:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
         self._errors.close()
 
@@ -210,8 +209,6 @@ class TlsStream(Stream):
         return LinkError(f"the connection to {self.where} is lost", why=why, hint=hint)
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self.socket.shutdown(socket.SHUT_RDWR)
-        except (OSError, ValueError):
-            pass
         self.socket.close()

@@ -81,7 +81,7 @@ def parse(url: str) -> Place:
         return Place(url, scheme, "", None, unquote(body) if scheme == "adb" else body, options)
     try:
         parts = urlsplit(f"{scheme}:{body}")
-        host, port = parts.netloc.rpartition("@")[2] and parts.hostname or "", parts.port
+        host, port = (parts.netloc.rpartition("@")[2] and parts.hostname) or "", parts.port
     except ValueError as error:
         raise InputError(f"'{shown(url, 200)}' is no board", why=str(error)) from None
     user = parts.username
@@ -186,12 +186,16 @@ def agent_for(architecture: str, place: Place) -> Path:
     said = place.options.get("agent", "")
     if not said:
         raise InputError(
-            f"no agent for {architecture} is named", where=place.url, hint="add ?agent=FILE, or the folder of python -m libweft.build"
+            f"no agent for {architecture} is named",
+            where=place.url,
+            hint="add ?agent=FILE, or the folder of python -m libweft.build",
         )
     path = Path(said)
     found = path / architecture / "weft-run" if path.is_dir() else path
     if not found.is_file():
-        raise InputError(f"there is no agent '{found}'", where=place.url, hint="python -m libweft.build FOLDER makes it")
+        raise InputError(
+            f"there is no agent '{found}'", where=place.url, hint="python -m libweft.build FOLDER makes it"
+        )
     return found
 
 
@@ -234,4 +238,3 @@ def _ask(command: Sequence[str], given: bytes, timeout: float) -> str:
         why = done.stderr.decode(errors="replace").strip()[-1000:] or f"status {done.returncode}"
         raise LinkError("the board cannot be reached", why=why)
     return done.stdout.decode(errors="replace")
-

@@ -65,7 +65,11 @@ def foreign(architecture: str) -> Path:
 @cache
 def real() -> Path:
     """weft-run itself, for this machine."""
-    sources = [*sorted((LIBWEFT / "run").glob("*.c")), LIBWEFT / "src" / "library.c", LIBWEFT / "src" / "surroundings.c"]
+    sources = [
+        *sorted((LIBWEFT / "run").glob("*.c")),
+        LIBWEFT / "src" / "library.c",
+        LIBWEFT / "src" / "surroundings.c",
+    ]
     from libweft.build import pool_flags
 
     return _compile([*compiler(), *pool_flags(machine())], sources, _folder() / "weft-run")
@@ -98,5 +102,3 @@ def left_running(folder: Path, seconds: float = 5.0) -> list[int]:
     while running(folder) and time.monotonic() < ends:
         time.sleep(0.02)
     return running(folder)
-
-

@@ -248,7 +248,9 @@ def test_an_agent_whose_answers_nobody_reads_ends(tmp_path: Path) -> None:
         agent.stdout.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"WE", frames.frame(frames.PUT, 5, bytes(1000))[:500]], ids=["nothing", "2", "half"])
+@pytest.mark.parametrize(
+    "said", [b"", b"WE", frames.frame(frames.PUT, 5, bytes(1000))[:500]], ids=["nothing", "2", "half"]
+)
 def test_an_agent_that_hears_nothing_more_ends(tmp_path: Path, said: bytes) -> None:
     agent = raw(tmp_path / "store")
     said_hello(agent, 300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -122,17 +123,13 @@ def fifty(folder: Path, count: int, jobs: int) -> None:
     """Boards of which three never answer, jobs of which some crash, and boards that die in the middle."""
     given = {**boards(folder, count - 3), **{f"dead{k}": "pipe:sh -c 'exit 1'" for k in range(3)}}
     with Fleet(given) as fleet:
-        futures = [
-            fleet.submit_job(Job(b"crash", ()) if k % 10 == 9 else double(k, 20)) for k in range(jobs)
-        ]
+        futures = [fleet.submit_job(Job(b"crash", ()) if k % 10 == 9 else double(k, 20)) for k in range(jobs)]
         time.sleep(0.5)
         found = running(folder)
         killed = [p for p in found[:: max(1, len(found) // 5)] if str(folder) in _command(p)][:5]
         for process in killed:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         results = tags(futures)
         counts = Counter(results)
         rows = {row["board"]: row for row in fleet.rows()}
@@ -170,7 +167,7 @@ def test_a_scheduler_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         fleet._host.process.kill()
         began = time.monotonic()
         for future in futures:
-            with pytest.raises(RemoteError, match="the scheduler of the fleet is gone|the fleet lost a job"):
+            with pytest.raises(RemoteError, match=r"the scheduler of the fleet is gone|the fleet lost a job"):
                 future.result(60)
         assert time.monotonic() - began < 30
         with pytest.raises(RemoteError, match="the fleet is gone"):

@@ -57,7 +57,9 @@ def test_executables_that_are_made_meanwhile_run_on_the_board(url: str, monkeypa
             exe.run({"x": x}, out={"z": out})
         before.run({"x": x})
         assert len(calls) == 2  # it was made before, for this process
-    assert np.array_equal(there, weft.compile(mlp(), target=board.target).run({"x": x})["y"]) and np.array_equal(out, there)
+    assert np.array_equal(there, weft.compile(mlp(), target=board.target).run({"x": x})["y"]) and np.array_equal(
+        out, there
+    )
     assert len(calls) == 2
     with pytest.raises(RemoteError, match="the connection is closed"):
         exe.run({"x": x})
@@ -79,9 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     w = numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Relu", ["t"], ["y"])]
-    ends = [
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)] for n, s in (("x", [4, 16]), ("y", [4, 8]))
-    ]
+    ends = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, s)] for n, s in (("x", [4, 16]), ("y", [4, 8]))]
     graph = helper.make_graph(nodes, "m", *ends, [w])
     path = tmp_path_factory.mktemp("model") / "m.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))

@@ -79,7 +79,7 @@ def test_an_agent_is_brought_along_once(shells: Path, url: str) -> None:
 
 def test_no_agent_for_the_board(shells: Path) -> None:
     (shells / "agents").mkdir()
-    with pytest.raises(InputError, match="there is no agent '.*/weft-run'"):
+    with pytest.raises(InputError, match=r"there is no agent '.*/weft-run'"):
         connect(f"ssh://board?agent={shells}/agents")
 
 
@@ -118,9 +118,7 @@ def authority(folder: Path, name: str) -> None:
     (folder / f"{name}.ca").write_bytes(certificate(f"{name} authority", root, True))
     (folder / f"{name}.cert").write_bytes(certificate(name, own, False))
     (folder / f"{name}.key").write_bytes(
-        own.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        own.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
 
 
@@ -145,15 +143,17 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
         with pytest.raises(LinkError) as caught:
             connect(url(tmp_path, here.port, name="evil"))  # a certificate of another authority
         assert "is lost" in str(caught.value) or "fails" in str(caught.value)
-        with pytest.raises(LinkError, match="TLS with 127.0.0.1:.* fails"):
+        with pytest.raises(LinkError, match=r"TLS with 127\.0\.0\.1:.* fails"):
             connect(url(tmp_path, here.port, ca="evil"))  # the relay is not who it should be
         context = ssl.create_default_context(cafile=str(tmp_path / "good.ca"))
-        with pytest.raises((ssl.SSLError, ConnectionError)):  # no certificate
-            with socket.create_connection(("127.0.0.1", here.port)) as plain:
-                with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
-                    connection.sendall(b"WEFT")
-                    if connection.recv(1) == b"":
-                        raise ConnectionError("it was closed")
+        with (
+            pytest.raises((ssl.SSLError, ConnectionError)),  # no certificate
+            socket.create_connection(("127.0.0.1", here.port)) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            connection.sendall(b"WEFT")
+            if connection.recv(1) == b"":
+                raise ConnectionError("it was closed")
         with socket.create_connection(("127.0.0.1", here.port), timeout=15) as plain:  # no TLS
             plain.sendall(b"WEFT" + bytes(100))
             heard = b"."
@@ -187,11 +187,20 @@ def test_a_client_that_leaves_a_relay_ends_its_job(tmp_path: Path) -> None:
     authority(tmp_path, "good")
     with relay(tmp_path) as here:
         board = connect(url(tmp_path, here.port), silence=5)
-        thread = threading.Thread(target=lambda: pytest.raises(LinkError, board.run_file, File.of(b"spin"), []))
+        errors: list[LinkError] = []
+
+        def spin() -> None:
+            try:
+                board.run_file(File.of(b"spin"), [])
+            except LinkError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=spin)
         thread.start()
         time.sleep(0.3)
         board.close()
         thread.join()
+        assert len(errors) == 1
         assert left_running(tmp_path) == []
 
 
