@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from tests.needs import require
 
 from weft_runtime.cpu_features import machine
@@ -73,6 +74,17 @@ def real() -> Path:
     from libweft.build import pool_flags
 
     return _compile([*compiler(), *pool_flags(machine())], sources, _folder() / "weft-run")
+
+
+def weft_command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    """What `weft` with these words ends with and prints, in this process."""
+    from weft.cli.main import main
+
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([str(w) for w in words])
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
 
 
 def board(store: Path, agent: Path | None = None, *, lock: Path | None = None, more: str = "") -> str:

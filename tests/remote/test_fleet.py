@@ -175,6 +175,7 @@ def test_a_scheduler_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     assert left_running(tmp_path) == []
 
 
+@pytest.mark.full
 def test_a_fleet_that_is_closed_ends_its_jobs(tmp_path: Path) -> None:
     with Fleet(boards(tmp_path, 2)) as fleet:
         futures = [fleet.submit_job(Job(b"spin", (), {"limits": Limits(time=600)})) for _ in range(4)]
@@ -199,7 +200,7 @@ def test_who_has_no_certificate_is_refused(tmp_path: Path) -> None:
         assert tags([fleet.submit_job(double(0))]) == ["right"]
 
 
-def test_the_commands_of_fleets(tmp_path: Path) -> None:
+def test_the_commands_of_fleets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weft = [sys.executable, "-m", "weft", "fleet"]
     key = str(tmp_path / "folder" / "key.json")
     options = [word for name, url in boards(tmp_path, 2).items() for word in ("--board", f"{name}={url}")]
@@ -210,8 +211,8 @@ def test_the_commands_of_fleets(tmp_path: Path) -> None:
         assert os.stat(key).st_mode & 0o777 == 0o600
         with Fleet(key=Key.read(Path(key))) as fleet:
             assert tags([fleet.submit_job(double(k)) for k in range(4)]) == ["right"] * 4
-        shown = subprocess.run([*weft, "--key", key], capture_output=True, text=True, check=True).stdout
-        assert "b0" in shown and "b1" in shown and "free" in shown
+        code, shown, _ = agents.weft_command(capsys, "fleet", "--key", key)
+        assert code == 0 and "b0" in shown and "b1" in shown and "free" in shown
     finally:
         process.terminate()
         process.wait(30)
@@ -220,5 +221,5 @@ def test_the_commands_of_fleets(tmp_path: Path) -> None:
     os.chmod(key, 0o644)
     with pytest.raises(InputError, match="others can read the key"):
         Key.read(Path(key))
-    done = subprocess.run([*weft, "--key", str(tmp_path / "none")], capture_output=True, text=True)
-    assert done.returncode == 1 and "there is no key of a fleet" in done.stderr
+    code, _, err = agents.weft_command(capsys, "fleet", "--key", tmp_path / "none")
+    assert code == 1 and "there is no key of a fleet" in err

@@ -92,22 +92,27 @@ def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "weft", *map(str, words)], capture_output=True, text=True, timeout=300)
 
 
-def test_weft_bench_on_a_board(url: str, model: Path, tmp_path: Path) -> None:
+def test_weft_bench_on_a_board(url: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "times.json"
-    done = command("bench", model, "--on", url, "--rounds", "2", "--json", out)
-    assert done.returncode == 0, done.stderr
+    code, _, err = agents.weft_command(capsys, "bench", model, "--on", url, "--rounds", "2", "--json", out)
+    assert code == 0, err
     report = json.loads(out.read_text())
     assert report["machine"]["board"] == f"pipe:{agents.real()}" and len(report["engines"]) == 1
     assert "-mtriple=" in report["engines"][0]["name"] and len(report["engines"][0]["times"]) >= 2
-    refused = command("bench", model, "--on", url, "--profile")
-    assert refused.returncode == 1 and "measure this machine" in refused.stderr
-    assert "is no board" in command("bench", model, "--on", "somewhere").stderr
+    assert agents.running(tmp_path) == []
+    for words, says in (
+        (["--on", url, "--profile"], "measure this machine"),
+        (["--on", url, "--against", "onnxruntime"], "the engine 'onnxruntime' runs on this machine"),
+        (["--on", "somewhere"], "is no board"),
+    ):
+        code, _, err = agents.weft_command(capsys, "bench", model, *words)
+        assert code == 1 and says in err
 
 
-def test_weft_verify_on_a_board(url: str, model: Path) -> None:
-    done = command("verify", model, "--on", url, "--every-node")
-    assert done.returncode == 0, done.stderr
-    assert "all outputs are within their tolerances, and so is every part by itself" in done.stdout
+def test_weft_verify_on_a_board(url: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = agents.weft_command(capsys, "verify", model, "--on", url, "--every-node")
+    assert code == 0, err
+    assert "all outputs are within their tolerances, and so is every part by itself" in out
 
 
 @pytest.mark.full
