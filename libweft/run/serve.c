@@ -113,26 +113,6 @@ static int64_t number_in(const char *p) {
   return !digits ? UNKNOWN : negative ? -value : value;
 }
 
-/* What the system's number of an error means. */
-static void add_reason(text *t, int number) {
-  static const struct {
-    int number;
-    const char *means;
-  } known[] = {{ENOSPC, "the disk is full"},         {EDQUOT, "the user's share of the disk is used up"},
-               {EACCES, "it is not allowed"},        {EPERM, "it is not allowed"},
-               {EROFS, "the disk is read-only"},     {ENOENT, "the folder is gone"},
-               {EAGAIN, "there are too many processes"}, {ENOMEM, "there is not enough memory"},
-               {EMFILE, "too many files are open"},  {EIO, "the disk fails"},
-               {ELOOP, "it is a symbolic link"}};
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-    if (known[i].number == number) {
-      add(t, known[i].means);
-      return;
-    }
-  add(t, "the system's error ");
-  add_number(t, number);
-}
-
 static int64_t now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -210,8 +190,8 @@ static void send_system_error(uint32_t code, const char *message, int number) {
   char said[512];
   text t = {said, said + sizeof said};
   add(&t, message);
-  add(&t, "\nwhy: ");
-  add_reason(&t, number);
+  add(&t, "\nwhy: errno ");
+  add_number(&t, number);
   send_error(code, said);
 }
 
@@ -799,11 +779,8 @@ static void ended_badly(int status, const order *o) {
   }
   add(&t, "a job ended before it had an answer\nwhy: ");
   if (WIFSIGNALED(status)) {
-    static const char names[][8] = {[SIGILL] = "SIGILL", [SIGABRT] = "SIGABRT", [SIGBUS] = "SIGBUS", [SIGFPE] = "SIGFPE",
-                                    [SIGKILL] = "SIGKILL", [SIGSEGV] = "SIGSEGV"};
-    int number = WTERMSIG(status);
-    add(&t, "signal "), add_number(&t, number);
-    if (number < (int)sizeof names / 8 && names[number][0]) add(&t, ", "), add(&t, names[number]);
+    add(&t, "signal ");
+    add_number(&t, WTERMSIG(status));
   } else add(&t, "exit status "), add_number(&t, WEXITSTATUS(status));
   if (o->memory && WIFSIGNALED(status)) {
     add(&t, "; its limit of memory is ");

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+
 from weft_runtime.errors import ExecutionError, InputError, WeftError
 
 PROTOCOL, MISSING, BUSY, DISK, DAMAGED, TIME, OUTPUT, CRASH, CANCELLED, TOO_LARGE, SYSTEM = range(100, 111)
@@ -48,9 +52,20 @@ _KINDS: dict[int, type[WeftError]] = {
 }
 
 
+_NUMBERS = re.compile(r"(?<=\nwhy: )(errno|signal) (\d{1,3})(?!\d)")
+
+
+def _named(number: re.Match[str]) -> str:
+    """The agent has no names for numbers of Linux, of which all its architectures have the same."""
+    if number[1] == "errno":
+        return os.strerror(int(number[2]))
+    known = {int(s): s.name for s in signal.Signals}
+    return f"{number[0]}, {known[int(number[2])]}" if int(number[2]) in known else number[0]
+
+
 def said(code: int, message: str, board: str) -> WeftError:
     """The error of what an agent answered: lines of the form of weft.h (`where: `, `why: `, `hint: `)."""
-    what, *lines = message.split("\n")
+    what, *lines = _NUMBERS.sub(_named, message).split("\n")
     parts: dict[str, str] = {}
     for line in lines:
         label, colon, text = line.partition(": ")

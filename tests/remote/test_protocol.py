@@ -142,6 +142,9 @@ def test_errors_of_a_board_keep_their_parts() -> None:
     assert isinstance(error, BusyError) and error.code == 102
     assert str(error) == "another job runs\n  user 7, on ssh://pi@a\n  why: it was first\n  hint: wait"
     assert isinstance(said(2, "an input", "a"), InputError)
+    assert said(107, "a job ended\nwhy: signal 11; its limit", "a").why == "signal 11, SIGSEGV; its limit"
+    assert said(107, "a job ended\nwhy: signal 64", "a").why in ("signal 64", "signal 64, SIGRTMAX")
+    assert said(103, "no\nwhy: errno 28", "a").why == "No space left on device"
 
 
 @pytest.mark.parametrize(
