@@ -40,7 +40,8 @@ def show(context: typer.Context, key: KeyOption = KEY) -> None:
     """Shows every board of a fleet: its state, jobs and failures."""
     if context.invoked_subcommand is not None:
         return
-    from weft_remote.fleet import Fleet, Key
+    from weft_remote.fleet import Fleet
+    from weft_remote.host import Key
 
     with Fleet(key=Key.read(key)) as here:
         rows = here.rows()
@@ -55,7 +56,7 @@ def start(board: BoardOption, key: KeyOption = KEY, listen: ListenOption = "127.
     Writes the file --key, by which programs of the same user, and `weft fleet join` elsewhere, connect. Connections are
     encrypted, and both sides show the certificate in it.
     """
-    from weft_remote.fleet import Host, named_boards
+    from weft_remote.host import Host, named_boards
 
     host = Host(named_boards(board), address=listen, port=port)
     try:
@@ -69,7 +70,7 @@ def start(board: BoardOption, key: KeyOption = KEY, listen: ListenOption = "127.
 @fleet.command("join")
 def join(board: BoardOption, key: KeyOption = KEY, listen: ListenOption = "127.0.0.1") -> None:
     """Adds boards that this machine reaches to a fleet that was started elsewhere, until Ctrl-C."""
-    from weft_remote.fleet import Host, Key, named_boards
+    from weft_remote.host import Host, Key, named_boards
 
     host = Host(named_boards(board), join=Key.read(key), address=listen)
     try:

@@ -19,8 +19,9 @@ from tests.remote.agents import left_running, running
 
 from weft.errors import InputError
 from weft_remote import Fleet, JobError, Limits, LinkError, RemoteError
-from weft_remote.fleet import Job, Key, Pool
 from weft_remote.frames import Answer
+from weft_remote.host import Key
+from weft_remote.pool import Job, Pool
 
 pytestmark = pytest.mark.needs("c", "distributed")
 
