@@ -80,12 +80,13 @@ def library(folder: Path, arch: str, *more: str) -> Path:
 
 def program(folder: Path, arch: str) -> Path:
     """weft-run, linked with musl, so that it needs nothing of the system."""
-    abi = "musleabihf" if arch == "arm" else "musl"
+    # Thumb is a third smaller than Arm, and all processors of armv7 have it.
+    target = "thumb-linux-musleabihf" if arch == "arm" else f"{ARCHITECTURES[arch]}-musl"
     out = folder / arch / "weft-run"
     out.parent.mkdir(parents=True, exist_ok=True)
     parts = sorted((HERE / "run").glob("*.c"))
     compiler(
-        "-target", f"{ARCHITECTURES[arch]}-{abi}", *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
+        "-target", target, *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
         *pool_flags(arch), "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
         "surroundings.c", "-o", out,
     )  # fmt: skip

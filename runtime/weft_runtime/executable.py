@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft_runtime import cpu_features, threads, wasm
+from weft_runtime import cpu_features, elsewhere, threads, wasm
 from weft_runtime.arrays import Array, aligned
 from weft_runtime.control import Trips
 from weft_runtime.dtypes import dtype
@@ -80,7 +80,8 @@ class Executable:
         self._constants = {c.name: aligned(constants[c.name]) for c in manifest.constants}
         # Code for another machine can be saved and inspected here, not mapped; here also means a processor that lacks
         # an instruction.
-        self.foreign = not _runs_here(manifest)
+        place = elsewhere.place()
+        self.foreign = place is not None or not _runs_here(manifest)
         # 0 tells kernels that there is no pool: parallel loops run inline.
         self.threads = (
             (threads_ or manifest.threads or threads.default_threads())
@@ -98,7 +99,7 @@ class Executable:
         self._output_names = tuple(o.name for o in self.outputs)
         # What is called must be quick to reach: a small model answers in a few microseconds.
         self._execute: Callable[[Sequence[Any], Mapping[str, Any] | None], list[Array]] = (
-            self._refuse if self.foreign else self._runner(manifest).execute
+            place(self) if place is not None else self._refuse if self.foreign else self._runner(manifest).execute
         )
 
     def _runner(self, manifest: Manifest, plans: Sequence[Segment | Steps] | None = None) -> Segment | Steps:
@@ -363,6 +364,8 @@ class Executable:
         require(copy, (bool, type(None)), "copy", "True, False or None")
         found = cls._opened(path, expect, copy, threads)
         manifest = found.manifest
+        if elsewhere.place() is not None:
+            return found
         here = cpu_features.machine()
         if manifest.machine == wasm.MACHINE and not wasm.available():
             raise ArchiveError(

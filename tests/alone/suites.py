@@ -86,6 +86,11 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         (*_in("tests/verify", "measure"), *_in("tests/conform", "watched")),
         without=("weft_testing.conform.recorder",),  # pytest: of the extra "conform"
     ),
+    "weft-remote": Suite(
+        "weft_remote",
+        _in("tests/remote", "protocol"),
+        _in("tests/remote", "protocol"),
+    ),
     "weft-llvm": Suite(
         "weft_llvm",
         (

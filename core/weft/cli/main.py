@@ -56,9 +56,11 @@ ELSEWHERE = {
     "conform": "weft-testing[conform]",
     "demo": "weft-testing",
     "explain": "weft-testing",
+    "fleet": "weft-remote[fleet]",
     "inspect": "weft-testing",
     "plugin": "weft-testing",
     "probe": "weft-llvm",
+    "relay": "weft-remote",
     "verify": "weft-testing",
 }
 """Commands of plugins that people look for: name → what brings it."""

@@ -16,6 +16,8 @@ from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, PluginError, nearest
 from weft_testing.bench.turns import (
     CACHED,
+    TURN_CALLS,
+    TURN_SECONDS,
     Contestant,
     as_data,
     common_threads,
@@ -24,6 +26,7 @@ from weft_testing.bench.turns import (
     warm_up,
     with_threads,
 )
+from weft_testing.cli.on import OnOption, board_at
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 
 def bench(
+    context: typer.Context,
     model: Model,
     target: Annotated[
         list[str] | None,
@@ -79,13 +83,19 @@ def bench(
     frontend: FrontendOption = None,
     records: RecordsOption = None,
     seed: SeedOption = 0,
+    on: OnOption = None,
 ) -> None:
     """Measures the latency of a model with Weft and with other engines.
 
     All engines run in one process on the same inputs, in turns, so that changes of the machine's speed affect all of
     them. Prints medians and ratios. With --profile, --roofline or --trace only Weft runs, and each kernel is timed.
+    With --on, Weft runs alone on another machine, whose own clock takes the times.
     """
     require_writable((("--json", json_file), ("--html", html_file), ("--trace", trace_file)), files_of(model, frontend))
+    if on is not None and (profile or roofline or html_file or trace_file):
+        raise InputError("--roofline, --profile, --html and --trace measure this machine", hint="leave out --on")
+    if on is not None and against not in ("all", "none"):
+        raise InputError(f"the engine '{against}' runs on this machine", hint="leave out --against, or --on")
     if profile or roofline or html_file or trace_file:
         examine(
             model,
@@ -111,6 +121,10 @@ def bench(
     from weft_testing.bench.engines import engine_refuses, open_engine
 
     archive = is_archive(model)
+    board = board_at(context, on)
+    if board is not None:
+        against, threads = "none", threads or (None if target else board.facts.cores)
+        target = target or ([] if archive else [board.facts.target])
     kinds = [] if archive and against == "all" else choose_engines(engine_kinds(), against, model, frontend)
     if archive and kinds:
         raise InputError(f"{model} is compiled already, peers cannot read it", hint="give the model, or --against none")
@@ -121,6 +135,12 @@ def bench(
 
     def weft_call(executable: Executable) -> Callable[[], Sequence[Array]]:
         return lambda: list(executable.run(inputs).values())
+
+    def timed(executable: Executable) -> Callable[[], Sequence[float]] | None:
+        if board is None:
+            return None
+        turn = {"warmups": 1, "repeats": TURN_CALLS, "seconds": TURN_SECONDS, "outputs": False}
+        return lambda: board.run(executable, inputs, **turn).seconds
 
     def peer_call(call: Callable[[Mapping[str, Any]], list[Any]]) -> Callable[[], Sequence[Array]]:
         return lambda: call(inputs)
@@ -134,7 +154,14 @@ def bench(
         if not inputs:
             inputs.update(make_inputs(executable.inputs, {}, sizes, seed)[0])
         contestants.append(
-            Contestant(f"weft {text}".strip(), host().api_version, weft_call(executable), spent, prepared_by(stages))
+            Contestant(
+                f"weft {text}".strip(),
+                host().api_version,
+                weft_call(executable),
+                spent,
+                prepared_by(stages),
+                timed=timed(executable),
+            )
         )
     for kind in kinds:
         started = time.perf_counter()
@@ -155,6 +182,9 @@ def bench(
         warm_up(contestants, progress.show)
         take_turns(contestants, time_limit, rounds, progress.show)
     report = as_data(model, contestants, inputs, count)
+    if board is not None:
+        facts = board.facts
+        report["machine"] = {"processor": facts.model, "system": facts.system, "board": board.name}
     if json_file is not None:
         write(json_file, json.dumps(report, indent=1) + "\n")
     print_report(report)

@@ -10,6 +10,7 @@ import typer
 
 from weft.cli.terminal import say
 from weft.cli.writing import require_writable, write
+from weft_testing.cli.on import OnOption, board_at
 
 if TYPE_CHECKING:
     from weft_testing.conform.report import Report, Result
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 def conform(
     context: typer.Context,
-    target: Annotated[str, typer.Option("--target", "-t", help="The target to test: kind and options.")],
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="The target to test: kind and options [default: that of --on]."),
+    ] = None,
     level: Annotated[str, typer.Option("--level", help="Only these levels, e.g. 1,2 [default: all ten].")] = "",
     keyword: Annotated[
         str, typer.Option("-k", help="Only checks whose names match an expression of names, and, or, not.")
@@ -40,6 +44,7 @@ def conform(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for all results.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="File for a page with all results.")] = None,
+    on: OnOption = None,
 ) -> None:
     """Tests a target on ten levels.
 
@@ -49,6 +54,10 @@ def conform(
     from weft_testing.conform import run
 
     require_writable((("--json", json_file), ("--html", html_file)), [] if baseline is None else [baseline])
+    if target is None and on is None:
+        raise typer.BadParameter("there is no target", param_hint="--target")
+    board = board_at(context, on)
+    target = target or (board.target if board is not None else "")
     before = _baseline(baseline) if baseline is not None else None
     traceback = bool((context.find_root().obj or {}).get("traceback"))
     with _Progress(target) as progress:

@@ -23,6 +23,7 @@ from weft.cli.arguments import (
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, TargetError, nearest
+from weft_testing.cli.on import OnOption, board_at
 
 if TYPE_CHECKING:
     from weft_testing.verify.report import Blame, Verification
@@ -32,6 +33,7 @@ REFERENCE = "reference"
 
 
 def verify(
+    context: typer.Context,
     model: Model,
     target: TargetOption = None,
     against: Annotated[
@@ -67,6 +69,7 @@ def verify(
     frontend: FrontendOption = None,
     records: RecordsOption = None,
     seed: SeedOption = 0,
+    on: OnOption = None,
 ) -> None:
     """Compares a model's outputs with a reference.
 
@@ -93,7 +96,8 @@ def verify(
             f"{model} is compiled already, nothing says what it should compute",
             hint="give the model that it was compiled from",
         )
-    text = target or "llvm"
+    board = board_at(context, on)
+    text = target or ("llvm" if board is None else board.target)
     resolved = resolve_targets(text, records=records)
     other = _other(model, text, against, frontend)
     executable, _ = open_executable(model, text, frontend=frontend, records=records)
