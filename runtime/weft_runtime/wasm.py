@@ -300,9 +300,7 @@ class WasmSegment(Segment):
             try:
                 return self._called(arrays, targets, held, given)
             except MemoryError as error:
-                raise ExecutionError(
-                    f"no memory for a call of '{self.name}'", why=str(error), hint="run smaller inputs"
-                ) from None
+                raise self.no_memory(error, arrays) from None
             finally:
                 for at in held:
                     self._host.release(at)

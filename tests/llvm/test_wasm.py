@@ -127,16 +127,36 @@ def test_two_definitions_and_a_missing_export() -> None:
         link({"a": a}, ["g"])
 
 
-def test_damaged_objects_are_refused() -> None:
-    good, draw = obj(wide.SOURCE), random.Random(5)
-    for _ in range(400):
+CALLS = """@table = internal constant [4 x i32] [i32 10, i32 20, i32 30, i32 40], align 16
+define i32 @f(i32 %k) { %p = getelementptr [4 x i32], ptr @table, i32 0, i32 %k
+ %v = load i32, ptr %p
+ %w = call i32 @g(i32 %v, ptr @f)
+ ret i32 %w }
+define i32 @g(i32 %k, ptr %f) noinline { %w = call i32 %f(i32 %k)
+ ret i32 %w }"""
+
+
+@pytest.mark.parametrize(("ir", "name"), [(wide.SOURCE, wide.MULTIPLY), (CALLS, "f")], ids=["wide", "calls"])
+def test_damaged_objects_are_refused(ir: str, name: str) -> None:
+    """Or linked to something else, as a changed instruction is; never another exception."""
+    good, draw, refused = obj(ir), random.Random(5), 0
+    for _ in range(800):
         bad = bytearray(good)
         for _ in range(draw.choice([1, 1, 3])):
             bad[draw.randrange(len(bad))] = draw.randrange(256)
         try:
-            link({"a": bytes(bad[: draw.choice([len(bad), draw.randrange(len(bad))])])}, [wide.MULTIPLY])
+            link({"a": bytes(bad[: draw.choice([len(bad), draw.randrange(len(bad))])])}, [name])
         except CodegenError:
-            continue
+            refused += 1
+    assert refused > 400
+
+
+def test_a_symbol_that_names_no_function_is_refused() -> None:
+    """The symbol of the called function, with an index that the object has not."""
+    good = obj(CALLS)
+    at = good.index(b"\0\0\1\1g", good.index(b"linking"))  # a function, its flags, its index, its name
+    with pytest.raises(CodegenError, match="an object refers to what it does not have"):
+        link({"a": good[: at + 2] + b"\7" + good[at + 3 :]}, ["f"])
 
 
 @given(*[st.integers(0, 2**64 - 1)] * 4)
