@@ -64,7 +64,8 @@ def peer(given: Path | None) -> Iterator[Path]:
 
                 code = int(npm(["install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", PEER]))  # type: ignore[call-overload]
             except ImportError:
-                code = subprocess.run(["npm", "install", "--prefix", str(folder), "--silent", PEER], check=False).returncode
+                words = ["npm", "install", "--prefix", str(folder), "--silent", PEER]
+                code = subprocess.run(words, check=False).returncode
             if code:
                 raise SystemExit(f"npm could not install {PEER}: give --ort FOLDER")
         module = folder / "node_modules" / PEER / "dist" / "ort.wasm.min.mjs"
@@ -110,7 +111,7 @@ def measure(
             "weft": [{"label": label, "file": str(file)} for label, file in zip(labels, files)],
             "runtime": (_FOLDER.parent / "bindings" / "javascript" / "weft.js").as_uri(),
             "inputs": {
-                n: {"dtype": dtype(a.dtype).name, "shape": list(a.shape), "data": base64.b64encode(a.tobytes()).decode()}
+                n: {"dtype": dtype(a.dtype).name, "shape": a.shape, "data": base64.b64encode(a.tobytes()).decode()}
                 for n, a in inputs.items()
             },
             "seconds": seconds, "turn": TURN,
