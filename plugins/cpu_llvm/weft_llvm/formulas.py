@@ -254,7 +254,9 @@ class Formulas(Arithmetic):
         if form.constant < 0 or not all(self._range(term).within(0, None) for _, term in found):
             return None
         depth = {name: k for k, name in enumerate(self._env, 1)}
-        places = [max((depth.get(v, 0) for atom in m for v in ex.free_vars(atom)), default=len(depth) + 1) for m, _ in found]
+        places = [
+            max((depth.get(v, 0) for atom in m for v in ex.free_vars(atom)), default=len(depth) + 1) for m, _ in found
+        ]
         return [term for _, (_, term) in sorted(zip(places, found), key=lambda pair: pair[0])]
 
     def address(self, load: Load) -> str:
