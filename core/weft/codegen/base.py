@@ -40,7 +40,7 @@ class Codegen(Protocol):
     """Turns lowered Programs into code."""
 
     functions: frozenset[str]
-    """The functions of `weft.expr.functions` that need no expansion; `math_tables.ROUNDED_TWICE` beside `fma` where that
+    """The functions of `weft.expr.functions` that need no expansion; beside `fma` math_tables.ROUNDED_TWICE where that
     takes many instructions."""
 
     def check(self, program: Program) -> list[str]:

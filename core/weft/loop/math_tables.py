@@ -233,7 +233,7 @@ class Lets:
 
     def sum(self, a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
         """a·b + c where a second rounding does no harm."""
-        return wrap(a) * b + c if ROUNDED_TWICE in self.functions else self.fma(a, b, c)
+        return wrap(a * b + c) if ROUNDED_TWICE in self.functions else self.fma(a, b, c)
 
     def call(self, name: str, *args: ExprLike) -> Expr:
         """name(args), expanded if the target lacks it."""
