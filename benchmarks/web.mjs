@@ -11,9 +11,9 @@ for await (const chunk of process.stdin) text += chunk;
 const job = JSON.parse(text);
 const cpu = () => Object.values(process.cpuUsage()).reduce((a, b) => a + b) / 1e6;
 
-const { load, typed } = await import(job.runtime);
+const { load } = await import(job.runtime);
 const arrays = Object.entries(job.inputs).map(([name, { dtype, shape, data }]) => {
-  const raw = Buffer.from(data, "base64"), of = typed(dtype)[2];
+  const raw = Buffer.from(data, "base64"), of = { float32: Float32Array, int64: BigInt64Array, int32: Int32Array }[dtype];
   return [name, dtype, new of(raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.length)), shape];
 });
 

@@ -1,15 +1,20 @@
 // Runs models and prints what they give, for tests: a job on standard input, answers on standard output, both JSON.
 //   { model: path, calls: [{ name: { dtype, shape, data: base64 } }], damage?: { count, seed } }
 import { readFile } from "node:fs/promises";
-import { load, typed, WeftError } from "../weft.js";
+import { load, WeftError } from "../weft.js";
 
 let text = "";
 for await (const chunk of process.stdin) text += chunk;
 const job = JSON.parse(text), bytes = await readFile(job.model), answers = [];
 const said = ({ message, where, why, hint }) => ({ error: { message, where, why, hint } });
 
+/** The class of arrays that hold a dtype's elements, or words of their size. */
+function elements(dtype) {
+  const [, kind, digits = 8] = /^([a-z]+)(\d+)?/.exec(dtype), float = kind === "float" && digits > 16;
+  return globalThis[`${digits > 32 && !float ? "Big" : ""}${float ? "Float" : kind === "int" ? "Int" : "Uint"}${Math.max(8, digits)}Array`];
+}
 const array = ({ dtype, shape, data }) => {
-  const raw = Buffer.from(data, "base64"), of = typed(dtype)[2];
+  const raw = Buffer.from(data, "base64"), of = elements(dtype);
   return { data: new of(raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.length)), shape };
 };
 const plain = ({ dtype, shape, data }) => ({
@@ -18,8 +23,8 @@ const plain = ({ dtype, shape, data }) => ({
 const mapped = (values, f) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, f(value)]));
 
 try {
-  const model = await load(bytes);
-  answers.push({ name: model.name, inputs: model.inputs, outputs: model.outputs });
+  const model = await load(bytes, { threads: job.threads });
+  answers.push({ name: model.name, inputs: model.inputs, outputs: model.outputs, threads: model.threads, oneThread: model.oneThread });
   for (const call of job.calls ?? [])
     try {
       answers.push(mapped(model.run(mapped(call, array)), plain));
