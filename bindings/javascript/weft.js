@@ -111,12 +111,12 @@ async function start(wanted = globalThis.navigator?.hardwareConcurrency, given, 
     while (workers.length < threads - 1) {
       const worker = new Of(new URL("./worker.js", import.meta.url), { type: "module" });
       const number = workers.push(worker), stack = put(new Uint8Array(STACK)) + STACK;
-      worker.unref?.();
       await new Promise((ready, failed) => {
         if (worker.on) worker.on("message", ready).on("error", failed);
         else [worker.onmessage, worker.onerror] = [ready, failed];
         worker.postMessage([...given, state / 4, stack, number]);
       });
+      worker.unref?.();
     }
     return { threads, state };
   } catch (error) {

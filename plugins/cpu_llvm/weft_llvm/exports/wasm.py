@@ -137,7 +137,8 @@ def _description(
         "name": manifest.name, "plans": [_plan(plan, names) for plan in (*said["plans"], said)],
         "memory": {"initial": STACK // PAGE + 1, **(SHARED if "atomics" in manifest.features else {})},
         "inputs": [_shown(i, names) for i in said["inputs"]], "outputs": [_shown(i, names) for i in said["outputs"]],
-        "dtypes": {name: _array(name) for name in used}, "code": [[section, *lies] for section, lies in code.items()], "constants": constants, "failures": FAILURES,
+        "dtypes": {name: _array(name) for name in used}, "code": [[section, *lies] for section, lies in code.items()],
+        "constants": constants, "failures": FAILURES,
     }  # fmt: skip
 
 
