@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from weft.resolve import resolve_target
 from weft_llvm import wide
 from weft_llvm.link_wasm import link
 from weft_llvm.memory import emit_memory, emit_wasm_memory
-from weft_llvm.toolchain import Cpu, compile_object
+from weft_llvm.toolchain import Cpu, compile_assembly, compile_object
 from weft_llvm.wasm_bytes import Reader, signed, unsigned
+from weft_llvm.workers import default_workers
 from weft_runtime import wasm
 from weft_testing.models import lstm, mlp, resnet18, transformer
 
@@ -348,3 +350,56 @@ def test_a_module_that_wants_other_things_is_refused() -> None:
     with pytest.raises(weft.errors.ArchiveError) as error:
         instance(good)
     assert error.value.why == "it imports env.log"
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+def product_text() -> tuple[str, str]:
+    """LLVM IR and assembly of a product of matrices whose rows are 512 bytes apart."""
+    resolved = resolve_target(TARGET)
+    b = GraphBuilder("product")
+    x = b.input("x", TensorType(dt.float32, (16, 128)))
+    b.output(b.add(ops.MatMul(), x, b.constant(np.ones((128, 64), np.float32), "w")))
+    texts: list[tuple[str, Cpu, str]] = []
+    pool = default_workers()
+    submit = pool.submit
+    try:
+        pool.submit = lambda ir, cpu, name: texts.append((ir, cpu, name)) or submit(ir, cpu, name)  # type: ignore
+        weft.compile(b.build(), str(resolved.target), cache=False)
+    finally:
+        pool.submit = submit  # type: ignore[method-assign]
+    ir, cpu = next((ir, cpu) for ir, cpu, name in texts if name.startswith("matmul"))
+    return ir, compile_assembly(ir, cpu)
+
+
+def test_loads_of_a_tile_hold_their_offsets_and_come_in_order() -> None:
+    ir, assembly = product_text()
+    assert "llvm.prefetch" not in ir
+    splats = re.findall(r"v128\.load32_splat\t(\d+)", assembly)
+    assert {int(k) for k in splats} >= {0, 512, 1024, 1536}, "rows of the tile from one address"
+    body = max(re.findall(r"loop    \t(.*?)end_loop", assembly, re.S), key=lambda t: t.count("f32x4.mul"))
+    # Sums are taken out of their locals, added to once and put back, one after another.
+    assert body.count("f32x4.mul") == body.count("f32x4.add") == body.count("#APP") > 4
+
+
+def test_settings_of_webassembly_are_not_those_of_other_targets() -> None:
+    ir = """define float @f(ptr %p, i64 %n) {
+entry:
+ br label %l
+l:
+ %i = phi i64 [ 0, %entry ], [ %j, %l ]
+ %s = phi float [ 0.0, %entry ], [ %t, %l ]
+ %k = mul i64 %i, 3
+ %a = getelementptr float, ptr %p, i64 %k
+ %x = load float, ptr %a
+ %t = fadd float %s, %x
+ %j = add i64 %i, 1
+ %c = icmp ult i64 %j, %n
+ br i1 %c, label %l, label %m
+m:
+ ret float %t }"""
+    cpu = Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2)
+    before = compile_assembly(ir, cpu)
+    compile_assembly(HEAD + ir, CPU)
+    assert compile_assembly(ir, cpu) == before
