@@ -4,7 +4,7 @@
  * The modules of a model share one memory, one table of functions and one stack (WebAssembly tool-conventions,
  * DynamicLinking.md). The memory holds the stack at its beginning, so that one that is too long ends the call, and after
  * it the modules' data, constants, tensors and arenas. Structures are those of weft_abi.h, with pointers of 4 bytes:
- * they are written as words of 32 bits. The file's last section says what lies where, see weft_llvm/export_wasm.py.
+ * they are written as words of 32 bits. The file's last section says what lies where, see weft_llvm/exports/wasm.py.
  */
 
 const ABI_VERSION = 2, FORMAT = 1, HEAD = 17, PAGE = 65536, STACK = 131072;

@@ -19,7 +19,7 @@ import weft
 import weft_runtime
 from weft import dtypes as dt
 from weft.errors import ArchiveError, ExecutionError, InputError, TargetError, UnsupportedError, WeftError
-from weft_llvm import export_wasm
+from weft_llvm.exports import wasm as export_wasm
 from weft_runtime import abi
 from weft_runtime.formulas import formula, from_postfix
 from weft_testing.models import lstm, mlp, resnet18, transformer
