@@ -15,18 +15,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import EVERY, NAMES, TORCH_HINT, save_arrays, save_twin
+from benchmarks.models import EVERY, NAMES, TINY, TORCH_HINT, save_arrays, save_twin
 from benchmarks.own_models import OWN
 from weft_runtime.files import replacing
 
-MODEL_SETS = {"zoo": NAMES, "own": OWN, "all": EVERY}
+MODEL_SETS = {"zoo": NAMES, "own": OWN, "all": EVERY, "tiny": TINY}
 
 
 def chosen_models(text: str) -> list[str]:
     """Of names and sets of models, separated by commas."""
     return list(
         dict.fromkeys(
-            n for word in text.split(",") for n in MODEL_SETS.get(word.strip()) or chosen(word, EVERY, "model")
+            n
+            for word in text.split(",")
+            for n in MODEL_SETS.get(word.strip()) or chosen(word, (*EVERY, *TINY), "model")
         )
     )
 
@@ -43,7 +45,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, default: str = "zoo") -
     parser.add_argument(
         "--models",
         default=default,
-        help=f"names separated by commas, zoo ({','.join(NAMES)}), own ({','.join(OWN)}) or all [%(default)s]",
+        help=f"names separated by commas, zoo ({','.join(NAMES)}), own ({','.join(OWN)}), tiny"
+        f" ({','.join(TINY)}) or all, which is zoo and own [%(default)s]",
     )
     parser.add_argument(
         "--source",
@@ -81,7 +84,7 @@ def prepare(name: str, folder: Path, source: str, layers: int | None) -> Path:
     path = folder / f"{name}.onnx"
     if path.is_file() and path.with_suffix(".npz").is_file():
         return path
-    if source == "torch":
+    if source == "torch" and name not in TINY:
         # In a process of its own: the exporter leaves gigabytes behind.
         code = "import sys; from benchmarks.models import export; export(sys.argv[1], sys.argv[2])"
         subprocess.run([sys.executable, "-c", code, name, str(folder)], check=True, stdout=subprocess.DEVNULL)

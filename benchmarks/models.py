@@ -1,4 +1,4 @@
-"""The eight architectures of the benchmarks and, from `own_models`, six more, in two forms.
+"""The eight architectures of the benchmarks and, from `own_models`, six more, in two forms; a small one as twin only.
 
 `export(name, folder)` lets PyTorch make them (the extra `bench`): the published models with seeded weights, and the
 framework's own output to compare with. `twin(name)` builds the same graphs with `onnx` alone: same operators, structure
@@ -38,6 +38,8 @@ NAMES: tuple[str, ...] = (
 )
 OPSET, IR_VERSION = 20, 10
 EVERY = (*NAMES, *own_models.OWN)
+TINY: tuple[str, ...] = ("resnet8",)
+"""Twins of models for microcontrollers and browsers, of which there is no export."""
 TORCH_HINT = "install the extra `bench`: pip install torch transformers onnxscript"
 
 
@@ -58,7 +60,7 @@ def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.M
     """
     twins = {**_TWINS, **own_models.TWINS}
     if name not in twins:
-        raise KeyError(f"no model '{name}': there are {', '.join(EVERY)}")
+        raise KeyError(f"no model '{name}': there are {', '.join((*EVERY, *TINY))}")
     build = Build(name, seed)
     inputs = twins[name](build, layers)
     return build.model(inputs), inputs
@@ -255,6 +257,20 @@ def _resnet(build: Build, blocks: Sequence[int], bottleneck: bool, layers: int |
     return inputs
 
 
+def _resnet8(build: Build, layers: int | None) -> dict[str, Array]:
+    """The picture classifier of MLPerf Tiny (arXiv:2106.07597): pictures of 32×32, 12.5 million multiply-adds."""
+    inputs = {"image": build.random.standard_normal((1, 3, 32, 32), np.float32)}
+    x, channels = build.op("Relu", build.conv("image", 3, 16, 3)), 16
+    for wide in (16, 32, 64)[:layers]:
+        stride = wide // channels
+        y = build.op("Relu", build.conv(x, channels, wide, 3, stride))
+        y = build.conv(y, wide, wide, 3, gain=0.5)
+        shortcut = x if wide == channels else build.conv(x, channels, wide, 1, stride, gain=1.0)
+        x, channels = build.op("Relu", build.op("Add", y, shortcut)), wide
+    build.classifier(x, channels, classes=10)
+    return inputs
+
+
 def _mobilenet_v1(build: Build, layers: int | None) -> dict[str, Array]:
     inputs = _picture(build)
     x = build.relu6(build.conv("pixel_values", 3, 32, 3, 2, pads=[0, 0, 1, 1]))
@@ -422,6 +438,7 @@ _TWINS: dict[str, Callable[[Build, int | None], dict[str, Array]]] = {
     "gpt2_s128": _gpt2,
     "lstm": _lstm,
     "mlp": _mlp,
+    "resnet8": _resnet8,
 }
 
 

@@ -20,6 +20,10 @@ export interface Model {
   readonly name: string;
   readonly inputs: readonly Info[];
   readonly outputs: readonly Info[];
+  /** Threads that run parallel loops, the caller's own included. */
+  readonly threads: number;
+  /** Why there is only one, if there is. */
+  readonly oneThread?: string;
   /**
    * Runs the model, and returns when it has run.
    *
@@ -38,10 +42,11 @@ export class WeftError extends Error {
 }
 
 /**
- * Loads a model: an archive that was compiled for WebAssembly, or a file of `weft export`.
+ * Loads a model: a file of `weft export`.
  *
  * @param source a URL; or a Response, a Blob or the bytes of a file.
- * @param options those of `fetch`; { integrity } refuses every file of another hash.
+ * @param options those of `fetch`; { integrity } refuses every file of another hash. `threads`: how many may be used,
+ *   by default as many as there are processors; for models that were compiled with `+atomics`.
  * @throws WeftError
  */
-export function load(source: string | URL | Response | Blob | BufferSource, options?: RequestInit): Promise<Model>;
+export function load(source: string | URL | Response | Blob | BufferSource, options?: RequestInit & { threads?: number }): Promise<Model>;

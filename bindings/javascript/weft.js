@@ -1,166 +1,148 @@
 /**
- * Runs models that Weft compiled for WebAssembly: archives (`weft compile -t "llvm -mtriple=wasm32" -o model.weft`) and
- * modules (`weft export -o model.wasm`), in browsers, node and Deno.
+ * Runs models that Weft compiled for WebAssembly (`weft export -o model.wasm`) in browsers, node and Deno.
  *
  * The modules of a model share one memory, one table of functions and one stack (WebAssembly tool-conventions,
  * DynamicLinking.md). The memory holds the stack at its beginning, so that one that is too long ends the call, and after
  * it the modules' data, constants, tensors and arenas. Structures are those of weft_abi.h, with pointers of 4 bytes:
- * they are written as words of 32 bits.
+ * they are written as words of 32 bits. The file's last section says what lies where, see weft_llvm/exports/wasm.py.
  */
 
-const ABI_VERSION = 2, PAGE = 65536, STACK = 131072, MOST = 2 ** 32;
+const ABI_VERSION = 2, FORMAT = 1, HEAD = 17, PAGE = 65536, STACK = 131072;
 const ERROR = 56; // where weft_context.error_code lies
-const CODES = { int: 0, uint: 1, float: 2, bfloat: 4, bool: 6, e4m3fn: 10, e4m3fnuz: 11, e5m2: 12, e5m2fnuz: 13, e8m0fnu: 14, e2m1fn: 17 };
-const FAILURES = [
-  , "input '{i}' has another rank or dtype", "input '{i}' has size {3} on axis {1}, expected {2}",
-  "output '{o}' has size {2} on axis {1}, expected {3}", "no memory for {0} bytes", "no memory for output '{o}'",
-  "kernel '{k}' returned {1}", "input '{i}' lacks element {1}", "a size is beyond 64 bits",
-];
+const REMAINING = 2, MOST_THREADS = 64; // a word of weft_llvm/wasm_pool.py
 
 /** What went wrong, and as far as they are known where, why and a hint, each also in the message. */
 export class WeftError extends Error {
   name = "WeftError";
-  constructor(what, more = {}) {
-    super(Object.entries(more).reduce((text, [k, v]) => text + (v ? `\n  ${k}: ${v}` : ""), what));
+  constructor(what, more) {
+    super(what + Object.entries(more).map(([k, v]) => (v ? `\n  ${k}: ${v}` : "")).join(""));
     Object.assign(this, more);
   }
 }
 
-export const refuse = (what, where, why, hint) => {
+const refuse = (what, where, hint, why) => {
   throw new WeftError(what, { where, why, hint });
 };
-export const count = (shape) => shape.reduce((a, b) => a * b, 1);
+const count = (shape) => shape.reduce((a, b) => a * b, 1);
 const shown = ({ name, dtype, shape }) => `${name}: ${dtype}[${shape.join(", ")}]`;
-const text = (bytes) => new TextDecoder().decode(bytes);
-const viewOf = (bytes) => new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-
-/** Of a dtype: DLPack's code, its bits, and the class of arrays that hold its elements, or words of their size. */
-export function typed(dtype) {
-  const [, kind, digits = 8, special] = /^([a-z]+)(\d+)?_?(.*)$/.exec(dtype), bits = +digits;
-  const name = kind === "int" ? "Int" : kind === "float" && bits > 16 ? "Float" : "Uint";
-  const array = `${bits > 32 && name !== "Float" ? "Big" : ""}${name}${Math.max(8, bits)}Array`;
-  return [CODES[special || kind], bits, globalThis[array]];
-}
-
-// -- files
-
-/** An unsigned LEB128 number, and where it ends. */
-function number(bytes, at) {
-  let value = 0, scale = 1;
-  do {
-    if (at >= bytes.length || scale > 2 ** 28) throw new RangeError("a number has no end");
-    value += (bytes[at] & 127) * scale;
-    scale *= 128;
-  } while (bytes[at++] > 127);
-  return [value, at];
-}
-
-/** The custom sections of a module: [name, content]. */
-function* sections(bytes) {
-  for (let at = 8, size, start, length; at < bytes.length; at = start + size) {
-    const kind = bytes[at];
-    [size, start] = number(bytes, at + 1);
-    if (start + size > bytes.length) throw new RangeError("a section is cut off");
-    if (kind) continue;
-    const [length, name] = number(bytes, start);
-    yield [text(bytes.subarray(name, name + length)), bytes.subarray(name + length, start + size)];
-  }
-}
-
-/** The files of a zip that compresses nothing: [name, content]. */
-function* files(bytes) {
-  const view = viewOf(bytes), u16 = (at) => view.getUint16(at, true), u32 = (at) => view.getUint32(at, true);
-  let end = bytes.length - 22;
-  while (u32(end) !== 0x06054b50) end--;
-  for (let k = u16(end + 10), at = u32(end + 16); k--; at += 46 + u16(at + 28) + u16(at + 30) + u16(at + 32)) {
-    const local = u32(at + 42), start = local + 30 + u16(local + 26) + u16(local + 28), stop = start + u32(at + 24);
-    if (stop > bytes.length || u16(at + 10)) throw new RangeError("a file is cut off or compressed");
-    yield [text(bytes.subarray(at + 46, at + 46 + u16(at + 28))), bytes.subarray(start, stop)];
-  }
-}
-
-/** What a model's file holds: its manifest, its weights, its code by name. */
-function content(bytes) {
-  const code = {}, zip = bytes[0] === 80;
-  let manifest, weights;
-  for (const [name, data] of zip ? files(bytes) : sections(bytes)) {
-    if (/^(weft\.)?manifest/.test(name)) manifest = JSON.parse(text(data));
-    else if (/^(weft\.)?weights/.test(name)) weights = data;
-    else if (zip) code[name.slice(5)] = data.subarray(0, -32); // the signature follows
-    else if (name.startsWith("weft.code.")) code[name.slice(10)] = data;
-  }
-  if (!zip && manifest.sections.main) code.main = bytes;
-  return { manifest, weights, code };
-}
 
 /**
  * Loads a model.
  *
  * @param source a URL; or a Response, a Blob or the bytes of a file. Its code runs inside of WebAssembly: it sees its
  *   own memory and nothing else.
- * @param options those of `fetch`; { integrity } refuses every file of another hash.
+ * @param options those of `fetch`; { integrity } refuses every file of another hash. { threads }: how many may be used.
  */
 export async function load(source, options) {
   const named = source instanceof URL || typeof source === "string";
   const response = named ? await fetch(source, options) : source instanceof Response ? source : new Response(source);
   if (!response.ok) refuse(`${source} cannot be fetched`, response.status);
   try {
-    const { manifest: m, weights, code } = content(new Uint8Array(await response.arrayBuffer()));
-    if (m.format !== 6 || m.machine !== "wasm32") refuse(`'${m.name}' is of format ${m.format} for ${m.machine}`);
-    return await opened(m, code, weights);
+    const bytes = new Uint8Array(await response.arrayBuffer()), end = bytes.length - 4;
+    const start = end - new DataView(bytes.buffer).getUint32(end, true), model = JSON.parse(new TextDecoder().decode(bytes.subarray(start, end)));
+    if (model.format !== FORMAT || start - model.end !== HEAD) throw Error("its format is another");
+    return await opened(model, bytes, options?.threads);
   } catch (error) {
     if (error instanceof WeftError) throw error;
-    return refuse("this is no model of Weft for WebAssembly, or cannot run here", source, error.message);
+    refuse("no model of Weft that runs here", source, "", error.message);
   }
 }
 
 // -- sizes
 
 const OPERATIONS = {
-  "+": (a, b) => a + b, "-": (a, b) => a - b, "*": (a, b) => a * b, "//": (a, b) => Math.floor(a / b),
-  "%": (a, b) => a - b * Math.floor(a / b), truncdiv: (a, b) => Math.trunc(a / b), truncmod: (a, b) => a % b,
-  min: Math.min, max: Math.max, "<": (a, b) => +(a < b), "<=": (a, b) => +(a <= b), "==": (a, b) => +(a === b),
-  "!=": (a, b) => +(a !== b), and: (a, b) => +!!(a && b), or: (a, b) => +!!(a || b), not: (a) => +!a, neg: (a) => -a,
-  select: (c, a, b) => (c ? a : b),
+  "+": (a, b) => a + b, "*": (a, b) => a * b, "/": (a, b) => (b ? Math.floor(a / b) : 0), "<": (a, b) => +(a < b), "=": (a, b) => +(a === b),
+  ">": Math.max,
 };
 
 /** A dimension, from the sizes of symbols by number; undefined if they do not say it. */
-export function dimension(code, symbols) {
+function dimension(code, symbols) {
   const stack = [];
-  for (const word of String(code).split(" ")) {
-    const f = OPERATIONS[word];
-    if (f) stack.push(f(...stack.splice(word === "select" ? -3 : -(f.length || 2))));
-    else stack.push(word[0] === "$" ? symbols[word.slice(1)] : +word);
-  }
-  return stack[0] >= 0 && Number.isSafeInteger(stack[0]) ? stack[0] : undefined;
+  for (const word of `${code}`.split(" "))
+    stack.push(OPERATIONS[word] ? OPERATIONS[word](...stack.splice(-2)) : word[0] === "$" ? symbols[word.slice(1)] : +word);
+  return stack[0] >= 0 ? stack[0] : undefined;
 }
 
-/** Adds what the shapes of values say of symbols. */
-export function learn(symbols, infos, values) {
-  infos.forEach((info, i) =>
-    info?.shape.forEach((d, axis) => {
-      if (/^\$\d+$/.test(d)) symbols[d.slice(1)] ??= values[i].shape[axis];
-    }),
-  );
-  return symbols;
+// -- steps that need no code
+
+const truth = ({ data }) => (data.length === 1 ? !!data[0] : refuse(`a condition has ${data.length} elements`));
+
+/** An array of `n` parts along an axis of a tensor, whose other sizes are `shape`: `copy` fills it piece by piece. */
+function filled({ data, dtype }, shape, axis, n, copy) {
+  const inner = count(shape.slice(axis)), outer = count(shape.slice(0, axis)), out = new data.constructor(n * inner * outer);
+  for (let i = 0; i < outer; i++) copy(out, i, inner);
+  return { data: out, shape, dtype };
+}
+
+/** The k-th slice of a tensor along an axis. */
+const slice = (x, axis, k, n = x.shape[axis]) =>
+  filled(x, x.shape.toSpliced(axis, 1), axis, 1, (out, i, inner) => out.set(x.data.subarray((i * n + k) * inner, (i * n + k + 1) * inner), i * inner));
+
+/** Tensors of one shape along a new axis; as `empty` where there are none. */
+function stack(parts, axis, empty) {
+  const n = parts.length, first = parts[0] ?? empty, { shape } = first;
+  if (parts.some((p) => `${p.shape}` !== `${shape}`)) refuse("results of a loop differ in size");
+  const copy = (out, i, inner) => parts.forEach((p, k) => out.set(p.data.subarray(i * inner, (i + 1) * inner), (i * n + k) * inner));
+  return { ...filled(first, shape, axis, n, copy), shape: shape.toSpliced(axis, 0, n) };
+}
+
+const host = {
+  Sizes: ([{ shape }]) => [{ data: BigInt64Array.from(shape, BigInt), shape: [shape.length], dtype: "int64" }],
+  WithSizes: (values) => values,
+};
+
+// -- threads
+
+/**
+ * Starts workers, as far as there may be some.
+ *
+ * @param wanted threads, the caller's own included; by default as many as there are processors.
+ * @param given the memory; modules with where they lie; the size of the table of functions.
+ * @param put copies an array into the memory.
+ * @param able whether the model has code for threads.
+ * @returns { threads, state }, or { threads: 1, why }.
+ */
+async function start(wanted = globalThis.navigator?.hardwareConcurrency, given, put, able) {
+  const threads = Math.min(wanted || 1, MOST_THREADS), workers = [];
+  const why = able ? (threads < 2 ? "one is wanted" : "the page lacks the headers COOP and COEP") : "compiled without +atomics";
+  try {
+    if (!able || threads < 2 || globalThis.crossOriginIsolated === false) return { threads: 1, why };
+    const state = put(new Int32Array(16)), Of = globalThis.Worker ?? (await import("node:worker_threads")).Worker;
+    while (workers.length < threads - 1) {
+      const worker = new Of(new URL("./worker.js", import.meta.url), { type: "module" });
+      const number = workers.push(worker), stack = put(new Uint8Array(STACK)) + STACK;
+      await new Promise((ready, failed) => {
+        if (worker.on) worker.on("message", ready).on("error", failed);
+        else [worker.onmessage, worker.onerror] = [ready, failed];
+        worker.postMessage([...given, state / 4, stack, number]);
+      });
+      worker.unref?.();
+    }
+    return { threads, state };
+  } catch (error) {
+    workers.forEach((w) => w.terminate());
+    return { threads: 1, why: `no worker starts: ${error.message}` };
+  }
 }
 
 // -- models
 
-/** The model of a manifest, its code and its weights, in a memory of their own. */
-async function opened(manifest, code, weights) {
-  const memory = new WebAssembly.Memory({ initial: STACK / PAGE + 1 }), { name } = manifest;
-  const table = new WebAssembly.Table({ initial: 1, element: "anyfunc" }), modules = {}, constants = {}, free = {}, rooms = {};
-  const i32 = { value: "i32" }, pointer = new WebAssembly.Global({ ...i32, mutable: true }, STACK);
-  let top = STACK;
+/** The model that the last section of a file describes, in a memory of its own. */
+async function opened(model, bytes, wanted) {
+  const { name, inputs, outputs, dtypes } = model, { Global, Memory, Table } = WebAssembly, memory = new Memory(model.memory);
+  const table = new Table({ initial: 1, element: "anyfunc" }), modules = {}, free = {}, rooms = {};
+  const global = (v, mutable) => new Global({ value: "i32", mutable }, v), pointer = global(STACK, true), runs = [], loaded = [];
+  let top = STACK, first;
+
+  /** The class of arrays that hold elements of a dtype. */
+  const typed = (dtype) => globalThis[dtypes[dtype][1]];
 
   /** The address of so many bytes, a multiple of 64, or 0 if there are none. */
   function reserve(size) {
-    const step = Math.max(64, 2 ** (Math.floor(Math.log2(size || 1)) - 3)), room = Math.ceil((size || 1) / step) * step;
+    const step = Math.max(64, 2 ** (28 - Math.clz32(size))), room = Math.ceil((size || 1) / step) * step;
     if (free[room]?.length) return free[room].pop();
     const at = top, pages = Math.ceil((at + room) / PAGE) - memory.buffer.byteLength / PAGE;
     try {
-      if (!(size >= 0 && at + room <= MOST)) return 0;
       if (pages > 0) memory.grow(pages);
     } catch {
       return 0;
@@ -170,128 +152,150 @@ async function opened(manifest, code, weights) {
     return at;
   }
   const release = (at) => at && (free[rooms[at]] ??= []).push(at);
-  const need = (size) => reserve(size) || refuse(`no memory for ${size} bytes`, name, undefined, "run smaller inputs");
+  const need = (size) => reserve(size) || refuse(`no memory for ${size} bytes`, name, "run smaller inputs");
 
-  /** Reserves memory for bytes and copies them there. */
-  function put(bytes) {
-    const at = need(bytes.length);
-    new Uint8Array(memory.buffer).set(bytes, at);
+  /** Reserves memory for the bytes of an array and copies them there. */
+  function put({ buffer, byteOffset, byteLength }) {
+    const at = need(byteLength);
+    new Uint8Array(memory.buffer).set(new Uint8Array(buffer, byteOffset, byteLength), at);
     return at;
   }
-  const words = (values) => put(new Uint8Array(Uint32Array.from(values).buffer));
-  const zeros = (n) => Array(n).fill(0);
-  const view = () => viewOf(new Uint8Array(memory.buffer));
+  /** Writes words of 32 bits; what is left out is 0. */
+  const words = (values) => put(Uint32Array.from(values));
 
   /** A copy of what lies at an address. */
-  function copied(at, shape, dtype) {
-    const of = typed(dtype)[2];
-    return { data: new of(memory.buffer.slice(at, at + count(shape) * of.BYTES_PER_ELEMENT)), shape, dtype };
-  }
+  const copied = ({ at, shape, dtype }) => ({ data: new (typed(dtype))(memory.buffer, at, count(shape)).slice(), shape, dtype });
+
+  /** Puts a function into the table; its number. */
+  const numbered = (f) => (table.set(table.grow(1), f), table.length - 1);
 
   /** A native step: a function from values to results. */
-  function segment(step, inputs, outputs) {
+  function segment(step, ins, outs) {
     const code = modules[step.section];
     const described = (infos) => {
       const all = infos.map(({ dtype, shape }) => {
-        const [type, bits] = typed(dtype), sizes = need(8 * shape.length);
-        return { sizes, at: words([0, 1, 0, shape.length, type | (bits << 8) | (1 << 16), sizes, 0, 0, 0, 0]) };
+        const sizes = need(8 * shape.length);
+        return [words({ length: 10, 1: 1, 3: shape.length, 4: dtypes[dtype][0], 5: sizes }), sizes];
       });
-      return [all, words(all.map((t) => t.at))];
+      return [all, words(all.map(([at]) => at))];
     };
-    const [ins, from] = described(inputs), [outs, to] = described(outputs);
-    const functions = [code.allocate_arena, code.allocate_output].map((f) => {
-      const at = table.grow(1);
-      table.set(at, f);
-      return at;
+    const [from, given] = described(ins), [to, results] = described(outs);
+    const host = words({ length: 4, 0: results, 1: words({ length: 4 * outs.length }), 2: outs.length });
+    const context = words({
+      length: 34, 0: ABI_VERSION, 6: words(step.constants.map((n) => model.constants[n].at)), 7: pool.run, 8: numbered(code.allocate_arena),
+      9: numbered(code.allocate_output), 11: pool.state, 12: pool.threads, 32: host,
     });
-    const host = words([to, words(zeros(4 * outputs.length)), outputs.length, 0]);
-    const held = words(step.constants.map((n) => constants[n].at));
-    const context = words([ABI_VERSION, 0, 0, 0, 0, 0, held, 0, ...functions, ...zeros(22), host, 0]);
-    const bind = ({ at, sizes }, data, shape) => {
-      view().setUint32(at, data, true);
-      shape.forEach((d, k) => view().setBigInt64(sizes + 8 * k, BigInt(d), true));
+    const bind = ([at, sizes], data, shape) => {
+      new Uint32Array(memory.buffer, at)[0] = data;
+      new BigInt64Array(memory.buffer, sizes).set(shape.map(BigInt));
     };
-    const integers = (at, n) => zeros(n).map((_, k) => Number(view().getBigInt64(at + 8 * k, true)));
-    return (values) => {
-      const taken = [], symbols = learn({}, inputs, values);
-      const take = (at) => (taken.push(at), at);
+    const integers = (at, n) => Array.from(new BigInt64Array(memory.buffer, at, n), Number);
+    return (values, symbols) => {
+      const taken = [], take = (at) => taken[taken.push(at) - 1];
       try {
-        values.forEach(({ data: d, shape }, i) => bind(ins[i], take(put(new Uint8Array(d.buffer, d.byteOffset, d.byteLength))), shape));
-        outputs.forEach((o, i) => {
-          const shape = o.shape.map((d) => dimension(d, symbols));
-          if (shape.includes(undefined)) bind(outs[i], 0, []);
-          else bind(outs[i], take(need(count(shape) * typed(o.dtype)[2].BYTES_PER_ELEMENT)), shape);
+        values.forEach(({ data, shape }, i) => bind(from[i], take(put(data)), shape));
+        outs.forEach((o, i) => {
+          const shape = o.shape.map((d) => dimension(d, symbols)), open = shape.includes(undefined);
+          bind(to[i], open ? 0 : take(need(count(shape) * typed(o.dtype).BYTES_PER_ELEMENT)), open ? [] : shape);
         });
         let failed;
         try {
-          failed = code[step.entry](context, from, to);
+          failed = code[step.entry](context, given, results);
         } catch (error) {
+          while (pool.state && Atomics.load(new Int32Array(memory.buffer, pool.state), REMAINING) > 1);
           pointer.value = STACK;
-          refuse("compiled code ended by itself", name, error.message);
+          refuse("compiled code ended by itself", name, "", error.message);
         }
         if (failed) {
-          const [error, ...a] = integers(context + ERROR, 9);
-          bind({ at: 0, sizes: context + ERROR }, 0, [0]);
-          const said = { i: inputs[a[0]]?.name, o: outputs[a[0]]?.name, k: step.items[a[0]], ...a };
-          const [what, hint] = (step.checks[error] ?? [FAILURES[error] ?? `code ${error || failed}`]).map((t) =>
-            t.replace(/\{([0-7iok])\}/g, (_, k) => said[k]),
-          );
-          refuse(what, name, values.map((v, i) => shown({ ...inputs[i], ...v })).join("; "), hint);
+          const [error, ...a] = integers(context + ERROR, 9), [k] = a;
+          new BigInt64Array(memory.buffer)[(context + ERROR) / 8] = 0n;
+          const said = { i: ins[k]?.name, o: outs[k]?.name, k: step.items[k], ...a };
+          const [what, hint] = (step.checks[error] ?? model.failures[error] ?? [`code ${error || failed}`]).map((t) => t.replace(/\{(\w)\}/g, (_, k) => said[k]));
+          refuse(what, name, hint, values.map((v, i) => shown({ ...ins[i], ...v })).join("; "));
         }
-        return outputs.map(({ shape, dtype }, i) =>
-          copied(view().getUint32(outs[i].at, true), integers(outs[i].sizes, shape.length), dtype),
-        );
+        return outs.map(({ shape, dtype }, i) => copied({ at: new Uint32Array(memory.buffer, to[i][0])[0], shape: integers(to[i][1], shape.length), dtype }));
       } finally {
         taken.forEach(release);
       }
     };
   }
 
-  for (const [section, image] of Object.entries(code)) {
-    const [[first, needs]] = sections(image), said = [];
-    if (first !== "dylink.0") throw new RangeError("its code does not begin with the section dylink.0");
-    for (let at = number(needs, 1)[1], value; said.length < 3; said.push(value)) [value, at] = number(needs, at);
-    const align = 2 ** said[1], start = need(said[0] + align);
-    const env = {
-      memory, __indirect_function_table: table, __stack_pointer: pointer,
-      __memory_base: new WebAssembly.Global(i32, Math.ceil(start / align) * align),
-      __table_base: new WebAssembly.Global(i32, table.grow(said[2])),
-      weft_reserve: (n) => reserve(Number(n)), weft_release: (at) => release(at >>> 0),
-    };
-    modules[section] = (await WebAssembly.instantiate(image, { env })).instance.exports;
+  for (const [section, begin, end, size, align, functions] of model.code) {
+    const bases = { __memory_base: Math.ceil(need(size + align) / align) * align, __table_base: table.grow(functions) };
+    const env = { memory, __indirect_function_table: table, __stack_pointer: pointer, weft_reserve: (n) => reserve(Number(n)), weft_release: (at) => release(at >>> 0) };
+    for (const base in bases) env[base] = global(bases[base]);
+    const { module, instance } = await WebAssembly.instantiate(bytes.subarray(begin, end), { env });
+    modules[section] = instance.exports;
+    first ??= instance.exports.weft_parallel_for;
+    loaded.push([module, bases]);
   }
-  const begin = weights && 8 + Number(viewOf(weights).getBigUint64(0, true));
-  const header = weights && JSON.parse(text(weights.subarray(8, begin)));
-  for (const c of manifest.constants) {
-    const data = weights.subarray(...header[c.name].data_offsets.map((at) => begin + at));
-    constants[c.name] = { ...c, at: put(data) };
+  const pool = await start(wanted, [memory, loaded, table.length], put, model.memory.shared && loaded[0]);
+  if (pool.state) pool.run = numbered(first);
+  for (const c of Object.values(model.constants)) c.at = put(bytes.subarray(...c.at));
+  /** Steps by kind: each becomes a function from values to results. */
+  const kinds = {
+    native: segment,
+    host: (s) => host[s.function],
+    if({ then, orelse }) {
+      const n = model.plans[then].inputs.length;
+      return ([condition, ...values]) => (truth(condition) ? runs[then](values.slice(0, n)) : runs[orelse](values.slice(n)));
+    },
+    loop: (s) => {
+      const { outputs, infos } = model.plans[s.body], rows = outputs.slice(s.tests + s.carried), axes = s.item_axes;
+      return ([trips, condition, ...values], symbols) => {
+        let carried = values.splice(0, s.carried), going = !condition || truth(condition);
+        const items = values.splice(0, axes.length), lengths = items.map((x, i) => x.shape[axes[i]]), found = rows.map(() => []);
+        if (new Set(lengths).size > 1 || (trips && trips.data.length !== 1)) refuse(`a loop of ${lengths} items, of ${trips?.data} iterations`);
+        const most = Math.min(...lengths, trips ? Number(trips.data[0]) : Infinity);
+        for (let k = 0; going && k < most; k++) {
+          const at = items.map((x, i) => slice(x, axes[i], s.item_backward[i] ? lengths[i] - 1 - k : k));
+          const given = runs[s.body]([{ data: BigInt64Array.of(BigInt(k)), shape: [], dtype: "int64" }, ...carried, ...at, ...values]);
+          if (s.tests) going = truth(given.shift());
+          carried = given.splice(0, s.carried);
+          given.forEach((value, i) => found[i].push(value));
+        }
+        return carried.concat(
+          rows.map((name, i) => {
+            const { dtype, shape } = infos[name];
+            const empty = { data: new (typed(dtype))(0), shape: shape.map((d) => dimension(d, symbols) ?? 0), dtype };
+            return stack(s.result_backward[i] ? found[i].reverse() : found[i], s.result_axes[i], empty);
+          }),
+        );
+      };
+    },
+  };
+
+  for (const { infos, inputs, outputs, steps, symbols: said } of model.plans) {
+    const of = (all) => all.map((n) => infos[n]), functions = steps.map((s) => kinds[s.kind](s, of(s.inputs), of(s.outputs)));
+    runs.push((given) => {
+      const known = {}, symbols = {}, value = (n) => (n ? (known[n] ?? copied(model.constants[n])) : null);
+      const learned = (places, results) => {
+        places.forEach((n, k) => (known[n] = results[k]));
+        // What stands for a sum is no symbol's number.
+        places.forEach((n, k) => infos[n].shape.forEach((d, axis) => d.slice && (symbols[d.slice(1)] ??= results[k].shape[axis])));
+        for (const [symbol, value, index] of said) if (known[value]) symbols[symbol] ??= Number(known[value].data[index]);
+      };
+      learned(inputs, given);
+      steps.forEach((s, i) => learned(s.outputs, functions[i](s.inputs.map(value), symbols)));
+      return outputs.map(value);
+    });
   }
-  const [step, more] = manifest.steps, constant = (n, c = constants[n]) => copied(c.at, c.shape, c.dtype);
-  const run =
-    step.kind === "native" && !more
-      ? segment(step, manifest.inputs, manifest.outputs)
-      : (await import("./control.js")).prepare(manifest, segment, constant);
-  const symbols = (d) => d.text ?? d.replace?.(/\$(\d+)/g, (_, k) => manifest.names[k]) ?? d;
-  const named = (info) => ({ ...info, shape: info.shape.map(symbols) });
-  const inputs = manifest.inputs.map(named), outputs = manifest.outputs.map(named);
+  /** An input as a tensor of its dtype and rank. */
+  function tensor(info, given) {
+    const { name, dtype, shape: wanted } = info;
+    const data = given?.data ?? given, fixed = wanted.filter((d) => d >= 0), rest = data?.length / count(fixed);
+    const shape = given?.shape ?? (wanted.length - fixed.length < 2 && wanted.map((d) => (d >= 0 ? d : rest)));
+    if (!(data instanceof typed(dtype)) || shape?.length !== wanted.length || count(shape) !== data.length || shape.some((d) => !(d >= 0) || d % 1))
+      refuse(`input '${name}' is ${data?.length} of ${data?.constructor.name}, shape [${shape || "?"}]`, shown(info), "give { data, shape }");
+    return { data, shape, dtype };
+  }
   return {
-    name, inputs, outputs,
+    name, inputs, outputs, threads: pool.threads, oneThread: pool.why,
     run(given) {
-      const names = inputs.map((i) => i.name), wrong = names.filter((n) => !(n in given));
-      wrong.push(...Object.keys(given).filter((n) => !names.includes(n)));
-      if (wrong.length) refuse(`inputs of '${name}' do not match: ${wrong}`, inputs.map(shown).join("; "));
-      const results = run(inputs.map((info) => tensor(info, given[info.name])));
+      const names = inputs.map((i) => i.name), wrong = [...names, ...Object.keys(given)].filter((n) => !(n in given && names.includes(n)));
+      if (wrong[0]) refuse(`inputs do not match: ${wrong}`, inputs.map(shown).join("; "));
+      const results = runs.at(-1)(inputs.map((info) => tensor(info, given[info.name])));
       return Object.fromEntries(outputs.map((o, i) => [o.name, results[i]]));
     },
   };
-}
-
-/** An input as a tensor of its dtype and rank. */
-function tensor(info, given) {
-  const data = given?.data ?? given, of = typed(info.dtype)[2], fixed = info.shape.filter((d) => d >= 0);
-  if (!(data instanceof of)) refuse(`input '${info.name}' is ${data?.constructor.name}, expected ${of.name}`, shown(info));
-  const open = info.shape.length - fixed.length, shape = given.shape ?? info.shape.map((d) => (d >= 0 ? d : data.length / count(fixed)));
-  if (shape.length !== info.shape.length || count(shape) !== data.length || shape.some((d) => !(d >= 0) || d % 1) || (open > 1 && !given.shape))
-    refuse(`input '${info.name}' has ${data.length} elements of shape [${shape}]`, shown(info), undefined, "give { data, shape }");
-  return { data, shape, dtype: info.dtype };
 }

@@ -52,7 +52,7 @@ class NativeCode:
 def _runs_here(manifest: Manifest) -> bool:
     """Whether this process can run the code of an executable."""
     if manifest.machine == wasm.MACHINE:
-        return wasm.available()
+        return wasm.lacking(manifest.features) is None
     return manifest.machine in (ANY, cpu_features.machine()) and not cpu_features.missing_features(manifest.features)
 
 
@@ -152,8 +152,9 @@ class Executable:
     def _refuse(self, values: Sequence[Any], out: Mapping[str, Any] | None) -> list[Array]:
         here = cpu_features.machine()
         if self.manifest.machine == wasm.MACHINE:
-            what = f"'{self.manifest.name}' was compiled for WebAssembly, which needs the package wasmtime here"
-            raise ExecutionError(what, where=self.manifest.target, hint=wasm.INSTALL)
+            what, hint = wasm.lacking(self.manifest.features) or ("", "")
+            what = f"'{self.manifest.name}' was compiled for WebAssembly, which {what} here"
+            raise ExecutionError(what, where=self.manifest.target, hint=hint)
         if self.manifest.machine not in (ANY, here):
             what = f"'{self.manifest.name}' was compiled for {self.manifest.machine}, this machine is {here}"
         else:
@@ -367,10 +368,9 @@ class Executable:
         if elsewhere.place() is not None:
             return found
         here = cpu_features.machine()
-        if manifest.machine == wasm.MACHINE and not wasm.available():
-            raise ArchiveError(
-                f"{path} holds code for WebAssembly, which needs the package wasmtime here", hint=wasm.INSTALL
-            )
+        lacks = wasm.lacking(manifest.features) if manifest.machine == wasm.MACHINE else None
+        if lacks is not None:
+            raise ArchiveError(f"{path} holds code for WebAssembly, which {lacks[0]} here", hint=lacks[1])
         if manifest.machine not in (ANY, here, wasm.MACHINE):
             raise ArchiveError(
                 f"{path} holds code for {manifest.machine}, this machine is {here}",

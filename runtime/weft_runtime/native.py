@@ -208,6 +208,14 @@ class Segment:
             return ExecutionError(what, where=name, hint=hint or None)
         return ExecutionError(f"'{name}' failed with code {code or returned}", why=f"arguments {list(args)}")
 
+    def no_memory(self, error: MemoryError, arrays: Sequence[Array]) -> ExecutionError:
+        """The error of a call that a MemoryError ended, with these inputs."""
+        return ExecutionError(
+            f"no memory for a call of '{self.name}'",
+            why=str(error) or _shapes(self.inputs, arrays),
+            hint="run smaller inputs",
+        )
+
 
 class NativeSegment(Segment):
     """A native step, ready to be called. Calls may come from any number of threads; each takes an arena of its own.
@@ -302,11 +310,7 @@ class NativeSegment(Segment):
                 target[...] = source
             return [_target(r, copies) for r in results] if copies else list(results)  # type: ignore[arg-type]  # none is missing now
         except MemoryError as error:
-            raise ExecutionError(
-                f"no memory for a call of '{self.name}'",
-                why=str(error) or _shapes(self.inputs, held),
-                hint="run smaller inputs",
-            ) from None
+            raise self.no_memory(error, held) from None
         except BaseException:  # of a handler of signals, too, at any place
             call.context.error_code = 0
             raise

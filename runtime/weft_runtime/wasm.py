@@ -26,6 +26,9 @@ from weft_runtime.plan import Native, TensorInfo
 MACHINE = "wasm32"
 """What a manifest calls it."""
 INSTALL = "install it: pip install 'weft-runtime[wasm]'"
+THREADS = "atomics"
+"""The extension of code whose memory several threads share. The package wasmtime cannot hand such memory to a
+module."""
 _POINTER = 4
 _PAGE = 65536
 _MOST = 1 << 32
@@ -36,6 +39,16 @@ _ALIGN = 64
 def available() -> bool:
     """Whether this process can run WebAssembly."""
     return importlib.util.find_spec("wasmtime") is not None
+
+
+def lacking(features: Sequence[str]) -> tuple[str, str] | None:
+    """Why code that needs these extensions does not run in this process, and a hint; None if it does."""
+    if not available():
+        return "needs the package wasmtime", INSTALL
+    if THREADS in features:
+        hint = "export it for browsers and node, or leave out +atomics"
+        return "shares its memory with threads and does not run", hint
+    return None
 
 
 class Host:
@@ -300,9 +313,7 @@ class WasmSegment(Segment):
             try:
                 return self._called(arrays, targets, held, given)
             except MemoryError as error:
-                raise ExecutionError(
-                    f"no memory for a call of '{self.name}'", why=str(error), hint="run smaller inputs"
-                ) from None
+                raise self.no_memory(error, arrays) from None
             finally:
                 for at in held:
                     self._host.release(at)

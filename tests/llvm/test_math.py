@@ -7,6 +7,7 @@ python tests/llvm/test_math.py [name ...]     prints the table of docs/math.md: 
 from __future__ import annotations
 
 import math
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import weft
 from weft import dtypes as dt
 from weft.expr.functions import FUNCTIONS, call
 from weft.expr.nodes import Bitcast, Expr, Ramp, Var, cast_to, maximum, minimum, ne, select
+from weft.loop.math_tables import ROUNDED_TWICE
 from weft.loop.nodes import For, Let, Load, Program, Store, buffer, int64, seq
 from weft.loop.pipeline import lower_program
 from weft_llvm.codegen import jit
@@ -35,7 +37,9 @@ EXACT = ("sqrt", "floor", "ceil", "trunc", "round", "abs", "isnan", "isinf")
 UNARY = [n for n, f in FUNCTIONS.items() if f.arity == 1 and n != "popcount"]
 
 
-def compiled(name: str, dtype: dt.DType = dt.float32, functions: frozenset[str] = NATIVE) -> Callable[..., Array]:
+def compiled(
+    name: str, dtype: dt.DType = dt.float32, functions: frozenset[str] = NATIVE, options: str = ""
+) -> Callable[..., Array]:
     """`name` as a function of arrays of BLOCK elements: native code, vectors of LANES."""
     arity = FUNCTIONS[name].arity
     xs = tuple(buffer(f"x{k}", (BLOCK,), dtype) for k in range(arity))
@@ -46,7 +50,8 @@ def compiled(name: str, dtype: dt.DType = dt.float32, functions: frozenset[str] 
         value = cast_to(value, dt.uint8)
     y = buffer("y", (BLOCK,), value.dtype.scalar)
     kernel = jit(
-        lower_program(Program("k", xs, (y,), (), For(i, int64(BLOCK // LANES), Store(y, (index,), value))), functions)
+        lower_program(Program("k", xs, (y,), (), For(i, int64(BLOCK // LANES), Store(y, (index,), value))), functions),
+        options,
     )
     result = np.empty(BLOCK, y.dtype.numpy)
 
@@ -58,9 +63,9 @@ def compiled(name: str, dtype: dt.DType = dt.float32, functions: frozenset[str] 
     return run
 
 
-def all_of(name: str, *args: Array) -> Array:
+def all_of(name: str, *args: Array, functions: frozenset[str] = NATIVE, options: str = "") -> Array:
     """name(args) by native code; any number of elements."""
-    f = compiled(name, dt.dtype(args[0].dtype))
+    f = compiled(name, dt.dtype(args[0].dtype), functions, options)
     size = len(args[0])
     parts = []
     for at in range(0, size, BLOCK):
@@ -161,9 +166,9 @@ def exactly(name: str, blocks: Iterator[Array]) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-def against_numpy(name: str, blocks: Iterator[Array]) -> tuple[float, float]:
-    """The largest error of float32 `name` over blocks of bits, and where."""
-    f = compiled(name)
+def against_numpy(name: str, blocks: Iterator[Array], f: Callable[..., Array] | None = None) -> tuple[float, float]:
+    """The largest error of float32 `name` over blocks of bits, and where. `f`: what computes it."""
+    f = f or compiled(name)
     largest, where = 0.0, 0.0
     for bits in blocks:
         x = bits.view(np.float32)
@@ -287,6 +292,17 @@ def sweep(name: str) -> tuple[float, float]:
 def test_float32(name: str) -> None:
     error, where = (exactly if name in EXACT else against_numpy)(name, samples())
     assert error <= LIMIT, f"{name}({where!r}) is {error} ulp off"
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="its oldest processors have no fma")
+@pytest.mark.parametrize("name", [n for n in UNARY if n not in EXACT])
+def test_without_fma(name: str) -> None:
+    """Products and sums in its place, where the formula says so, are no worse than LIMIT."""
+    functions = NATIVE | {ROUNDED_TWICE}
+    error, where = against_numpy(name, samples(40099), compiled(name, dt.float32, functions, "-mcpu=x86-64"))
+    assert error <= LIMIT, f"{name}({where!r}) is {error} ulp off"
+    error, where = float64_error(name, 1 << 12, functions, "-mcpu=x86-64")
+    assert error <= LIMIT, f"{name}({where!r}) in float64 is {error} ulp off"
 
 
 @pytest.mark.full
@@ -448,7 +464,7 @@ def test_float64(name: str) -> None:
     assert error <= LIMIT, f"{name}({where!r}) is {error} ulp off"
 
 
-def float64_error(name: str, size: int) -> tuple[float, float]:
+def float64_error(name: str, size: int, functions: frozenset[str] = NATIVE, options: str = "") -> tuple[float, float]:
     """Over random numbers; the reference is numpy's long double, for erf libm's float64."""
     rng = np.random.default_rng(13)
     bits = rng.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
@@ -465,7 +481,7 @@ def float64_error(name: str, size: int) -> tuple[float, float]:
     x = np.concatenate([x, np.abs(x[:size]), 1 + x[-4000:], [0.0, -0.0, np.inf, -np.inf, np.nan]])
     with np.errstate(all="ignore"):
         error = ulps(
-            all_of(name, x),
+            all_of(name, x, functions=functions, options=options),
             erf(x).astype(np.longdouble) if name == "erf" else FUNCTIONS[name].evaluate(x.astype(np.longdouble)),
         )
     at = int(np.argmax(error))

@@ -24,7 +24,7 @@ from weft.scheduling.access import LoopView, blocks_of, is_reduction, target
 from weft.scheduling.rule import Decline, Rule
 from weft.scheduling.schedule import Schedule
 from weft_interpreter.interpret import interpret
-from weft_llvm.codegen import LlvmCodegen
+from weft_llvm.emitter import FUNCTIONS
 from weft_llvm.schedules.elementwise import ElementwiseRule
 from weft_llvm.schedules.fallback import FallbackRule
 from weft_llvm.schedules.reduction import CHAIN, ReductionRule
@@ -267,7 +267,7 @@ def test_partial_vectors_at_the_end_of_a_transposition_cost_the_others_no_condit
     ElementwiseRule().apply(s)
     stores = [
         statement
-        for statement in walk_stmts(lower_program(s.program, LlvmCodegen.functions).body)
+        for statement in walk_stmts(lower_program(s.program, FUNCTIONS).body)
         if isinstance(statement, Store)
     ]
     assert {x.predicate is None for x in stores} == {True, False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from weft.resolve import resolve_target
 from weft_llvm import wide
 from weft_llvm.link_wasm import link
 from weft_llvm.memory import emit_memory, emit_wasm_memory
-from weft_llvm.toolchain import Cpu, compile_object
+from weft_llvm.toolchain import Cpu, compile_assembly, compile_object
 from weft_llvm.wasm_bytes import Reader, signed, unsigned
+from weft_llvm.workers import default_workers
 from weft_runtime import wasm
 from weft_testing.models import lstm, mlp, resnet18, transformer
 
@@ -127,16 +129,36 @@ def test_two_definitions_and_a_missing_export() -> None:
         link({"a": a}, ["g"])
 
 
-def test_damaged_objects_are_refused() -> None:
-    good, draw = obj(wide.SOURCE), random.Random(5)
-    for _ in range(400):
+CALLS = """@table = internal constant [4 x i32] [i32 10, i32 20, i32 30, i32 40], align 16
+define i32 @f(i32 %k) { %p = getelementptr [4 x i32], ptr @table, i32 0, i32 %k
+ %v = load i32, ptr %p
+ %w = call i32 @g(i32 %v, ptr @f)
+ ret i32 %w }
+define i32 @g(i32 %k, ptr %f) noinline { %w = call i32 %f(i32 %k)
+ ret i32 %w }"""
+
+
+@pytest.mark.parametrize(("ir", "name"), [(wide.SOURCE, wide.MULTIPLY), (CALLS, "f")], ids=["wide", "calls"])
+def test_damaged_objects_are_refused(ir: str, name: str) -> None:
+    """Or linked to something else, as a changed instruction is; never another exception."""
+    good, draw, refused = obj(ir), random.Random(5), 0
+    for _ in range(800):
         bad = bytearray(good)
         for _ in range(draw.choice([1, 1, 3])):
             bad[draw.randrange(len(bad))] = draw.randrange(256)
         try:
-            link({"a": bytes(bad[: draw.choice([len(bad), draw.randrange(len(bad))])])}, [wide.MULTIPLY])
+            link({"a": bytes(bad[: draw.choice([len(bad), draw.randrange(len(bad))])])}, [name])
         except CodegenError:
-            continue
+            refused += 1
+    assert refused > 400
+
+
+def test_a_symbol_that_names_no_function_is_refused() -> None:
+    """The symbol of the called function, with an index that the object has not."""
+    good = obj(CALLS)
+    at = good.index(b"\0\0\1\1g", good.index(b"linking"))  # a function, its flags, its index, its name
+    with pytest.raises(CodegenError, match="an object refers to what it does not have"):
+        link({"a": good[: at + 2] + b"\7" + good[at + 3 :]}, ["f"])
 
 
 @given(*[st.integers(0, 2**64 - 1)] * 4)
@@ -328,3 +350,56 @@ def test_a_module_that_wants_other_things_is_refused() -> None:
     with pytest.raises(weft.errors.ArchiveError) as error:
         instance(good)
     assert error.value.why == "it imports env.log"
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+def product_text() -> tuple[str, str]:
+    """LLVM IR and assembly of a product of matrices whose rows are 512 bytes apart."""
+    resolved = resolve_target(TARGET)
+    b = GraphBuilder("product")
+    x = b.input("x", TensorType(dt.float32, (16, 128)))
+    b.output(b.add(ops.MatMul(), x, b.constant(np.ones((128, 64), np.float32), "w")))
+    texts: list[tuple[str, Cpu, str]] = []
+    pool = default_workers()
+    submit = pool.submit
+    try:
+        pool.submit = lambda ir, cpu, name: texts.append((ir, cpu, name)) or submit(ir, cpu, name)  # type: ignore
+        weft.compile(b.build(), str(resolved.target), cache=False)
+    finally:
+        pool.submit = submit  # type: ignore[method-assign]
+    ir, cpu = next((ir, cpu) for ir, cpu, name in texts if name.startswith("matmul"))
+    return ir, compile_assembly(ir, cpu)
+
+
+def test_loads_of_a_tile_hold_their_offsets_and_come_in_order() -> None:
+    ir, assembly = product_text()
+    assert "llvm.prefetch" not in ir
+    splats = re.findall(r"v128\.load32_splat\t(\d+)", assembly)
+    assert {int(k) for k in splats} >= {0, 512, 1024, 1536}, "rows of the tile from one address"
+    body = max(re.findall(r"loop    \t(.*?)end_loop", assembly, re.S), key=lambda t: t.count("f32x4.mul"))
+    # Sums are taken out of their locals, added to once and put back, one after another.
+    assert body.count("f32x4.mul") == body.count("f32x4.add") == body.count("#APP") > 4
+
+
+def test_settings_of_webassembly_are_not_those_of_other_targets() -> None:
+    ir = """define float @f(ptr %p, i64 %n) {
+entry:
+ br label %l
+l:
+ %i = phi i64 [ 0, %entry ], [ %j, %l ]
+ %s = phi float [ 0.0, %entry ], [ %t, %l ]
+ %k = mul i64 %i, 3
+ %a = getelementptr float, ptr %p, i64 %k
+ %x = load float, ptr %a
+ %t = fadd float %s, %x
+ %j = add i64 %i, 1
+ %c = icmp ult i64 %j, %n
+ br i1 %c, label %l, label %m
+m:
+ ret float %t }"""
+    cpu = Cpu("x86_64-unknown-linux-gnu", "x86-64", "", 2)
+    before = compile_assembly(ir, cpu)
+    compile_assembly(HEAD + ir, CPU)
+    assert compile_assembly(ir, cpu) == before

@@ -1,36 +1,12 @@
 // Runs models and prints what they give, for tests: a job on standard input, answers on standard output, both JSON.
 //   { model: path, calls: [{ name: { dtype, shape, data: base64 } }], damage?: { count, seed } }
 import { readFile } from "node:fs/promises";
-import { load, typed, WeftError } from "../weft.js";
+import { load, WeftError } from "../weft.js";
+import { answers } from "./job.mjs";
 
 let text = "";
 for await (const chunk of process.stdin) text += chunk;
-const job = JSON.parse(text), bytes = await readFile(job.model), answers = [];
-const said = ({ message, where, why, hint }) => ({ error: { message, where, why, hint } });
-
-const array = ({ dtype, shape, data }) => {
-  const raw = Buffer.from(data, "base64"), of = typed(dtype)[2];
-  return { data: new of(raw.buffer.slice(raw.byteOffset, raw.byteOffset + raw.length)), shape };
-};
-const plain = ({ dtype, shape, data }) => ({
-  dtype, shape, data: Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString("base64"),
-});
-const mapped = (values, f) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, f(value)]));
-
-try {
-  const model = await load(bytes);
-  answers.push({ name: model.name, inputs: model.inputs, outputs: model.outputs });
-  for (const call of job.calls ?? [])
-    try {
-      answers.push(mapped(model.run(mapped(call, array)), plain));
-    } catch (error) {
-      if (!(error instanceof WeftError)) throw error;
-      answers.push(said(error));
-    }
-} catch (error) {
-  if (!(error instanceof WeftError)) throw error;
-  answers.push(said(error));
-}
+const job = JSON.parse(text), bytes = await readFile(job.model);
 
 // Copies with changed and missing bytes: each is refused, or is a model.
 let state = job.damage?.seed ?? 1;
@@ -48,4 +24,4 @@ for (let k = 0; k < (job.damage?.count ?? 0); k++) {
     seen.refused = (seen.refused ?? 0) + 1;
   }
 }
-console.log(JSON.stringify({ answers, seen }));
+console.log(JSON.stringify({ answers: await answers(job, bytes), seen }));

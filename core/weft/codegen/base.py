@@ -40,7 +40,8 @@ class Codegen(Protocol):
     """Turns lowered Programs into code."""
 
     functions: frozenset[str]
-    """The functions of `weft.expr.functions` that need no expansion."""
+    """The functions of `weft.expr.functions` that need no expansion; beside `fma` math_tables.ROUNDED_TWICE where that
+    takes many instructions."""
 
     def check(self, program: Program) -> list[str]:
         """What `program` uses and this target lacks, everything at once, a line each; empty if it can be compiled.

@@ -206,6 +206,11 @@ F64 = Format(
 )  # fmt: skip
 
 
+ROUNDED_TWICE = "a product and a sum"
+"""Beside the names of functions: the target has no instruction for fma, which takes many, and fuses products and sums
+where it may."""
+
+
 class Lets:
     """Names for parts of formulas that are used more than once. `bound` is what to bind, in order."""
 
@@ -226,6 +231,10 @@ class Lets:
     def fma(self, a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
         return call("fma", a, b, c) if "fma" in self.functions else _fma(self, a, b, c)
 
+    def sum(self, a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
+        """a·b + c where a second rounding does no harm."""
+        return wrap(a * b + c) if ROUNDED_TWICE in self.functions else self.fma(a, b, c)
+
     def call(self, name: str, *args: ExprLike) -> Expr:
         """name(args), expanded if the target lacks it."""
         e = call(name, *args)
@@ -234,7 +243,7 @@ class Lets:
     def poly(self, coefficients: tuple[float, ...], x: Expr) -> Expr:
         result: ExprLike = coefficients[-1]
         for c in reversed(coefficients[:-1]):
-            result = self.fma(result, x, c)
+            result = self.sum(result, x, c)
         assert isinstance(result, Expr)
         return result
 
@@ -350,9 +359,9 @@ def _exp_half(m: Lets, x: Expr) -> Expr:
     and masked scores are far below."""
     f = _format(x)
     x = m.let(_clamp(x, (-2 * f.bias * math.log(2), f.exp_range[1])))
-    t = m.let(m.fma(x, LOG2_E / 2, f.magic))
+    t = m.let(m.sum(x, LOG2_E / 2, f.magic))
     n = m.let(t - f.magic)
-    r = m.let(m.fma(n, -2 * f.ln2[1], m.fma(n, -2 * f.ln2[0], x)))
+    r = m.let(m.sum(n, -2 * f.ln2[1], m.sum(n, -2 * f.ln2[0], x)))
     halved = (1.0, 0.5, *(c / 2 ** (k + 2) for k, c in enumerate(f.exp)))
     return m.let(m.poly(halved, r) * _power_of_two(m, t, f))
 
@@ -373,7 +382,7 @@ def _exp2(m: Lets, x: Expr) -> Expr:
     half = m.let(n >> 1)
     low = _float((half + f.bias) << f.mantissa)
     high = _float((n - half + f.bias) << f.mantissa)
-    return m.fma(r, m.poly(f.exp2, r), 1.0) * low * high
+    return m.sum(r, m.poly(f.exp2, r), 1.0) * low * high
 
 
 def _bits_of(value: Const, f: Format) -> int:
@@ -390,12 +399,12 @@ def _expm1(m: Lets, x: Expr) -> Expr:
     f = _format(x)
     x = m.let(x)
     c = m.let(_clamp(x, (-18.0, 89.0) if f is F32 else (-38.0, 709.9)))
-    t = m.let(m.fma(c, LOG2_E, f.magic))
+    t = m.let(m.sum(c, LOG2_E, f.magic))
     n = m.let(t - f.magic)
-    r = m.let(m.fma(n, -f.ln2[1], m.fma(n, -f.ln2[0], c)))
-    p = m.fma(m.let(r * r), m.poly(f.exp, r), r)
+    r = m.let(m.sum(n, -f.ln2[1], m.sum(n, -f.ln2[0], c)))
+    p = m.sum(m.let(r * r), m.poly(f.exp, r), r)
     half = m.let(_power_of_two(m, t, f, -1))
-    h = m.let(m.fma(p, half, half - 0.5))
+    h = m.let(m.sum(p, half, half - 0.5))
     # Denormals would lose a bit in halves, and zero its sign.
     return select(m.call("abs", x) < 2.0 ** (-f.mantissa - 2), x, h + h)
 
@@ -407,7 +416,7 @@ def _sinh(m: Lets, x: Expr) -> Expr:
     z = m.let(x * x)
     e = _exp_half(m, a)
     large = m.call("copysign", (e * 0.5) * e - (0.5 / e) / e, x)
-    return select(a < 1.0, m.fma(x * z, m.poly(f.sinh, z), x), large)
+    return select(a < 1.0, m.sum(x * z, m.poly(f.sinh, z), x), large)
 
 
 def _cosh(m: Lets, x: Expr) -> Expr:
@@ -423,12 +432,12 @@ def _tanh(m: Lets, x: Expr) -> Expr:
         # u = (exp(2 a) - 1) / 2, then u / (u + 1); ln 2 in one part, because its error matters less the larger the
         # exponent.
         c = m.let(minimum(a, 9.02))
-        t = m.let(m.fma(c, 2 * LOG2_E, f.magic))
+        t = m.let(m.sum(c, 2 * LOG2_E, f.magic))
         n = m.let(t - f.magic)
-        r = m.let(m.fma(n, -0.5 * LN2[0], c))
-        p = m.fma(m.let(r * r), m.poly(tuple(e * 2.0 ** (k + 1) for k, e in enumerate(f.exp)), r), r)
+        r = m.let(m.sum(n, -0.5 * LN2[0], c))
+        p = m.sum(m.let(r * r), m.poly(tuple(e * 2.0 ** (k + 1) for k, e in enumerate(f.exp)), r), r)
         power = m.let(_power_of_two(m, t, f))
-        u = m.let(m.fma(p, power, m.fma(power, 0.5, -0.5)))
+        u = m.let(m.sum(p, power, m.sum(power, 0.5, -0.5)))
         return _signed(u / (u + 1.0), x)
     t = m.let(_expm1(m, minimum(a, 20.0) * 2.0))
     return m.call("copysign", t / (t + 2.0), x)
@@ -449,11 +458,11 @@ def _log1p_tail(m: Lets, v: Expr) -> Expr:
     """log(1 + v) - v for 1 + v in sqrt(1/2) … sqrt(2)."""
     z = m.let(v * v)
     if _format(v) is F32:
-        return z * m.fma(m.poly(LOG_32, v), v, -0.5)
+        return z * m.sum(m.poly(LOG_32, v), v, -0.5)
     s = m.let(v / (v + 2.0))
     z2 = m.let(s * s)
     half = m.let(z * 0.5)
-    return m.fma(s, m.fma(z2, m.poly(LOG_64, z2), half), 0.0 - half)
+    return m.sum(s, m.sum(z2, m.poly(LOG_64, z2), half), 0.0 - half)
 
 
 def _normal(m: Lets, x: Expr) -> tuple[Expr, Expr]:
@@ -481,7 +490,7 @@ def _log(m: Lets, x: Expr) -> Expr:
     f = _format(x)
     x = m.let(x)
     e, v, tail = _log_parts(m, x)
-    return _log_ends(x, m.fma(e, f.ln2[0], v + m.fma(e, f.ln2[1], tail)), 0.0)
+    return _log_ends(x, m.sum(e, f.ln2[0], v + m.sum(e, f.ln2[1], tail)), 0.0)
 
 
 def _log2(m: Lets, x: Expr) -> Expr:
@@ -505,7 +514,7 @@ def _log1p(m: Lets, x: Expr) -> Expr:
     lost = (x - (u - 1.0)) * _float(maximum(f.bias - e, 0) << f.mantissa)
     v = m.let((mantissa - 1.0) + lost)
     k = m.let(cast_to(e, f.dtype))
-    result = m.fma(k, f.ln2[0], v + m.fma(k, f.ln2[1], _log1p_tail(m, v)))
+    result = m.sum(k, f.ln2[0], v + m.sum(k, f.ln2[1], _log1p_tail(m, v)))
     return select(eq(x, 0.0), x, _log_ends(x, result, -1.0))
 
 
@@ -709,7 +718,7 @@ def _atan(m: Lets, x: Expr) -> Expr:
     large = m.let(a > 1.0)
     t = m.let(select(large, 1.0 / a, a))
     z = m.let(t * t)
-    p = m.let(m.fma(t * z, m.poly(f.atan, z), t))
+    p = m.let(m.sum(t * z, m.poly(f.atan, z), t))
     high = float(Const(HALF_PI[0], f.dtype).value)
     low = HALF_PI[1] if f is F64 else HALF_PI[0] - high
     return m.call("copysign", select(large, high - (p - low), p), x)
@@ -724,12 +733,12 @@ def _erf(m: Lets, x: Expr) -> Expr:
         # Two polynomials cost no more than the one division of a rational, whose rounding errors all show close to 1.
         edge, middle, limit = ERF_PIECES
         a = m.let(m.call("abs", x))
-        near = m.fma(m.poly(ERF_P, m.let(a * a)), a, a)
+        near = m.sum(m.poly(ERF_P, m.let(a * a)), a, a)
         far = m.poly(ERF_Q, m.let(minimum(a, limit) - middle))
         return _signed(select(a < edge, near, far), x)
     a = m.let(minimum(m.call("abs", x), 6.0))
     z = m.let(a * a)
-    u = m.let(1.0 / m.fma(a, 0.5, 1.0))
+    u = m.let(1.0 / m.sum(a, 0.5, 1.0))
     large = 1.0 - _exp(m, 0.0 - z) * m.poly(ERFC_64, u)
     return m.call("copysign", select(a < 1.0, a * m.poly(ERF_64, z), large), x)
 

@@ -66,12 +66,12 @@ class Accesses(Formulas, ABC):
         align = f", align {memory_bytes(d)}{where.annotations}"
         if d.lanes == 1:
             return self._from_memory(
-                self._op(f"load {element}, ptr {self._gep(element, where.pointer, self._index(index))}{align}"), d
+                self._op(f"load {element}, ptr {self._place(element, where.pointer, index)}{align}"), d
             )
         stride = index.stride if isinstance(index, ex.Ramp) else None
         t, m = self.memory_type(d), self.value_type(dt.bool_.with_lanes(d.lanes))
         if isinstance(index, ex.Ramp) and isinstance(stride, ex.Const) and stride.value == 1:
-            pointer = self._gep(element, where.pointer, self._index(index.base), inbounds=mask is None)
+            pointer = self._place(element, where.pointer, index.base, inbounds=mask is None)
             if mask is None:
                 return self._from_memory(self._op(f"load {t}, ptr {pointer}{align}"), d)
             zero = "zeroinitializer"
@@ -128,7 +128,7 @@ class Accesses(Formulas, ABC):
         element, t, n = self.memory_type(d.scalar), self.memory_type(d), d.lanes
         align = f", align {memory_bytes(d)}{where.annotations}"
         reach = abs(stride) * (n - 1) + 1
-        base = self._gep(element, where.pointer, self._index(index.base), inbounds=mask is None)
+        base = self._place(element, where.pointer, index.base, inbounds=mask is None)
         if stride < 0:
             base = self._gep(element, base, str(1 - reach), inbounds=mask is None)
         places = [k * stride if stride > 0 else reach - 1 + k * stride for k in range(n)]
@@ -160,7 +160,7 @@ class Accesses(Formulas, ABC):
         """The address of each lane: constant distances from one base where the stride is known, or element by
         element."""
         if isinstance(index, ex.Ramp):
-            base = self._gep(element, where.pointer, self._index(index.base))
+            base = self._place(element, where.pointer, index.base)
             if isinstance(index.stride, ex.Const):
                 return [self._gep(element, base, str(k * int(index.stride.value))) for k in range(index.lanes)]
             stride = self._index(index.stride)
@@ -206,16 +206,26 @@ class Accesses(Formulas, ABC):
             for k, v in enumerate(self.parts(value)):
                 self._store_value(where, half, ex.add(flat, k), v, predicate)
         else:
-            self._store_value(where, b, self._flat(b, s.indices), value, predicate)
+            adds = any(isinstance(x, Load) and x.buffer == b for x in ex.walk(s.value))
+            self._store_value(where, b, self._flat(b, s.indices), value, predicate, adds)
 
     def _store_value(
-        self, where: Memory | Registers, b: Buffer, index: Expr, value: Value, predicate: Expr | None
+        self,
+        where: Memory | Registers,
+        b: Buffer,
+        index: Expr,
+        value: Value,
+        predicate: Expr | None,
+        adds: bool = False,
     ) -> None:
+        """`adds`: the value is made of what the buffer held."""
         d = value.dtype
         if isinstance(where, Registers):
             if predicate is not None:
                 p = self.splat(self.emit_expr(predicate), d.lanes)
                 value = self.select(p, value, self._register(where, index, d))
+            if self.isa.arch == "wasm32" and adds:
+                value = self._in_order(value)
             self._store_register(where, index, value)
             return
         if d.lanes > 1 and index.dtype.lanes == 1:
@@ -224,11 +234,11 @@ class Accesses(Formulas, ABC):
         element, t = self.memory_type(d.scalar), self.memory_type(d)
         align = f", align {memory_bytes(d)}{where.annotations}"
         if d.lanes == 1:
-            pointer = self._gep(element, where.pointer, self._index(index))
+            pointer = self._place(element, where.pointer, index)
             self._line(f"store {t} {self._to_memory(value)}, ptr {pointer}{align}")
             return
         if isinstance(index, ex.Ramp) and isinstance(index.stride, ex.Const) and index.stride.value == 1:
-            pointer = self._gep(element, where.pointer, self._index(index.base), inbounds=mask is None)
+            pointer = self._place(element, where.pointer, index.base, inbounds=mask is None)
             if mask is None:
                 self._line(f"store {t} {self._to_memory(value)}, ptr {pointer}{align}")
                 return
@@ -326,7 +336,7 @@ class Accesses(Formulas, ABC):
         element = self.memory_type(d.scalar)
         values = [self._to_memory(self.splat(self.emit_expr(s.value), index.lanes)) for s in stores]
         text, _ = shuffle([(v, index.lanes) for v in values], lambda lanes: f"<{lanes} x {element}>")
-        pointer = self._gep(element, where.pointer, self._index(index.base), inbounds=predicate is None)
+        pointer = self._place(element, where.pointer, index.base, inbounds=predicate is None)
         t, align = self.memory_type(whole), memory_bytes(d)
         if predicate is None:
             self._line(f"store {t} {text}, ptr {pointer}, align {align}{where.annotations}")
@@ -401,6 +411,17 @@ class Accesses(Formulas, ABC):
             return self.element(v, first)
         picks = ", ".join(f"i32 {first + k}" for k in range(lanes))
         return Value(self._op(f"shufflevector {t} {v.text}, {t} poison, <{lanes} x i32> <{picks}>"), d, True)
+
+    def _in_order(self, value: Value) -> Value:
+        """A sum in a register that is computed where it stands.
+
+        LLVM's code for WebAssembly is trees of operations: it would compute one sum over all steps of an unrolled loop
+        before the next one, and all operands of those steps would need registers at the same time.
+        """
+        t = self.value_type(value.dtype)
+        if value.dtype.lanes * value.dtype.bits != 128 or "simd128" not in self.isa.needs:
+            return value
+        return replace(value, text=self._op(f'call {t} asm sideeffect "", "=r,0"({t} {value.text}) memory(none)'))
 
     def _store_register(self, r: Registers, index: Expr, value: Value) -> None:
         slot, first, lanes = self._locate(r, index)

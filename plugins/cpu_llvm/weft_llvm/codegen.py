@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.codegen.base import KernelCode
 from weft.expr.evaluate import evaluate
+from weft.loop.math_tables import ROUNDED_TWICE
 from weft_llvm.emitter import FUNCTIONS, Emitted, Emitter
 from weft_llvm.target import Isa
 
@@ -27,12 +28,11 @@ class LlvmCodegen:
         intrinsics: name → function that emits an IntrinsicCall, see Emitter.
     """
 
-    functions = FUNCTIONS
-
     def __init__(
         self, isa: Isa, workers: Workers | None = None, intrinsics: Mapping[str, Callable[..., Any]] | None = None
     ) -> None:
         self.isa = isa
+        self.functions = FUNCTIONS if "fma" in isa.has else FUNCTIONS | {ROUNDED_TWICE}
         self._workers = workers
         self._intrinsics = intrinsics
 

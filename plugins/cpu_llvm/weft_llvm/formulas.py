@@ -14,6 +14,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import CodegenError
 from weft.expr import nodes as ex
+from weft.expr.linear import Polynomial, polynomial
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range, range_of
 from weft.loop import nodes as lp
@@ -229,6 +230,35 @@ class Formulas(Arithmetic):
         v = self.emit_expr(e, index=True)
         return v.text if v.dtype.bits == 64 else self.cast(v, dt.int64).text
 
+    def _place(self, type_: str, pointer: str, index: Expr, inbounds: bool = True) -> str:
+        """The address of an element.
+
+        Addresses of 32 bits are summed up term by term where none is negative, those of outer loops first and the
+        constant last: each sum lies in the buffer, so none wraps. LLVM then computes outside of a loop what it does not
+        change, and WebAssembly's loads and stores add the constant themselves. From an index of 64 bits, which is cut,
+        it would not know.
+        """
+        terms = self._terms(index) if inbounds and self.isa.pointer == 4 else None
+        if terms is None:
+            return self._gep(type_, pointer, self._index(index), inbounds)
+        for term in terms:
+            pointer = self._gep(type_, pointer, self._index(term), nuw=True)
+        return pointer
+
+    def _terms(self, index: Expr) -> list[Expr] | None:
+        """The terms of an index from the outermost loop's to the constant; None if one may be negative."""
+        if index.dtype != dt.int64:
+            return None
+        form = polynomial(index)
+        found = [(product, Polynomial({product: factor}).expr()) for product, factor in form.terms.items()]
+        if form.constant < 0 or not all(self._range(term).within(0, None) for _, term in found):
+            return None
+        depth = {name: k for k, name in enumerate(self._env, 1)}
+        places = [
+            max((depth.get(v, 0) for atom in m for v in ex.free_vars(atom)), default=len(depth) + 1) for m, _ in found
+        ]
+        return [term for _, (_, term) in sorted(zip(places, found), key=lambda pair: pair[0])]
+
     def address(self, load: Load) -> str:
         """The address of the first element that `load` names, for intrinsics."""
         memory = self._find(load.buffer)
@@ -237,7 +267,7 @@ class Formulas(Arithmetic):
         index = self._flat(load.buffer, load.indices)
         if isinstance(index, (ex.Ramp, ex.Broadcast)):
             index = index.children()[0]
-        return self._gep(self.memory_type(load.buffer.dtype), memory.pointer, self._index(index))
+        return self._place(self.memory_type(load.buffer.dtype), memory.pointer, index)
 
     def _from_memory(self, text: str, d: DType) -> Value:
         if d.is_bool:

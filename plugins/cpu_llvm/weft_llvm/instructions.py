@@ -91,12 +91,11 @@ class Instructions:
         self._fn.slots.append(f"  {name} = alloca {type_}" + (f", align {align}" if align else ""))
         return name
 
-    def _gep(self, type_: str, pointer: str, index: str, inbounds: bool = True) -> str:
-        return (
-            pointer
-            if index == "0"
-            else self._op(f"getelementptr {'inbounds ' if inbounds else ''}{type_}, ptr {pointer}, i64 {index}")
-        )
+    def _gep(self, type_: str, pointer: str, index: str, inbounds: bool = True, nuw: bool = False) -> str:
+        if index == "0":
+            return pointer
+        flags = "inbounds nuw " if nuw else "inbounds " if inbounds else ""
+        return self._op(f"getelementptr {flags}{type_}, ptr {pointer}, i64 {index}")
 
     def _align(self, align: int) -> str:
         if align not in self._align_md:

@@ -8,7 +8,7 @@ by one of the objects.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from weft.errors import CodegenError
@@ -113,15 +113,18 @@ def link(objects: Mapping[str, bytes], places: Mapping[str, int] | None = None) 
         except struct.error as error:
             raise CodegenError(f"object '{obj.name}' is not a well-formed ELF file", why=str(error)) from error
     if missing:
-        raise CodegenError(
-            "compiled code refers to symbols that nothing defines: " + ", ".join(sorted(missing)),
-            where="\n".join(
-                f"{name}: wanted by {', '.join(sorted(set(users)))}" for name, users in sorted(missing.items())
-            ),
-            hint="a saved model links to no library: expand the function to a formula, or add the kernel's object",
-        )
+        raise undefined_symbols(missing)
     view.release()
     return Image(bytes(image), {name: symbol.offset for name, symbol in defined.items()}, PAGE)
+
+
+def undefined_symbols(users: Mapping[str, Iterable[str]]) -> CodegenError:
+    """The error that says which objects want symbols that none defines: symbol → objects."""
+    return CodegenError(
+        "compiled code refers to symbols that nothing defines: " + ", ".join(sorted(users)),
+        where="\n".join(f"{name}: wanted by {', '.join(sorted(set(by)))}" for name, by in sorted(users.items())),
+        hint="a saved model links to no library: expand the function to a formula, or add the kernel's object",
+    )
 
 
 def _laid_out(parsed: list[Object]) -> bytearray:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.errors import CodegenError
-from weft_llvm.link import Image
+from weft_llvm.link import Image, undefined_symbols
 from weft_llvm.wasm_bytes import Reader, section, signed, text, unsigned, vector
 
 MAGIC = b"\0asm\1\0\0\0"
@@ -24,14 +24,16 @@ _ENVIRONMENT = "env"  # what a module imports from
 
 _CUSTOM, _TYPE, _IMPORT, _FUNCTION, _EXPORT, _ELEMENT, _CODE, _DATA = 0, 1, 2, 3, 7, 9, 10, 11
 _IS_FUNCTION, _IS_TABLE, _IS_MEMORY, _IS_GLOBAL = 0, 1, 2, 3
-_SYMBOL_FUNCTION, _SYMBOL_DATA, _SYMBOL_GLOBAL, _SYMBOL_SECTION, _SYMBOL_TABLE = 0, 1, 2, 3, 5
+_SYMBOL_FUNCTION, _SYMBOL_DATA, _SYMBOL_GLOBAL, _SYMBOL_SECTION = 0, 1, 2, 3
 _WEAK, _LOCAL, _UNDEFINED, _EXPLICIT_NAME = 1, 2, 0x10, 0x40
-_FUNCTION_INDEX, _TABLE_INDEX_I32, _TYPE_INDEX, _GLOBAL_INDEX = 0, 2, 6, 7
+_FUNCTION_INDEX, _TYPE_INDEX, _GLOBAL_INDEX = 0, 6, 7
 _MEMORY_REL, _TABLE_REL, _TABLE_NUMBER = 11, 12, 20
 _ADDENDS = {3, 4, 5, 8, 9, 11, 14, 15, 16, 17, 21, 22, 23, 24, 25, 26}
 _GLOBALS = ("__stack_pointer", "__memory_base", "__table_base")
 _MUTABLE = {"__stack_pointer"}
 _TABLE = "__indirect_function_table"
+_MOST_PAGES = 65536
+_MOST_ALIGNMENT = 16  # as a power of two: a page of 64 KiB
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,18 @@ class _Object:
 
 @dataclass(frozen=True, eq=False)
 class _Function:
-    """A function that an object defines."""
+    """A function that an object defines.
+
+    Raises:
+        IndexError: it does not.
+    """
 
     object: _Object
     index: int  # among those that it defines
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < len(self.object.bodies):
+            raise IndexError(f"function {self.index} of the {len(self.object.bodies)} that '{self.object.name}' has")
 
 
 def _parse(name: str, data: bytes) -> _Object:
@@ -140,7 +150,7 @@ def _parsed(name: str, data: bytes) -> _Object:
         part = linked.part()
         if kind == 5:
             for _ in range(part.number()):
-                info.append((part.text(), 1 << part.number()))
+                info.append((part.text(), _alignment(part.number())))
                 part.number()  # flags
         elif kind == 8:
             found.symbols = [_symbol(found, part) for _ in range(part.number())]
@@ -150,6 +160,12 @@ def _parsed(name: str, data: bytes) -> _Object:
         _Segment(title, align, at, data[start:end]) for (title, align), (at, start, end) in zip(info, raw, strict=True)
     ]
     return found
+
+
+def _alignment(power: int) -> int:
+    if power > _MOST_ALIGNMENT:
+        raise ValueError(f"a segment aligned to 2^{power} bytes")
+    return 1 << power
 
 
 def _type(part: Reader) -> bytes:
@@ -272,13 +288,7 @@ class _Linker:
                     seen.add((id(target.object), target.index))
                     todo.append(target)
         if missing:
-            raise CodegenError(
-                "compiled code refers to symbols that nothing defines: " + ", ".join(sorted(missing)),
-                where="\n".join(
-                    f"{name}: wanted by {', '.join(sorted(users))}" for name, users in sorted(missing.items())
-                ),
-                hint="a saved model links to no library: expand the function to a formula, or add the kernel's object",
-            )
+            raise undefined_symbols(missing)
         self.taken = {name: k for k, name in enumerate(used)}
         for k, f in enumerate(self.kept, len(used)):
             self.numbers[id(f.object), f.index] = k
@@ -358,30 +368,37 @@ class _Linker:
         return bytes(out + data[at:])
 
 
-def link(objects: Mapping[str, bytes], exports: Sequence[str], imports: Mapping[str, bytes] | None = None) -> Image:
+def link(
+    objects: Mapping[str, bytes],
+    exports: Sequence[str],
+    imports: Mapping[str, bytes] | None = None,
+    *,
+    shared: bool = False,
+) -> Image:
     """One module of the objects (name → bytes), in the order given.
 
     Args:
         exports: functions that it gives, by name.
         imports: functions that it may take from `env`, with their types as a type section has them.
+        shared: its memory may be used by several threads.
 
     Raises:
         CodegenError: for undefined or doubly defined symbols, relocations that position-independent code has not,
             writable data, or files that are no such objects.
     """
     linker = _Linker([_parse(name, data) for name, data in objects.items()], imports or {})
-    linker.define()
-    absent = [name for name in exports if name not in linker.defined]
-    if absent:
-        raise CodegenError(f"no object defines what is exported: {', '.join(absent)}")
-    linker.reach(exports)
     try:
-        return Image(_module(linker, exports), dict.fromkeys(exports, 0), linker.align)
+        linker.define()
+        absent = [name for name in exports if name not in linker.defined]
+        if absent:
+            raise CodegenError(f"no object defines what is exported: {', '.join(absent)}")
+        linker.reach(exports)
+        return Image(_module(linker, exports, shared), dict.fromkeys(exports, 0), linker.align)
     except IndexError as error:
         raise CodegenError("an object refers to what it does not have", why=str(error)) from error
 
 
-def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
+def _module(linker: _Linker, exports: Sequence[str], shared: bool) -> bytes:
     for name in linker.taken:
         linker.type(linker.imports[name])
     bodies = [linker.body(f) for f in linker.kept]
@@ -391,7 +408,8 @@ def _module(linker: _Linker, exports: Sequence[str]) -> bytes:
         env + text(name) + bytes([_IS_FUNCTION]) + unsigned(linker.type(linker.imports[name])) for name in linker.taken
     ]
     pages = -(-len(linker.data) // 65536)
-    imports.append(env + text("memory") + bytes([_IS_MEMORY, 0]) + unsigned(pages))
+    limits = b"\3" + unsigned(pages) + unsigned(_MOST_PAGES) if shared else b"\0" + unsigned(pages)
+    imports.append(env + text("memory") + bytes([_IS_MEMORY]) + limits)
     imports.append(env + text(_TABLE) + bytes([_IS_TABLE, 0x70, 0]) + unsigned(len(linker.table)))
     imports += [env + text(name) + bytes([_IS_GLOBAL, 0x7F, name in _MUTABLE]) for name in _GLOBALS]
     functions = {name: linker.defined[name] for name in exports}

@@ -60,9 +60,10 @@ _HALF_RATE_512 = {"znver4"}
 _AMX = {"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids"}
 
 
-WASM_REGISTERS = 14
-"""Vectors that WebAssembly engines keep in registers on x86-64: of its 16, one is the engine's own and one holds a
-product before it is added. Engines on AArch64 have twice as many, on which code for all of them cannot count."""
+WASM_REGISTERS = 12
+"""Vectors that WebAssembly engines keep in registers on x86-64 in a loop: of its 16, V8 and Cranelift keep one or two
+for themselves, one holds a product before it is added, and one more is taken by what they move. Engines on AArch64 have
+twice as many, on which code for all of them cannot count."""
 RELAYOUT_BYTES_PER_FLOP = 1 / 8
 """Bytes that a conversion between layouts moves in the time of one FLOP of float32: both work on vectors."""
 

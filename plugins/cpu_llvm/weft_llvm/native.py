@@ -12,6 +12,7 @@ from weft_llvm.link import Image, link, undefined
 from weft_llvm.memory import RELEASE, RESERVE, emit_wasm_memory
 from weft_llvm.segment import emit_segment
 from weft_llvm.toolchain import Cpu
+from weft_llvm.wasm_pool import PARALLEL_FOR, WORK, emit_wasm_pool
 from weft_llvm.workers import default_workers
 from weft_runtime.executable import NativeCode
 
@@ -66,10 +67,13 @@ def _cpu(isa: Isa) -> Cpu:
 
 
 def _wasm_module(objects: dict[str, bytes], isa: Isa) -> Image:
-    """A module with the segment, and what its host calls for memory (`weft_llvm.memory`)."""
-    memory = {name: _compiled(text, isa, _cpu(isa), name) for name, text in _wasm_support().items()}
-    exports = ("run", "allocate_arena", "allocate_output", "release_memory")
-    return link_wasm.link({**objects, **memory}, exports, WASM_IMPORTS)
+    """A module with the segment, and what its host calls for memory (`weft_llvm.memory`) and, if it may have threads,
+    for those (`weft_llvm.wasm_pool`)."""
+    shared = "atomics" in isa.needs
+    support = {**_wasm_support(), **({"pool": emit_wasm_pool()} if shared else {})}
+    compiled = {name: _compiled(text, isa, _cpu(isa), name) for name, text in support.items()}
+    exports = ("run", "allocate_arena", "allocate_output", "release_memory", *((PARALLEL_FOR, WORK) if shared else ()))
+    return link_wasm.link({**objects, **compiled}, exports, WASM_IMPORTS, shared=shared)
 
 
 @cache

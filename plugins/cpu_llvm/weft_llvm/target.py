@@ -60,7 +60,7 @@ _SYSTEMS = (
     "eabi", "eabihf", "gnueabihf", "gnueabi", "gnu", "musl",
 )  # fmt: skip
 
-EMITTER_VERSION = 1
+EMITTER_VERSION = 2
 """Goes into cache keys: raise it when `weft_llvm.emitter` gives other text for the same Program. It stands here so that
 a cached model is found without it."""
 

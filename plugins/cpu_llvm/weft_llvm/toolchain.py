@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,6 +36,10 @@ class Cpu:
 _lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)  # which every call of llvmlite takes
 if _lock is not None:
     hold(_lock)
+
+
+_setting = threading.RLock()
+hold(_setting)
 
 
 @cache
@@ -114,17 +120,39 @@ def _parse(ir: str) -> llvm.ModuleRef:
     return module
 
 
+@contextmanager
+def _settings(cpu: Cpu) -> Iterator[None]:
+    """While code is generated for WebAssembly: without the pass that makes pointers of what loops count.
+
+    It forgets that sums of addresses do not wrap, so that no load or store has its offset in itself, and its engines
+    have few registers for the pointers. LLVM's settings are those of the process.
+    """
+    with _setting:
+        if not cpu.triple.startswith("wasm"):
+            yield
+            return
+        llvm.set_option("weft", "-disable-lsr=true")
+        try:
+            yield
+        finally:
+            llvm.set_option("weft", "-disable-lsr=false")
+
+
 def compile_object(ir: str, cpu: Cpu) -> bytes:
     """A relocatable, position-independent object."""
     machine = target_machine(cpu)
-    return bytes(machine.emit_object(optimize(ir, cpu, machine)))
+    module = optimize(ir, cpu, machine)
+    with _settings(cpu):
+        return bytes(machine.emit_object(module))
 
 
 def compile_assembly(ir: str, cpu: Cpu) -> str:
     """The assembly text of what `compile_object` gives."""
     machine = target_machine(cpu)
     machine.set_asm_verbosity(False)
-    return str(machine.emit_assembly(optimize(ir, cpu, machine)))
+    module = optimize(ir, cpu, machine)
+    with _settings(cpu):
+        return str(machine.emit_assembly(module))
 
 
 def optimized_ir(ir: str, cpu: Cpu) -> str:

@@ -1,25 +1,62 @@
 """`weft export -f wasm`: one WebAssembly file with code, weights and plan.
 
 The file is the module of the model's segment, which any engine can place (`weft_llvm.link_wasm`), and behind it custom
-sections: `weft.manifest`, the manifest of the archive as JSON; `weft.weights`, as in the archive; `weft.code.NAME`, the
-modules of further segments. A model of several segments has no module in front.
+sections: `weft.weights`, as in the archive; `weft.code.NAME`, the modules of further segments; at last `weft.model`,
+JSON that says how the model runs and where in the file everything lies, and its length in the file's last four bytes. A
+model of several segments has no module in front.
+
+`weft.model` is what the JavaScript runtime reads (bindings/javascript), prepared so that little is left to do there:
+
+    format     FORMAT
+    end        where the section begins; it is HEAD bytes from there to the JSON
+    name, inputs, outputs    of the model, for people
+    plans      steps as in the manifest; the last plan is the model's own
+    memory     of the modules, as WebAssembly.Memory takes it
+    dtypes     by name: the 32 bits that stand for it in tensors, the class of arrays that hold its elements
+    code       section, begin, end, bytes of data, their alignment, places in the table of functions
+    constants  by name: dtype, shape, begin, end
+    failures   by code: the text of errors that any segment may have
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from weft.dtypes import dtype
 from weft.errors import TargetError, UnsupportedError
 from weft_llvm.link_wasm import MAGIC
 from weft_llvm.wasm_bytes import text, unsigned
+from weft_runtime.abi import ErrorCode, dlpack_type
+from weft_runtime.wasm import needed
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
+    from weft_runtime.plan import Manifest
 
+FORMAT = 1
+MODEL = "weft.model"
+HEAD = 6 + 1 + len(MODEL)
+"""Bytes of the section `weft.model` before its content."""
 MAIN = "main"
 PLAIN = frozenset({"Sizes", "WithSizes"})
 """Functions of the host that the JavaScript runtime has."""
+PAGE, STACK = 65536, 131072
+SHARED = {"maximum": (1 << 32) // PAGE, "shared": True}
+FAILURES = {
+    int(ErrorCode.INPUT_TYPE): ("input '{i}' has another rank or dtype",),
+    int(ErrorCode.INPUT_SIZE): ("input '{i}' has size {3} on axis {1}, expected {2}",),
+    int(ErrorCode.OUTPUT_SIZE): ("output '{o}' has size {2} on axis {1}, expected {3}",),
+    int(ErrorCode.ARENA): ("no memory for {0} bytes",),
+    int(ErrorCode.OUTPUT_ALLOCATION): ("no memory for output '{o}'",),
+    int(ErrorCode.KERNEL): ("kernel '{k}' failed",),
+    int(ErrorCode.DATA_SIZE): ("input '{i}' lacks element {1}",),
+    int(ErrorCode.OVERFLOW): ("a size is beyond 64 bits",),
+}
+"""Texts by code: {i}, {o} and {k} are the input, output and kernel of the first argument, {0} … {7} arguments."""
 _MOST = (1 << 32) - 1
 
 
@@ -53,19 +90,138 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
             why="a memory of WebAssembly has at most 4 GiB",
         )
 
+    code = {name: image for name, image in stored.code.items() if name != MAIN}
+    weights = iter(stored.weights)
+    front = stored.code.get(MAIN, MAGIC)
+
     def pieces() -> Iterator[bytes | memoryview]:
-        yield stored.code.get(MAIN, MAGIC)
-        yield _head("weft.manifest", len(stored.manifest))
-        yield stored.manifest
+        places = {MAIN: (0, len(front))} if MAIN in stored.code else {}
+        yield front
+        at, begin, header = len(front), 0, b""
         if stored.weights_bytes:
-            yield _head("weft.weights", stored.weights_bytes)
-            yield from stored.weights
-        for name, image in stored.code.items():
-            if name != MAIN:
-                yield _head(f"weft.code.{name}", len(image))
-                yield image
+            head = _head("weft.weights", stored.weights_bytes)
+            header, begin = bytes(next(weights)), at + len(head)
+            yield head
+            yield header
+            yield from weights
+            at = begin + stored.weights_bytes
+        for name, image in code.items():
+            head = _head(f"weft.code.{name}", len(image))
+            yield head
+            yield image
+            places[name] = at + len(head), at + len(head) + len(image)
+            at = places[name][1]
+        lies = {name: [*place, *needed(stored.code[name])] for name, place in places.items()}
+        yield _last(at, _description(manifest, json.loads(stored.manifest), lies, header, begin))
 
     return {".wasm": pieces()}
+
+
+def _description(
+    manifest: Manifest, said: dict[str, Any], code: Mapping[str, Sequence[int]], header: bytes, begin: int
+) -> dict[str, Any]:
+    """What `weft.model` holds, but for its place; `said` is the manifest as JSON, `header` that of the weights, which
+    begin at `begin`."""
+    names = said["names"]
+    infos = [i for plan in (*said["plans"], said) for part in ("inputs", "outputs", "values") for i in plan[part]]
+    tensors = json.loads(header[8:]) if header else {}
+    constants = {
+        c["name"]: {
+            "dtype": c["dtype"], "shape": c["shape"],
+            "at": [begin + len(header) + offset for offset in tensors[c["name"]]["data_offsets"]],
+        }
+        for c in said["constants"]
+    }  # fmt: skip
+    used = dict.fromkeys([*(i["dtype"] for i in infos), *(c["dtype"] for c in said["constants"]), "int64"])
+    return {
+        "name": manifest.name, "plans": [_plan(plan, names) for plan in (*said["plans"], said)],
+        "memory": {"initial": STACK // PAGE + 1, **(SHARED if "atomics" in manifest.features else {})},
+        "inputs": [_shown(i, names) for i in said["inputs"]], "outputs": [_shown(i, names) for i in said["outputs"]],
+        "dtypes": {name: _array(name) for name in used}, "code": [[section, *lies] for section, lies in code.items()],
+        "constants": constants, "failures": FAILURES,
+    }  # fmt: skip
+
+
+def _plan(plan: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Inputs and outputs by name, what they and other values are by name; sizes that data say by number."""
+    infos = [
+        {**i, "shape": [_size(d) for d in i["shape"]]} for part in ("inputs", "values", "outputs") for i in plan[part]
+    ]
+    return {
+        "inputs": [i["name"] for i in plan["inputs"]], "outputs": [o["name"] for o in plan["outputs"]],
+        "infos": {i["name"]: i for i in infos},
+        "steps": plan["steps"], "symbols": [[names.index(s["name"]), s["value"], s["index"]] for s in plan["symbols"]],
+    }  # fmt: skip
+
+
+def _size(d: Any) -> Any:
+    """A dimension over +, *, /, <, = and >: its words in the same order of operands and operations.
+
+    a / b rounds down and is 0 where b is 0; a > b is the larger; truths are 1 and 0. A size that only native code can
+    compute stays as it is.
+
+    Raises:
+        UnsupportedError: it would be long.
+    """
+    if not isinstance(d, str):
+        return d
+    stack: list[str] = []
+    for word in d.split():
+        form = _OPERATIONS.get(word)
+        if form is None:
+            stack.append(word)
+            continue
+        parts = stack[-form.count :]
+        stack[-form.count :] = [form.text.format(*parts)]
+        if len(stack[-1]) > _LONGEST:
+            raise UnsupportedError("a size of the model is too long a formula for WebAssembly files", where=d[:200])
+    return stack[0]
+
+
+@dataclass(frozen=True)
+class _Operation:
+    count: int
+    text: str  # of its operands
+
+
+_QUOTIENT = "{0} {1} /"
+_REST = f"{{0}} {{1}} {_QUOTIENT} * -1 * +"
+_TRUNCATED = f"{_QUOTIENT} {_QUOTIENT} 0 < {_REST} 0 = 0 = * +"
+_OPERATIONS = {
+    "-": _Operation(2, "{0} {1} -1 * +"), "//": _Operation(2, _QUOTIENT), "%": _Operation(2, _REST),
+    "truncdiv": _Operation(2, _TRUNCATED), "truncmod": _Operation(2, f"{{0}} {{1}} {_TRUNCATED} * -1 * +"),
+    "min": _Operation(2, "{0} -1 * {1} -1 * > -1 *"), "max": _Operation(2, "{0} {1} >"),
+    "<=": _Operation(2, "{0} {1} 1 + <"), "==": _Operation(2, "{0} {1} ="), "!=": _Operation(2, "{0} {1} = 0 ="),
+    "and": _Operation(2, "{0} 0 = 0 = {1} 0 = 0 = *"), "or": _Operation(2, "{0} 0 = {1} 0 = * 0 ="),
+    "not": _Operation(1, "{0} 0 ="), "neg": _Operation(1, "{0} -1 *"),
+    "select": _Operation(3, "{0} 0 = 0 = {1} * {0} 0 = {2} * +"),
+    "+": _Operation(2, "{0} {1} +"), "*": _Operation(2, "{0} {1} *"), "<": _Operation(2, "{0} {1} <"),
+}  # fmt: skip
+_LONGEST = 1 << 16
+
+
+def _shown(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An input or output for people: sizes by name."""
+    texts = [d["text"] if isinstance(d, dict) else d for d in info["shape"]]
+    shape = [re.sub(r"\$(\d+)", lambda m: names[int(m[1])], d) if isinstance(d, str) else d for d in texts]
+    return {"name": info["name"], "dtype": info["dtype"], "shape": shape}
+
+
+def _array(name: str) -> tuple[int, str]:
+    """DLPack's code, bits and lanes of a dtype in a word, and the class of arrays in JavaScript that hold its elements,
+    or words of their size."""
+    code, bits = dlpack_type(name)
+    kind = {"int": "Int", "float": "Float" if bits > 16 else "Uint"}.get(dtype(name).kind, "Uint")
+    return code | bits << 8 | 1 << 16, f"{'Big' if bits > 32 and kind != 'Float' else ''}{kind}{max(8, bits)}Array"
+
+
+def _last(at: int, description: dict[str, Any]) -> bytes:
+    """The section `weft.model`, which begins at `at`."""
+    content = json.dumps({"format": FORMAT, "end": at, **description}, separators=(",", ":")).encode()
+    title = text(MODEL)
+    size = len(title) + len(content) + 4
+    length = bytes([*(size >> 7 * k & 0x7F | 0x80 for k in range(4)), size >> 28])  # five bytes, whatever its size
+    return b"\0" + length + title + content + len(content).to_bytes(4, "little")
 
 
 def _head(name: str, size: int) -> bytes:

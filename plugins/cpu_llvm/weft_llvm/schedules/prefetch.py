@@ -24,6 +24,11 @@ MANY_BLOCKS = 16
 """Blocks of channels from which on hardware has forgotten the first when a tile is through."""
 
 
+def prefetches(machine: Machine) -> bool:
+    """Whether it can be asked for lines; WebAssembly cannot."""
+    return "wasm32" not in machine.features
+
+
 def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine) -> list[str]:
     """While a tile of the contraction `name` is computed its part of the next panel of weights is asked for, if that
     pays.
@@ -38,6 +43,8 @@ def prefetch_panels(s: Schedule, name: str, reduce: list[str], machine: Machine)
     Returns:
         The loops of the reduction.
     """
+    if not prefetches(machine):
+        return reduce
     view = access.LoopView.of(s, name)
     inputs = {b.name for b in s.program.inputs}
     lane = view.loops[-1]
@@ -92,6 +99,8 @@ def prefetch_rows(s: Schedule, name: str, reduce: list[str], machine: Machine) -
     Args:
         reduce: the loops of the reduction, outermost first; the first goes from block to block.
     """
+    if not prefetches(machine):
+        return
     view = access.LoopView.of(s, name)
     inputs = {b.name for b in s.program.inputs}
     lane, blocks = view.loops[-1], reduce[0]
@@ -131,6 +140,8 @@ def prefetch_tiles(s: Schedule, name: str, reduce: list[str], machine: Machine) 
     Args:
         reduce: the loops of the reduction, outermost first; the first goes from block to block.
     """
+    if not prefetches(machine):
+        return
     view = access.LoopView.of(s, name)
     inputs = {b.name for b in s.program.inputs}
     lane, blocks = view.loops[-1], reduce[0]
