@@ -1,8 +1,8 @@
 """What the tests of all languages run on: one folder of libraries, archives, inputs, and results of weft_runtime.
 
 - libweft.so; mlp.weft and mlp.so, one model as an archive and as an export; mixed.weft and mixed.so, of which the
-  latter was exported with the prefix "mixed"; foreign.weft, for another architecture; damaged.weft, whose weights are not
-  those of its hash; mlp.sha256, the hash of mlp.weft
+  latter was exported with the prefix "mixed"; foreign.weft, for another architecture; damaged.weft, whose weights are
+  not those of its hash; mlp.sha256, the hash of mlp.weft
 - mlp: mlp-x.bin (float32[3, 64]) gives mlp-y.bin (float32[3, 32])
 - mixed: mixed-x.bin (float32[4, 3]), mixed-k.bin (int64[5]), mixed-s.bin (float16[]) and mixed-m.bin (bool[2]) give
   mixed-y.bin (float32[4, 3]), mixed-places.bin (int64[2, 7]), mixed-t.bin (float16[]), mixed-w.bin (bool[2]) and
