@@ -14,7 +14,6 @@ A file of an array holds its elements, row by row.
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import struct
 import zipfile
@@ -22,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.bindings.test_javascript import onnx_model
+from tests.libweft.native import library
 
 import weft
+from weft_runtime.cpu_features import machine
 from weft_testing.models import mlp
 
 MIXED = """<ir_version: 8, opset_import: ["" : 17]>
@@ -40,13 +42,8 @@ mixed (float[a, 3] x, int64[b] k, float16 s, bool[c] m)
 
 def write(folder: Path) -> None:
     """Fills `folder`, which is there and empty."""
-    import onnx
-    from weft_libweft.build import library
-
-    here = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    other = "x86_64" if here == "aarch64" else "aarch64"
-    shutil.move(library(folder / "build", here), folder / "libweft.so")
-    shutil.rmtree(folder / "build")
+    shutil.copy(library(), folder / "libweft.so")
+    other = "x86_64" if machine() == "aarch64" else "aarch64"
     draw = np.random.default_rng(36)
     x = (draw.standard_normal((4, 3)) * (np.arange(12).reshape(4, 3) % 5 != 0)).astype(np.float32)
     x[1, 0] = 0
@@ -60,7 +57,7 @@ def write(folder: Path) -> None:
             "m": np.array([True, False]),
         },
     }
-    models = {"mlp": mlp(), "mixed": onnx.parser.parse_model(MIXED).SerializeToString()}
+    models = {"mlp": mlp(), "mixed": onnx_model(MIXED)}
     for name, model in models.items():
         exe = weft.compile(model, "llvm")
         exe.save(folder / f"{name}.weft")
