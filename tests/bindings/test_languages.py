@@ -280,3 +280,24 @@ def test_every_binding_was_written_for_this_interface() -> None:
         wanted = [{*pair, name} for pair, (name, _) in zip(pairs, codes, strict=True)]
         for pair, allowed, (name, number) in zip(pairs, wanted, codes, strict=True):
             assert name in pair and allowed <= {name, number, ""}, f"{file}: {pair}, expected {name} = {number}"
+
+
+INTERPOSED = """
+#include <stdlib.h>
+#include "weft_library.h"
+void weft_close(weft_program *program) { (void)program; abort(); }
+int main(int argc, char **argv) {
+  weft_library weft;
+  weft_program *program = NULL;
+  if (argc != 3 || weft_library_load(&weft, argv[1], NULL, NULL) != WEFT_OK) return 1;
+  return weft.open(argv[2], NULL, &program, NULL) == WEFT_ERROR_MACHINE ? 0 : 2;
+}
+"""
+
+
+@pytest.mark.needs("c")
+def test_a_library_calls_its_own_functions(files: Path, tmp_path: Path) -> None:
+    """Also in a program that is linked with another library of Weft, whose functions have the same names."""
+    (tmp_path / "program.c").write_text(INTERPOSED)
+    do([*compiler(False), "-rdynamic", *INCLUDES, str(tmp_path / "program.c"), "-o", str(tmp_path / "program"), "-ldl"])
+    do([str(tmp_path / "program"), str(files / "libweft.so"), str(files / "foreign.weft")])
