@@ -1,8 +1,8 @@
 """The bindings of libweft: one archive and one export give the same bytes from every language, and the same errors.
 
 Each has an example, which is run here on files, and tests of its own, which compare every result with a file that
-weft_runtime's results were written to (`materials`). C, C++ and Python run in CI, the others with --full where the tools
-of the language are installed.
+weft_runtime's results were written to (`materials`). C, C++ and Python run in CI, the others with --full where the
+tools of the language are installed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.bindings import materials
 from tests.needs import go, lacks
+
+import weft_runtime
 
 pytestmark = pytest.mark.needs("ziglang")
 ROOT = Path(__file__).parents[2]
@@ -142,7 +145,19 @@ def ffm(to: Path, files: Path) -> Built:
     shutil.copytree(_java_8(to), to / "jar")
     do([*compile_it, "-cp", str(to / "8"), "-d", str(versions), str(JAVA / "java22/dev/weft/Natives.java")])
     (to / "manifest").write_text("Multi-Release: true\n")
-    do(["jar", "--create", "--file", str(to / "weft.jar"), "--manifest", str(to / "manifest"), "-C", str(to / "jar"), "."])
+    do(
+        [
+            "jar",
+            "--create",
+            "--file",
+            str(to / "weft.jar"),
+            "--manifest",
+            str(to / "manifest"),
+            "-C",
+            str(to / "jar"),
+            ".",
+        ]
+    )
     command = [*java, "--enable-native-access=ALL-UNNAMED", "-cp", str(to / "weft.jar")]
     return Built([*command, "Run"], [[*command, "dev.weft.FilesTest"]])
 
@@ -280,6 +295,108 @@ def test_every_binding_was_written_for_this_interface() -> None:
         wanted = [{*pair, name} for pair, (name, _) in zip(pairs, codes, strict=True)]
         for pair, allowed, (name, number) in zip(pairs, wanted, codes, strict=True):
             assert name in pair and allowed <= {name, number, ""}, f"{file}: {pair}, expected {name} = {number}"
+
+
+@pytest.mark.full
+@pytest.mark.needs("cmake", "javac", "c")
+@pytest.mark.parametrize("language", ["c", "cpp", "java"])
+def test_cmake_builds_them(language: str, files: Path, tmp_path: Path) -> None:
+    java = Path(shutil.which("javac") or "").resolve().parents[1]
+    do(["cmake", "-S", str(BINDINGS / language), "-B", str(tmp_path / "made")], {"JAVA_HOME": str(java)})
+    do(["cmake", "--build", str(tmp_path / "made")])
+    command = [str(tmp_path / "made/run")]
+    if language == "java":
+        command = ["java", f"-Ddev.weft.jni={tmp_path / 'made/libweft_jni.so'}", "-cp", str(_java_8(tmp_path)), "Run"]
+    do([*command, str(files / "mlp.so"), "-", str(files / "mlp-x.bin"), str(tmp_path / "y")])
+    assert (tmp_path / "y").read_bytes() == (files / "mlp-y.bin").read_bytes()
+
+
+GUIDE = {
+    "cpp": """#include <cstdio>
+#include "weft.hpp"
+int main() {
+  @
+  for (const float v : y) std::printf("%.9g ", static_cast<double>(v));
+}""",
+    "rust": """fn main() -> Result<(), weft::Error> {
+    @
+    y.iter().for_each(|v| print!("{v} "));
+    Ok(())
+}""",
+    "go": """package main
+
+import "github.com/weft-dev/weft/bindings/go"
+
+func run() error {
+	@
+	for _, v := range y {
+		print(v, " ")
+	}
+	return err
+}
+
+func main() {
+	if err := run(); err != nil {
+		panic(err)
+	}
+}""",
+    "java": """import dev.weft.*;
+final class Guide {
+  public static void main(String[] arguments) {
+    @
+  }
+}""",
+    "python": """import numpy as np
+@
+print(*y.ravel())""",
+}
+
+
+def guide(language: str) -> str:
+    """The block of docs/deploy.md in a program that prints y."""
+    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8").split("## From C++", 1)[1]
+    block = re.search(rf"^```{language}(?: norun)?\n(.*?)^```$", page, re.M | re.S)
+    assert block is not None
+    text = block[1].replace("floats();\n", 'floats();\n  for (float v : y) System.out.print(v + " ");\n')
+    return GUIDE[language].replace("@", text)
+
+
+@pytest.mark.parametrize("build", LANGUAGES[1:-1])
+def test_the_examples_of_the_guide(build: Any, builds: Builds, files: Path, tmp_path: Path) -> None:
+    built = builds(build)
+    for name, target in (("libweft.so", "libweft.so"), ("model.weft", "mlp.weft")):
+        (tmp_path / name).symlink_to(files / target)
+    language = {rust: "rust", golang: "go", jni: "java", ffm: "java"}.get(build, build.__name__)
+    source = tmp_path / f"Guide.{'py' if build is python else language}"
+    source.write_text(guide(language))
+    command = [str(tmp_path / "guide")]
+    environment = built.environment
+    if build is cpp:
+        do([*compiler(True), "-std=c++17", *INCLUDES, str(source), "-o", *command, "-ldl", "-pthread"])
+    elif build is rust:
+        shutil.copy(source, built.folder / "examples/guide.rs")
+        do(["cargo", "build", "--quiet", "--example", "guide"], environment, built.folder)
+        command = [str(Path(built.example[0]).with_name("guide"))]
+    elif build is golang:
+        (tmp_path / "go.mod").write_text(
+            f"module guide\n\ngo 1.21\n\nrequire github.com/weft-dev/weft/bindings/go v0.0.0\n\n"
+            f"replace github.com/weft-dev/weft/bindings/go => {BINDINGS / 'go'}\n"
+        )
+        do([go() or "go", "build", "-o", *command, "Guide.go"], environment, tmp_path)
+    elif build in (jni, ffm):
+        jar = built.example[-2]
+        do(["javac", "--release", "8", "-Xlint:-options", "-cp", jar, "-d", str(tmp_path), str(source)])
+        command = [*built.example[:-2], f"{jar}{os.pathsep}{tmp_path}", "Guide"]
+    else:
+        command = [sys.executable, str(source)]
+    done = run(command, {**environment, "LD_LIBRARY_PATH": str(tmp_path)}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = np.array((done.stdout or done.stderr).split(), np.float32).reshape(8, 32)
+    np.testing.assert_array_equal(found, zeros_through(files))
+
+
+def zeros_through(files: Path) -> np.ndarray[Any, Any]:
+    return np.asarray(weft_runtime.load(files / "mlp.weft").run({"x": np.zeros((8, 64), np.float32)})["y"])
 
 
 INTERPOSED = """

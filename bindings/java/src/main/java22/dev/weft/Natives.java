@@ -17,7 +17,6 @@ import java.lang.invoke.MethodHandle;
 import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 
@@ -54,7 +53,7 @@ final class Natives {
     String before = text(prefix).isEmpty() ? "" : text(prefix) + "_";
     SymbolLookup library;
     try {
-      library = SymbolLookup.libraryLookup(Path.of(name), Arena.global());
+      library = SymbolLookup.libraryLookup(name, Arena.global());
     } catch (IllegalArgumentException error) {
       throw failed(FILE, "the library '" + name + "' cannot be loaded\nwhy: " + error.getMessage());
     }
