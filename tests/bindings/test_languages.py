@@ -90,7 +90,10 @@ def rust(to: Path, files: Path) -> Built:
     copy = to / "crate"  # cargo writes a lock file beside the sources
     shutil.copytree(BINDINGS / "rust", copy, ignore=shutil.ignore_patterns("target", "Cargo.lock"))
     do(["cargo", "build", "--quiet", "--example", "run"], environment, copy)
-    return Built([str(to / "debug/examples/run")], [["cargo", "test", "--tests"]], environment, copy)
+    linked = f"target.'cfg(all())'.rustflags=['-Clink-arg={files / 'mlp.so'}', '-Clink-arg=-Wl,-rpath,{files}']"
+    tests = ["cargo", "test", "--tests"]
+    with_mlp = [*tests, "--features", "linked", "--target-dir", str(to / "linked"), "--config", linked]
+    return Built([str(to / "debug/examples/run")], [tests, with_mlp], environment, copy)
 
 
 def golang(to: Path, files: Path) -> Built:

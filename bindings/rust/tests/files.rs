@@ -157,3 +157,12 @@ fn options() {
     assert_eq!(unsafe { weft.open(at("mlp.weft"), &options) }.unwrap().threads(), 1);
     fails(unsafe { weft.open(at("mixed.weft"), &options) }, ErrorKind::Archive, "not the expected one");
 }
+
+/// Built with the feature and linked with mlp.so.
+#[cfg(feature = "linked")]
+#[test]
+fn linked() {
+    let program = Library::linked().open_inside(&Options::default()).unwrap();
+    let results = program.run(&[TensorView::new(&floats("mlp-x.bin"), &[3, 64])]).unwrap();
+    assert_eq!(results[0].as_bytes(), bytes("mlp-y.bin"));
+}
