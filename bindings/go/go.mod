@@ -1,0 +1,3 @@
+module github.com/weft-dev/weft/bindings/go
+
+go 1.21
