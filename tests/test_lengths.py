@@ -25,6 +25,8 @@ FUNCTIONS = {
     "ops/weft_ops/trees.py::TreeEnsemble.walks": "one loop nest, a function for each loop",
     "ops/weft_ops/winograd.py::WinogradConv.winograd": "one algorithm, whose formulas share its sizes and indices",
     "plugins/cpu_llvm/weft_llvm/arithmetic.py::_fmod_text": "the text of one LLVM function, read from top to bottom",
+    "plugins/cpu_llvm/weft_llvm/exports/elf.py::_library": "one file, from its head to its last section",
+    "plugins/cpu_llvm/weft_llvm/exports/pe.py::_library": "one file, from its head to its last section",
     "plugins/cpu_llvm/weft_llvm/schedules/attention.py::schedule_attention": "one schedule, step by step",
     "plugins/cpu_llvm/weft_llvm/schedules/contraction.py::schedule_tile": "one schedule, step by step",
     "plugins/cpu_llvm/weft_llvm/schedules/reduction.py::schedule_reduction": "one schedule, step by step",

@@ -28,7 +28,7 @@ from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft.graph.operator import Sample
 from weft.loop import nodes as lp
 from weft.loop.nodes import Buffer, Program
-from weft_llvm import helpers
+from weft_llvm import library_calls
 from weft_llvm.link import link
 from weft_llvm.toolchain import Cpu, compile_object
 from weft_ops import ALL_OPERATORS, Add
@@ -312,7 +312,7 @@ def _rounded(number: int) -> float:
     return float(whole << shift) * (-1 if number < 0 else 1)
 
 
-STANDARD = [name for name in helpers.SOURCES if not name.startswith("__aeabi")]
+STANDARD = [name for name in library_calls.SOURCES if not name.startswith("__aeabi")]
 
 
 @pytest.mark.needs("qemu")
@@ -337,7 +337,7 @@ def test_functions_that_llvm_expects(machine: str, name: str) -> None:
     cpu = Cpu(system.triple, system.cpu, system.features, 2)
     text = _function("", result, takes, name, cases, "")
     image = link({"run": compile_object(_headed(text, system.triple), cpu),
-                  "helper": compile_object(_headed(helpers.SOURCES[name], system.triple), cpu)})  # fmt: skip
+                  "helper": compile_object(_headed(library_calls.SOURCES[name], system.triple), cpu)})  # fmt: skip
     given = np.array([v for values in cases for v in values], of)
     answer = run(machine, image.bytes, image.entries["run"], [], [given], [np.zeros(len(cases), gives)], 64, "max")
     wanted = [_wanted(name, values) for values in cases]
@@ -353,7 +353,7 @@ def _headed(ir: str, triple: str) -> str:
 def test_arm_names_the_same_functions_in_two_ways() -> None:
     """The run-time ABI's divisions give both results; its conversions take floats in registers of integers."""
     cpu = Cpu("armv7-none-eabihf", "generic", "+neon", 2)
-    for name, source in helpers.SOURCES.items():
+    for name, source in library_calls.SOURCES.items():
         image = link({name: compile_object(_headed(source, cpu.triple), cpu)})
         assert set(image.entries) == {name}
 

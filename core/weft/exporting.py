@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -138,9 +138,22 @@ def export(
         )
     for one in places.values():
         _require_free(one, executable.sources)
+    _write(contents, places, contribution, doing)
+    return executable
+
+
+def _write(
+    contents: Mapping[str, Iterator[bytes | memoryview]],
+    places: Mapping[str, Path],
+    contribution: Contribution,
+    doing: str,
+) -> None:
+    """Every file takes its place when all are complete."""
+    place = ""
     try:
         with ExitStack() as opened:
             for suffix, parts in contents.items():
+                place = str(places[suffix])
                 file = opened.enter_context(replacing(places[suffix]))
                 while True:
                     with host().blame(contribution.plugin.name, doing):
@@ -150,7 +163,6 @@ def export(
                     file.write(part)
     except OSError as error:
         raise ExecutionError(f"cannot write {place}", why=error.strerror or str(error)) from error
-    return executable
 
 
 def _require_free(place: Path, read: Sequence[Path]) -> None:

@@ -238,10 +238,13 @@ int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor 
   for (; over < of->outs && result == WEFT_OK; ++over) {
     const int storage = outputs[over]->data != NULL;
     result = hand_over(p, &results[over], found[over], outputs[over], error);
-    if (!storage && result == WEFT_OK) found[over]->element = 0; /* its memory is the caller's now */
+    if (!storage && result == WEFT_OK) { /* its memory is the caller's now */
+      drop(found[over]);
+      found[over] = NULL;
+    }
   }
   for (int32_t i = 0; ran && result != WEFT_OK && i + 1 < over; ++i)
-    if (found[i]->element == 0) weft_release(outputs[i]);
+    if (found[i] == NULL) weft_release(outputs[i]);
   for (int32_t i = 0; i < of->ins + (ran ? of->outs : 0); ++i) drop(given[i]);
   release(given);
   return result;

@@ -72,7 +72,13 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.target": EVERYTHING,
         "weft.converters": ("Converters",),
         "weft.hooks": (
-            "Converter", "EngineKind", "ExportOption", "Exporter", "Frontend", "Specifications", "StageReport",
+            "Converter",
+            "EngineKind",
+            "ExportOption",
+            "Exporter",
+            "Frontend",
+            "Specifications",
+            "StageReport",
             "hookimpl",
         ),
         # formulas
@@ -84,10 +90,11 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.expr.ranges": ("Range", "Ranges", "add_ranges", "multiply_ranges", "negate_range", "range_of"),
         "weft.expr.simplify": ("prove", "simplify"),
         "weft.expr.affine": EVERYTHING,
-        "weft.expr.linear": ("ZERO", "Polynomial", "linear", "number"),
+        "weft.expr.linear": ("linear", "number", "Polynomial", "polynomial", "ZERO"),
         "weft.tensor.language": EVERYTHING,
         "weft.tensor.evaluate": ("evaluate",),
         # loops and schedules
+        "weft.loop.math_tables": ("ROUNDED_TWICE",),
         "weft.loop.nodes": EVERYTHING,
         "weft.loop.printer": ("excerpt", "print_program", "print_stmt"),
         "weft.loop.parser": ("parse_program", "parse_stmt"),
@@ -186,7 +193,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.abi": EVERYTHING,
         "weft_runtime.arrays": EVERYTHING,
         "weft_runtime.cache": ("Cache",),
-        "weft_runtime.cpu_features": ("host_features", "known_features"),
+        "weft_runtime.cpu_features": ("WINDOWS", "byte_order", "host_features", "known_features", "machine_name"),
         "weft_runtime.device": (
             "Borrowed",
             "Device",
@@ -207,6 +214,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.settings": ("CACHE_DIR",),
         "weft_runtime.support": ("architectures",),
         "weft_runtime.threads": ("available_threads",),
+        "weft_runtime.wasm": ("needed",),
         # tests
         "weft_testing.changed": EVERYTHING,
         "weft_testing.frontend": EVERYTHING,

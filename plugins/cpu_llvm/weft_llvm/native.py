@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from weft_llvm import helpers, link_wasm, wide
+from weft_llvm import library_calls, link_wasm, wide
 from weft_llvm.link import Image, link, undefined
 from weft_llvm.memory import RELEASE, RESERVE, emit_wasm_memory
 from weft_llvm.segment import emit_segment
@@ -54,12 +54,12 @@ def loops_code(isa: Isa) -> NativeCode | None:
 
 def _helpers(objects: Mapping[str, bytes], isa: Isa) -> dict[str, bytes]:
     """What LLVM calls in `objects` and expects of a library."""
-    return {name: _helper(name, isa) for name in sorted(undefined(objects)) if name in helpers.SOURCES}
+    return {name: _helper(name, isa) for name in sorted(undefined(objects)) if name in library_calls.SOURCES}
 
 
 @cache
 def _helper(name: str, isa: Isa) -> bytes:
-    return _compiled(helpers.SOURCES[name], isa, _cpu(isa), name)
+    return _compiled(library_calls.SOURCES[name], isa, _cpu(isa), name)
 
 
 def _cpu(isa: Isa) -> Cpu:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import InputError, TargetError, UnsupportedError
-from weft_llvm import helpers
+from weft_llvm import library_calls
 from weft_llvm.exports.runtime import compiler_for, pointer, runtime_ir, surroundings
 from weft_llvm.link import Image, link, undefined
 from weft_llvm.target import architecture, elf_triple
@@ -108,8 +108,8 @@ def runtime_image(of: Inside, places: Mapping[str, int], *, pool: bool) -> Image
     cpu = compiler_for(elf_triple(of.triple))
     ir = {"runtime": runtime_ir(pointer(of.arch)), **surroundings(of.triple, of.machine, pool=pool)}
     objects = {name: compile_object(text, cpu) for name, text in ir.items()}
-    called = undefined(objects) & helpers.SOURCES.keys()
-    return link({**objects, **{n: compile_object(helpers.SOURCES[n], cpu) for n in sorted(called)}}, places)
+    called = undefined(objects) & library_calls.SOURCES.keys()
+    return link({**objects, **{n: compile_object(library_calls.SOURCES[n], cpu) for n in sorted(called)}}, places)
 
 
 def table(of: Inside, here: int, places: Mapping[str, int]) -> bytes:

@@ -34,8 +34,7 @@ from weft_runtime.abi import ErrorCode, dlpack_type
 from weft_runtime.wasm import needed
 
 if TYPE_CHECKING:
-    from weft_runtime import Executable
-    from weft_runtime.plan import Manifest
+    from weft_runtime import Executable, Manifest
 
 FORMAT = 1
 MODEL = "weft.model"
