@@ -223,7 +223,8 @@ def test_targets_are_listed_with_options_and_machine(weft: Weft, monkeypatch: py
     result = weft("targets")
     assert result.code == 0, result.err
     absent = "abacus: not here (weft-abacus is not part of this installation)"
-    for word in ("llvm: CPUs, through LLVM: aarch64", "-mcpu", "-threads", "this machine's", "vector registers", absent):
+    first = "llvm: CPUs, through LLVM: aarch64"
+    for word in (first, "-mcpu", "-threads", "this machine's", "vector registers", absent):
         assert word in result.out
 
 

@@ -77,7 +77,7 @@ def repaired(data: bytearray) -> bytes:
         manifest = json.loads(text)
         changed = text
         for section in manifest.get("sections", {}).values():
-            own = rb'("sha256": )"%s"(,\s*"bytes": )\d+' % section["sha256"].encode()
+            own = rb'("sha256": )"%s"(,\s*"bytes": )\d+' % re.escape(section["sha256"].encode())
             changed = re.sub(own, rb'\1""\g<2>0', changed)
         signature = hashlib.sha256(b"weft abi 2\n" + changed).digest()
         for name, section in manifest.get("sections", {}).items():
@@ -105,8 +105,10 @@ def changed(good: bytes, draw: random.Random) -> bytes:
     begin = good.index(b'"format"')
     end = good.index(b"PK", begin)
     for _ in range(draw.choice((1, 1, 2, 4, 16))):
+        if not data:
+            break
         low, high = (begin, end) if kind < 0.6 else (0, len(data))
-        at = draw.randrange(low, max(low + 1, min(high, len(data))))
+        at = min(draw.randrange(low, max(low + 1, min(high, len(data)))), len(data) - 1)
         what = draw.randrange(7)
         if what == 0:
             data[at] ^= 1 << draw.randrange(8)
