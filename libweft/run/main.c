@@ -103,6 +103,7 @@ static const char *read_array(value *v, const char *path) {
   if (strncmp(header_field(header, "'fortran_order'"), "False", 5) != 0) return "it is not row-major";
   int64_t bytes = v->info.bits < 8 ? 1 : v->info.bits / 8;
   int rank = 0;
+  if (*at != '(') return "its header is malformed";
   for (++at; *at != 0 && *at != ')'; ++at) {
     if (*at < '0' || *at > '9') continue;
     int64_t d = 0;

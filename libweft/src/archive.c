@@ -124,7 +124,7 @@ static int32_t read_archive(file *f, const char *data, uint64_t bytes, int vouch
   if (text == NULL) return no_memory(error, (int64_t)manifest->bytes);
   copy(text, manifest->data, (size_t)manifest->bytes);
   const node *const root = read_json(&scratch, text, (size_t)manifest->bytes);
-  int32_t result = root == NULL || root->kind != '{' ? corrupt(error, "the manifest is no JSON") : WEFT_OK;
+  int32_t result = root == NULL || root->kind != '{' || find(root, "sections")->kind != '{' ? corrupt(error, "the manifest is no JSON, or lists no sections") : WEFT_OK;
   int32_t known = 1 + (weights != NULL);
   if (result == WEFT_OK) {
     const node *const sections = find(root, "sections"), *const machine = find(root, "machine"), *const format = find(root, "format");

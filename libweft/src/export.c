@@ -15,9 +15,9 @@ int32_t weft_open(const char *path, const weft_options *given, weft_program **pr
   weft_options options;
   code_part code[32];
   const char *const here = (const char *)&weft_model;
+  if (program != NULL) *program = NULL;
   if (check_error(error) != WEFT_OK) return WEFT_ERROR_ARGUMENT;
   if (program == NULL) return null_pointer(error, "program");
-  *program = NULL;
   if (path != NULL) return fail(error, WEFT_ERROR_ARGUMENT, "this library has its model inside and opens no file\nhint: give no path", NULL, NULL);
   const int32_t result = read_options(given, &options, error);
   if (result != WEFT_OK) return result;

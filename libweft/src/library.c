@@ -13,9 +13,9 @@ static int32_t corrupt(weft_error *error, const char *why);
 static int32_t open_archive(const char *path, const void *data, size_t bytes, const weft_options *given, weft_program **program, weft_error *error) {
   weft_options options;
   parts found = {NULL, NULL, 0, 0, NULL, 0};
+  if (program != NULL) *program = NULL;
   if (check_error(error) != WEFT_OK) return WEFT_ERROR_ARGUMENT;
   if (program == NULL) return null_pointer(error, "program");
-  *program = NULL;
   if (path == NULL && data == NULL) return fail(error, WEFT_ERROR_ARGUMENT, "path is a null pointer\nhint: this library has no model inside, give the path of an archive", NULL, NULL);
   int32_t result = read_options(given, &options, error);
   if (result != WEFT_OK) return result;

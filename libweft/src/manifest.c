@@ -295,6 +295,8 @@ static void make_plan(building *b, const node *n, plan *p, int32_t number) {
   /* An output of the plan is what a step gave it. */
 }
 
+enum { MOST_HEADER = 16 << 20 };
+
 /* The weights: a header of safetensors, then data. */
 static void constants(building *b, const node *list) {
   weft_program *const p = b->program;
@@ -306,7 +308,7 @@ static void constants(building *b, const node *list) {
   if (b->wrong != 0 || list->number == 0) return;
   if (g->weights_bytes >= 8)
     for (int k = 8; k-- > 0;) header = header << 8 | (unsigned char)g->weights[k];
-  if (g->weights_bytes >= 8 && header <= g->weights_bytes - 8) {
+  if (g->weights_bytes >= 8 && header <= g->weights_bytes - 8 && header <= MOST_HEADER) {
     char *const copied = (char *)keep(&scratch, (size_t)header + 1);
     if (copied != NULL) {
       copy(copied, g->weights + 8, (size_t)header);
@@ -361,6 +363,11 @@ static void build(building *b, const node *root) {
     return;
   }
   const node *const machine = field(b, root, "machine", '"');
+  const uint16_t one = 1;
+  if (b->wrong == 0 && *(const char *)&one == 0) { /* weights are little-endian */
+    b->wrong = fail(b->error, WEFT_ERROR_MACHINE, "this machine is big-endian, libweft runs on little-endian ones", NULL, NULL);
+    return;
+  }
   if (b->wrong == 0 && !equal(machine->text, weft_machine) && !equal(machine->text, "any")) {
     b->wrong = fail(b->error, WEFT_ERROR_MACHINE, "'%s' was compiled for %s, this machine is %s\nwhere: %s", WORDS(p->name, machine->text, weft_machine, p->target), NULL);
     return;
@@ -381,6 +388,7 @@ static void build(building *b, const node *root) {
   const plan *const own = &p->plan[at];
   for (int32_t k = 0; b->wrong == 0 && k < own->slots; ++k)
     if (own->infos[k].any && (k < own->ins || k >= own->slots - own->outs)) refused(b, "the value", own->infos[k].name);
+  if (b->wrong != 0) return;
   p->plans = plans + 1;
   const node *const asked = find(root, "threads");
   if (flag(b, find(root, "parallel"))) p->threads = asked->kind == '0' && asked->number > 0 && asked->number < 256 ? (int32_t)asked->number : -1;

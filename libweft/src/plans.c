@@ -28,6 +28,17 @@ static int64_t read_integer(const char *at, int64_t bytes) {
   }
 }
 
+/* Whether all symbols of a formula have a size. */
+static int all_known(const weft_program *p, const char *code, const int64_t *symbols) {
+  for (; *code != 0; ++code) {
+    int64_t number = 0;
+    if (*code != '$') continue;
+    for (; code[1] >= '0' && code[1] <= '9' && number < p->symbols; ++code) number = number * 10 + (code[1] - '0');
+    if (number >= p->symbols || symbols[number] < 0) return 0;
+  }
+  return 1;
+}
+
 /* The sizes of symbols, as far as the values of a plan say them; -1: unknown. */
 static void learn(const weft_program *p, const plan *of, held *const *slot, int64_t *symbols) {
   for (int32_t k = 0; k < p->symbols; ++k) symbols[k] = -1;
@@ -43,8 +54,10 @@ static void learn(const weft_program *p, const plan *of, held *const *slot, int6
   for (int32_t k = 0; k < of->symbols; ++k) {
     const symbol *const s = &of->symbol[k];
     const held *const h = slot[s->slot];
-    if (h != NULL && s->number >= 0 && symbols[s->number] < 0 && s->index < size_of(h) / h->element)
-      symbols[s->number] = read_integer(h->data + s->index * h->element, h->element);
+    if (h == NULL || s->number < 0 || symbols[s->number] >= 0 || s->index >= size_of(h) / h->element) continue;
+    int64_t number = read_integer(h->data + s->index * h->element, h->element);
+    if (of->infos[s->slot].code == WEFT_UINT) number = h->element == 1 ? (uint8_t)number : h->element == 2 ? (uint16_t)number : h->element == 4 ? (uint32_t)number : number;
+    symbols[s->number] = number;
   }
 }
 
@@ -61,7 +74,7 @@ static held *nothing_collected(const weft_program *p, const plan *of, held *cons
     const int32_t d = i < axis ? i : i - 1;
     int64_t found = 0;
     if (i != axis && row->formula[d] == NULL) found = row->shape[d] < 0 ? 0 : row->shape[d];
-    else if (i != axis && weft_formula(row->formula[d], symbols, p->symbols, &found) != WEFT_FORMULA_OK) found = 0;
+    else if (i != axis && (!all_known(p, row->formula[d], symbols) || weft_formula(row->formula[d], symbols, p->symbols, &found) != WEFT_FORMULA_OK)) found = 0;
     shape[i] = found < 0 ? 0 : found;
   }
   release(symbols);
@@ -218,6 +231,25 @@ static int32_t run_host(const weft_program *p, const step *s, held **slot, weft_
   return WEFT_OK;
 }
 
+/* Whether every value has the sizes that the plan says, as far as they are known. */
+static int32_t check_sizes(const weft_program *p, const plan *of, held *const *slot, weft_error *error) {
+  int64_t *const symbols = (int64_t *)reserve(16, (uint64_t)p->symbols * sizeof *symbols);
+  if (symbols == NULL) return no_memory(error, p->symbols);
+  learn(p, of, slot, symbols);
+  int32_t result = WEFT_OK;
+  for (int32_t i = 0; i < of->slots && result == WEFT_OK; ++i) {
+    const info *const k = &of->infos[i];
+    for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->ndim && d < slot[i]->ndim && result == WEFT_OK; ++d) {
+      int64_t wanted = k->shape[d];
+      if (k->formula[d] != NULL && (!all_known(p, k->formula[d], symbols) || weft_formula(k->formula[d], symbols, p->symbols, &wanted) != WEFT_FORMULA_OK)) continue;
+      if (wanted >= 0 && slot[i]->shape[d] != wanted)
+        result = fail(error, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%s' of '%s' has size %d on axis %d, expected %d", WORDS(k->name, p->name), NUMBERS(slot[i]->shape[d], d, wanted));
+    }
+  }
+  release(symbols);
+  return result;
+}
+
 /* The results have a use each, which the caller gives back. */
 static int32_t run_plan(const weft_program *p, const plan *of, held *const *given, held **results, weft_tensor *const *storage, weft_error *error) {
   held **const slot = (held **)reserve(16, (size_t)(of->slots + 1) * sizeof(held *));
@@ -237,6 +269,7 @@ static int32_t run_plan(const weft_program *p, const plan *of, held *const *give
     const info *const wanted = &of->infos[of->slots - of->outs + i];
     if (outputs[i] == NULL || (outputs[i]->ndim != wanted->ndim && !wanted->any) || outputs[i]->element != wanted->element) result = unready(p, error);
   }
+  if (result == WEFT_OK) result = check_sizes(p, of, slot, error);
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) results[i] = use(outputs[i]);
   for (int32_t i = 0; i < of->slots; ++i) drop(slot[i]);
   release(slot);

@@ -30,10 +30,10 @@ static const bit arm64_bits[] = {
     {"sve2", 26, 0, 0, 1}, {"altnzcv", 26, 0, 0, 7}, {"fptoint", 26, 0, 0, 8}, {"f32mm", 26, 0, 0, 10}, {"f64mm", 26, 0, 0, 11},
     {"i8mm", 26, 0, 0, 13}, {"bf16", 26, 0, 0, 14}, {"sve2p1", 26, 0, 0, 36}, {"sve-b16b16", 26, 0, 0, 45}};
 
-/* Of 32-bit Arm: arch/arm/include/uapi/asm/hwcap.h; of RISC-V a bit for each letter of the base extensions. */
+/* Of 32-bit Arm: arch/arm/include/uapi/asm/hwcap.h; NEON has all 32 registers, which kernels of 64 bits do not say. Of RISC-V a bit for each letter of the base extensions. */
 static const bit arm_bits[] = {
     {"neon", 16, 0, 0, 12}, {"vfp3d16", 16, 0, 0, 13}, {"vfp4d16", 16, 0, 0, 16}, {"fp16", 16, 0, 0, 16}, {"hwdiv-arm", 16, 0, 0, 17},
-    {"hwdiv", 16, 0, 0, 18}, {"d32", 16, 0, 0, 19}, {"fullfp16", 16, 0, 0, 23}, {"dotprod", 16, 0, 0, 24}, {"bf16", 16, 0, 0, 26},
+    {"hwdiv", 16, 0, 0, 18}, {"d32", 16, 0, 0, 12}, {"fullfp16", 16, 0, 0, 23}, {"dotprod", 16, 0, 0, 24}, {"bf16", 16, 0, 0, 26},
     {"i8mm", 16, 0, 0, 27}, {"crc", 26, 0, 0, 4}, {"fp-armv8", 26, 0, 0, 4}};
 static const bit riscv_bits[] = {
     {"a", 16, 0, 0, 0}, {"c", 16, 0, 0, 2}, {"d", 16, 0, 0, 3}, {"f", 16, 0, 0, 5}, {"m", 16, 0, 0, 12}, {"v", 16, 0, 0, 21}};
@@ -63,6 +63,7 @@ static int processor_has(const char *name) {
     const uint64_t saved = found[C] >> 27 & 1 ? weft_xgetbv() : 0, wanted = wide ? 0xE6 : 6;
     return (saved & wanted) == wanted;
   }
+  if (equal(weft_machine, "aarch64") && (equal(name, "neon") || equal(name, "fp-armv8"))) return 1; /* every one of them */
   const bit *const b = equal(weft_machine, "aarch64") ? FIND(arm64_bits, name) : equal(weft_machine, "arm") ? FIND(arm_bits, name) : same(weft_machine, "riscv", 5) ? FIND(riscv_bits, name) : NULL;
   return b != NULL && weft_sys.getauxval != NULL && (weft_sys.getauxval(b->leaf) >> (b->number & (8 * sizeof(long) - 1)) & 1) != 0;
 }

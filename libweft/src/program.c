@@ -1,6 +1,6 @@
 /* The functions of weft.h but for weft_open and weft_open_memory. */
 
-enum { POOL_BYTES = 32768, WIPE_ON_FORK = 18 };
+enum { POOL_BYTES = 65536, WIPE_ON_FORK = 18 }; /* whole pages of every system: a child of fork finds zeros there */
 
 /* The state of the worker pool of this library, which its programs share; NULL: there is no memory for one. */
 static void *workers(void) {
@@ -40,7 +40,13 @@ static int32_t wrong_size(weft_error *error, const char *what) {
 }
 
 /* What every function of the interface that gets `error` begins with. */
-static int32_t check_error(weft_error *error) { return error != NULL && error->size < sizeof *error ? WEFT_ERROR_ARGUMENT : WEFT_OK; }
+static int32_t check_error(weft_error *error) {
+  if (error == NULL) return WEFT_OK;
+  if (error->size < sizeof *error) return WEFT_ERROR_ARGUMENT;
+  error->code = WEFT_OK;
+  error->message[0] = 0;
+  return WEFT_OK;
+}
 
 static int32_t read_options(const weft_options *given, weft_options *options, weft_error *error) {
   zero(options, sizeof *options);
@@ -59,6 +65,7 @@ static int32_t make_program(const parts *given, const weft_options *options, wef
   char *const text = given->manifest_bytes > 16 << 20 ? NULL : (char *)keep(&scratch, given->manifest_bytes + 1);
   if (p == NULL || text == NULL) {
     give_back(&own);
+    give_back(&scratch);
     return given->manifest_bytes > 16 << 20 ? fail(error, WEFT_ERROR_ARCHIVE, "the manifest has %d bytes, at most 16 MiB are read", NULL, NUMBERS((int64_t)given->manifest_bytes))
                                              : no_memory(error, (int64_t)given->manifest_bytes);
   }
@@ -179,6 +186,25 @@ static int32_t check_names(const weft_program *p, const plan *of, const weft_ten
   return WEFT_OK;
 }
 
+static int overlap(const weft_tensor *a, const info *of_a, const weft_tensor *b, const info *of_b) {
+  const uintptr_t first = (uintptr_t)a->data + (uintptr_t)a->byte_offset, second = (uintptr_t)b->data + (uintptr_t)b->byte_offset;
+  const int64_t bytes = bytes_of(a->shape, of_a->ndim, of_a->element), more = bytes_of(b->shape, of_b->ndim, of_b->element);
+  return bytes > 0 && more > 0 && first < second + (uintptr_t)more && second < first + (uintptr_t)bytes;
+}
+
+/* Storage is written while inputs are still read. */
+static int32_t check_apart(const weft_program *p, const plan *of, const weft_tensor *const *inputs, weft_tensor *const *outputs, weft_error *error) {
+  const info *const results = of->infos + (of->slots - of->outs);
+  for (int32_t i = 0; i < of->outs; ++i) {
+    int met = 0;
+    if (outputs[i]->data == NULL) continue;
+    for (int32_t k = 0; k < of->ins; ++k) met |= overlap(outputs[i], &results[i], inputs[k], &of->infos[k]);
+    for (int32_t k = 0; k < i; ++k) met |= outputs[k]->data != NULL && overlap(outputs[i], &results[i], outputs[k], &results[k]);
+    if (met) return fail(error, WEFT_ERROR_OUTPUT, "storage for output '%s' of '%s' overlaps an input or the storage of another output", WORDS(results[i].name, p->name), NULL);
+  }
+  return WEFT_OK;
+}
+
 /* Gives an output of the run to the caller. */
 static int32_t hand_over(const weft_program *p, const info *i, held *h, weft_tensor *t, weft_error *error) {
   if (t->data != NULL) {
@@ -223,6 +249,7 @@ int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor 
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) result = check_tensor(p, &results[i], outputs[i], 1, error);
   const int alone = of->steps == 1 && of->step[0].kind == STEP_NATIVE; /* it looks at all of them itself */
   if (result == WEFT_OK && !alone) result = check_names(p, of, inputs, error);
+  if (result == WEFT_OK) result = check_apart(p, of, inputs, outputs, error);
   if (result != WEFT_OK) return result;
   held **const given = (held **)reserve(16, (size_t)(of->ins + of->outs + 1) * sizeof(held *)), **const found = given + of->ins;
   if (given == NULL) return no_memory(error, of->ins);

@@ -172,6 +172,42 @@ def test_a_condition_on_data_is_an_error_of_the_run(opening: Opening) -> None:
     agree(exe, program, [{"x": x, "i": np.array([0, -1])}])
 
 
+def test_storage_must_not_overlap(opening: Opening) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] a, float[2] b) => (float[2] p, float[2] q)
+    { p = Neg (b)
+      q = Neg (a) }"""
+    program = opening(weft.compile(onnx_model(text), "llvm"))
+    a, b, both = np.ones(2, np.float32), np.full(2, 2, np.float32), np.zeros(3, np.float32)
+    for out in ([a, np.zeros_like(a)], [np.zeros_like(a), b], [both[:2], both[1:]]):
+        assert program.call([Tensor(a), Tensor(b)], [Tensor(o) for o in out]) == 3
+        assert "overlaps an input or the storage of another output" in program.error.message.decode()
+    good = [np.zeros_like(a), np.zeros_like(a)]
+    assert program.call([Tensor(a), Tensor(b)], [Tensor(o) for o in good]) == 0
+    assert good[0].tolist() == [-2, -2] and good[1].tolist() == [-1, -1]
+    assert program.error.code == 0 and program.error.message == b"", "of the last call"
+
+
+def test_sizes_are_those_that_the_plan_says(tmp_path: Path) -> None:
+    """A manifest that says other ones, with the signature that belongs to it."""
+    from tests.libweft.hostile import repaired
+
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] zz) {
+      zz = If (c) <then_branch = t () => (float[2] p) { p = Neg (x) },
+                   else_branch = e () => (float[2] q) { q = Abs (x) }>
+    }"""
+    exe = weft.compile(onnx_model(text), "llvm")
+    exe.save(tmp_path / "m.weft")
+    good = (tmp_path / "m.weft").read_bytes()
+    given = {"c": np.array(False), "x": np.ones(2, np.float32)}
+    agree(exe, Program(good), [given])
+    at = good.index(b"2", good.index(b'"shape"', good.index(b'"name": "zz"')))
+    program = Program(repaired(bytearray(good[:at] + b"3" + good[at + 1 :])))
+    assert program.outputs == [("zz", "float32", [3])]
+    with pytest.raises(Refused, match="'zz' of 'g' has size 2 on axis 0, expected 3") as refused:
+        program.run(given)
+    assert refused.value.code == 10
+
+
 def test_calls_from_several_threads(opening: Opening) -> None:
     exe = weft.compile(transformer(), "llvm")
     program, given = opening(exe), [drawn(exe, n) for n in (1, 2, 3, 4)]
@@ -246,6 +282,10 @@ def test_code_does_not_run_with_another_manifest(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="the archive is damaged\nwhere: main") as refused:
         Program(_changed(good, b'"batch"', b'"butch"'))
     assert refused.value.code == 6
+    begin, end = good.index(b'"sections": {'), good.index(b'"constants":', good.index(b'"sections": {'))
+    listed = b'"sections": [{}],'.ljust(end - begin)
+    with pytest.raises(Refused, match="lists no sections"):
+        Program(good[:begin] + listed + good[end:])
     with pytest.raises(Refused, match="the archive has format 5, this library reads 6") as refused:
         Program(_changed(good, b'"format": 6', b'"format": 5'))
     assert refused.value.code == 7

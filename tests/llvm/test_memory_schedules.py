@@ -266,9 +266,7 @@ def test_partial_vectors_at_the_end_of_a_transposition_cost_the_others_no_condit
     s = Schedule(lowered(b, b.add(Relayout(None), x)), MACHINE)
     ElementwiseRule().apply(s)
     stores = [
-        statement
-        for statement in walk_stmts(lower_program(s.program, FUNCTIONS).body)
-        if isinstance(statement, Store)
+        statement for statement in walk_stmts(lower_program(s.program, FUNCTIONS).body) if isinstance(statement, Store)
     ]
     assert {x.predicate is None for x in stores} == {True, False}
     data = np.arange(24 * 77 * 77, dtype=np.float32).reshape(3, 77 * 77, 8)

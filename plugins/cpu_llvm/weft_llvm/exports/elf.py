@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.errors import TargetError
+from weft.errors import InputError, TargetError, UnsupportedError
 from weft_llvm.exports.inside import Inside, check_prefix, inside, runtime_image, table
 from weft_llvm.exports.runtime import DARWIN, FUNCTIONS, LINUX, SYSTEM, pointer
 
@@ -45,7 +45,6 @@ _MACHINES = {
     "riscv64": _Machine(243, 2, True, 4096, 5),
     "riscv32": _Machine(243, 1, True, 4096, 5),
     "arm": _Machine(40, 21, False, 65536, 0x05000400),
-    "i386": _Machine(3, 6, False, 4096),
 }
 
 
@@ -170,7 +169,8 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
     hash_at = -(-(strings_at + len(strings)) // 8) * 8
     relocations_at = -(-(hash_at + len(hashed)) // 8) * 8
     head_end = relocations_at + len(relocations)
-    assert head_end <= tables_at, "the head of the library is longer than its room"
+    if head_end > tables_at:
+        raise InputError(f"'{soname}' and the prefix '{prefix}' are too long for the head of a library")
 
     kind = "RELA" if machine.addends else "REL"
     tags = {"RELA": (7, 8, 9), "REL": (17, 18, 19)}[kind]
@@ -182,7 +182,8 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
         0, 0,
     )  # fmt: skip
     model = table(of, model_at, places)
-    assert len(model) <= 0x600 and len(dynamic) <= 0x800
+    if len(model) > 0x600:
+        raise UnsupportedError(f"the names of the {len(of.code)} code sections of '{of.name}' are too long")
     tables_content = bytes(0x200) + model.ljust(0x600, b"\0") + dynamic
 
     program = b"".join(

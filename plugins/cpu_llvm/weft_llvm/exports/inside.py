@@ -65,10 +65,12 @@ def inside(executable: Executable) -> Inside:
             hint='compile it with -t llvm, or "llvm -mtriple=…"',
         )
     arch = architecture(triple)
-    if byte_order(arch) == "big":
+    if byte_order(arch) == "big" or arch == "i386":
         raise TargetError(
-            f"'{manifest.name}' was compiled for {triple}, exports are of little-endian machines",
+            f"'{manifest.name}' was compiled for {triple}, exports are of little-endian machines that align 64-bit"
+            " integers to 8 bytes",
             where=manifest.target,
+            why="the C runtime of exports is compiled for these" if arch == "i386" else "weights are little-endian",
         )
     steps = [*manifest.steps, *(s for plan in manifest.plans for s in plan.steps)]
     lost = [s for s in steps if s.kind not in ("native", "if", "loop") and getattr(s, "function", "") not in PLAIN]

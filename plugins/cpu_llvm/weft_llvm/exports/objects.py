@@ -107,7 +107,9 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
         distance(f"weft.code.{k}")
         words.append(f"i64 {len(of.code[name])}")
     types = ", ".join(w.split(" ")[0] for w in words)
-    lines.append(f"@weft_model = hidden constant <{{ {types} }}> <{{ {', '.join(words)} }}>, align 8")
+    # LLVM writes a distance for Windows in 32 bits without a sign: what is counted from lies before all the rest.
+    where = 'section ".text", ' if windows else ""
+    lines.insert(0, f"@weft_model = hidden constant <{{ {types} }}> <{{ {', '.join(words)} }}>, {where}align 8")
     text += "\n".join(lines) + "\n"
     if prefix:
         text = re.sub(rf"@({'|'.join(FUNCTIONS)})\b", lambda m: f"@{prefix}{m[1]}", text)
