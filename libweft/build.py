@@ -46,7 +46,7 @@ def write_bitcode(folder: Path = EXPORTS) -> None:
     """runtime64.bc and runtime32.bc."""
     for bits, target in BITCODE.items():
         compiler(
-            "-target", target, *FLAGS, *include_flags(), "-ffreestanding", "-fno-builtin", "-fno-strict-aliasing",
+            "-target", target, *FLAGS, *include_flags(), "-DWEFT_EVERY_MACHINE", "-ffreestanding", "-fno-builtin", "-fno-strict-aliasing",
             "-fno-vectorize", "-fno-slp-vectorize", "-emit-llvm", "-c", "export.c",
             "-o", folder / f"runtime{bits}.bc",
         )  # fmt: skip

@@ -16,6 +16,10 @@ static uint64_t little(const char *at, int bytes) {
   return found;
 }
 
+static int32_t too_many(weft_error *error, int64_t most, const char *what) {
+  return fail(error, WEFT_ERROR_UNSUPPORTED, "the archive has more than %d %s\nhint: run it with the package weft-runtime", WORDS(what), NUMBERS(most));
+}
+
 static int32_t corrupt(weft_error *error, const char *why) {
   return fail(error, WEFT_ERROR_ARCHIVE, "this is no archive of Weft, or it is truncated or corrupt\nwhy: %s\nhint: save or copy it again", WORDS(why), NULL);
 }
@@ -36,7 +40,8 @@ static int32_t read_zip(const char *file, uint64_t bytes, member *members, weft_
     count = little(file + more + 32, 8);
     at = little(file + more + 48, 8);
   }
-  if (count > MEMBERS) return -corrupt(error, "it has more than 64 members");
+  if (count > bytes >> 5) return -corrupt(error, why);
+  if (count > MEMBERS) return -too_many(error, MEMBERS, "members");
   for (uint64_t k = 0; k < count; ++k) {
     if (at > bytes || bytes - at < 46 || little(file + at, 4) != 0x02014b50) return -corrupt(error, why);
     const char *const entry = file + at;
@@ -150,7 +155,7 @@ static int32_t read_archive(file *f, const char *data, uint64_t bytes, int vouch
       ++known;
       /* Code of another machine is not mapped; the manifest's refusal comes later. */
       if (machine->kind != '"' || !equal(machine->text, weft_machine)) continue;
-      if (f->maps == MOST_MAPS) result = corrupt(error, "it has too many sections of code");
+      if (f->maps == MOST_MAPS) result = too_many(error, MOST_MAPS, "sections of code");
       else result = map_code(f, m->data, (size_t)m->bytes - SIGNATURE, error);
       if (result == WEFT_OK) {
         char *const name = (char *)keep(&f->memory, length(n->key) + 1);

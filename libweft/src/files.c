@@ -1,4 +1,5 @@
 /* Files and executable memory of POSIX systems. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -58,6 +59,7 @@ static int32_t read_file(file *f, const char *path, weft_error *error) {
       f->data = reserve(4096, f->bytes);
       for (size_t at = 0; f->data != NULL && at < f->bytes;) {
         const ssize_t n = read(fd, (char *)f->data + at, f->bytes - at);
+        if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
           result = fail(error, WEFT_ERROR_FILE, "'%s' cannot be read", WORDS(path), NULL);
           break;

@@ -4,7 +4,9 @@ typedef struct building {
   weft_program *program;
   const parts *given;
   weft_error *error;
-  const node *names, *sections, *plans;
+  const node *sections, *plans;
+  struct index *symbols, *constants;
+  pool scratch;  /* what is needed until the program is made */
   int32_t wrong; /* the code of the first error */
 } building;
 
@@ -85,6 +87,51 @@ static int refused(building *b, const char *what, const char *name) {
   return 0;
 }
 
+/* Places of names, in chains by their hashes. */
+typedef struct index {
+  const char **name;
+  int32_t *head, *next, count;
+  uint32_t mask;
+} index;
+
+static uint32_t hash_of(const char *name) {
+  uint32_t hash = 2166136261u; /* FNV-1a */
+  while (*name != 0) hash = (hash ^ (unsigned char)*name++) * 16777619u;
+  return hash ^ hash >> 15;
+}
+
+/* Room for `most` names, of which there are none yet. */
+static index *make_index(building *b, int32_t most) {
+  uint64_t heads = 16;
+  while (heads < (uint64_t)most) heads *= 2;
+  index *const made = (index *)keep(&b->scratch, sizeof *made);
+  if (made != NULL) {
+    made->mask = (uint32_t)heads - 1;
+    made->name = (const char **)keep(&b->scratch, (uint64_t)(most + 1) * sizeof(char *));
+    made->next = (int32_t *)keep(&b->scratch, (uint64_t)(most + 1) * sizeof(int32_t));
+    made->head = (int32_t *)keep(&b->scratch, heads * sizeof(int32_t));
+    if (made->name != NULL && made->next != NULL && made->head != NULL) return made;
+  }
+  if (b->wrong == 0) b->wrong = no_memory(b->error, most);
+  return NULL;
+}
+
+/* Gives a name the next place. Chains go from the last to the first; place k is k + 1 in them. */
+static void enter(index *x, const char *name) {
+  int32_t *const head = &x->head[hash_of(name) & x->mask];
+  x->name[x->count] = name;
+  x->next[x->count] = *head;
+  *head = ++x->count;
+}
+
+/* The first place of a name from `from` on; -1: it has none there. */
+static int32_t place_of(const index *x, const char *name, int32_t from) {
+  int32_t found = -1;
+  for (int32_t k = x->head[hash_of(name) & x->mask]; k > from; k = x->next[k - 1])
+    if (equal(x->name[k - 1], name)) found = k - 1;
+  return found;
+}
+
 static void describe(building *b, const node *n, info *made) {
   const node *const dims = field(b, n, "shape", '['), *const within = find(n, "within"), *const rank = find(n, "rank");
   made->name = text(b, find(n, "name"));
@@ -128,8 +175,8 @@ static int32_t count_of(building *b, const node *list) {
   return 0;
 }
 
-/* The slots that names of a list stand for. `from` and `to` bound those of the plan that are looked through. */
-static const int32_t *slots(building *b, const plan *p, const node *list, int32_t from, int32_t to, int32_t *count) {
+/* The slots that names of a list stand for, among those of the plan from `from` on. */
+static const int32_t *slots(building *b, const index *names, const node *list, int32_t from, int32_t *count) {
   *count = count_of(b, list);
   int32_t *const made = (int32_t *)need(b, (size_t)*count, sizeof *made);
   int32_t at = 0;
@@ -138,14 +185,9 @@ static const int32_t *slots(building *b, const plan *p, const node *list, int32_
     made[at] = ABSENT;
     if (n->kind != '"') malformed(b, "a name");
     if (n->kind != '"' || n->text[0] == 0) continue;
-    int32_t k = from;
-    while (k < to && !equal(p->infos[k].name, n->text)) ++k;
-    if (k < to) {
-      made[at] = k;
-      continue;
-    }
-    for (k = 0; k < b->program->constants && !equal(b->program->constant[k].name, n->text); ++k) continue;
-    if (k < b->program->constants && from == 0) made[at] = CONSTANT - k;
+    const int32_t slot = place_of(names, n->text, from), constant = from == 0 ? place_of(b->constants, n->text, 0) : -1;
+    if (slot >= 0) made[at] = slot;
+    else if (constant >= 0) made[at] = CONSTANT - constant;
     else malformed(b, n->text);
   }
   return made;
@@ -170,8 +212,8 @@ static void native(building *b, const node *n, step *s) {
   int32_t at = 0;
   if (table == NULL || item == NULL || c == NULL) return;
   for (const node *name = names->first; name != NULL; name = name->next, ++at) {
-    for (int32_t k = 0; k < b->program->constants && table[at] == NULL && name->kind == '"'; ++k)
-      if (equal(b->program->constant[k].name, name->text)) table[at] = data_of(b->program->constant[k].value);
+    const int32_t k = name->kind == '"' ? place_of(b->constants, name->text, 0) : -1;
+    if (k >= 0) table[at] = data_of(b->program->constant[k].value);
     if (table[at] == NULL) malformed(b, "constants");
   }
   at = 0;
@@ -228,12 +270,11 @@ static void loop(building *b, const node *n, step *s, plan *p, int32_t number) {
     malformed(b, "body");
 }
 
-static void make_step(building *b, const node *n, step *s, plan *p, int32_t number) {
+static void make_step(building *b, const node *n, const index *names, step *s, plan *p, int32_t number) {
   const node *const kind = field(b, n, "kind", '"');
-  const int32_t all = p->slots;
-  s->in = slots(b, p, field(b, n, "inputs", '['), 0, all, &s->ins);
+  s->in = slots(b, names, field(b, n, "inputs", '['), 0, &s->ins);
   /* An output may be called like an input, if the plan is this step alone. */
-  s->out = slots(b, p, field(b, n, "outputs", '['), p->ins < all ? p->ins : all, all, &s->outs);
+  s->out = slots(b, names, field(b, n, "outputs", '['), p->ins, &s->outs);
   if (b->wrong != 0) return;
   if (equal(kind->text, "native")) {
     s->kind = STEP_NATIVE;
@@ -273,6 +314,9 @@ static void make_plan(building *b, const node *n, plan *p, int32_t number) {
     for (const node *one = find(n, lists[k])->first; one != NULL; one = one->next) describe(b, one, &infos[at++]);
   }
   p->infos = infos;
+  index *const names = make_index(b, p->slots);
+  if (names == NULL) return;
+  for (int32_t k = 0; k < p->slots; ++k) enter(names, infos[k].name == NULL ? "" : infos[k].name);
   const node *const steps = field(b, n, "steps", '['), *const symbols = field(b, n, "symbols", '[');
   p->steps = count_of(b, steps);
   p->symbols = count_of(b, symbols);
@@ -280,16 +324,15 @@ static void make_plan(building *b, const node *n, plan *p, int32_t number) {
   symbol *const said = (symbol *)need(b, (size_t)p->symbols, sizeof *said);
   if (b->wrong != 0) return;
   at = 0;
-  for (const node *one = steps->first; one != NULL && b->wrong == 0; one = one->next) make_step(b, one, &p->step[at++], p, number);
+  for (const node *one = steps->first; one != NULL && b->wrong == 0; one = one->next) make_step(b, one, names, &p->step[at++], p, number);
   at = 0;
   for (const node *one = symbols->first; one != NULL && b->wrong == 0; one = one->next, ++at) {
     const node *const name = field(b, one, "name", '"'), *const source = field(b, one, "value", '"');
-    const node *known = b->names->first;
     said[at].index = integer(b, one, "index", 0, LARGEST);
-    while (known != NULL && !equal(known->text, name->text)) known = known->next, ++said[at].number;
-    if (known == NULL) said[at].number = ABSENT;
-    while (said[at].slot < p->slots && !equal(infos[said[at].slot].name, source->text)) ++said[at].slot;
-    if (said[at].slot == p->slots) malformed(b, "symbols");
+    if (b->wrong != 0) return;
+    said[at].number = place_of(b->symbols, name->text, 0); /* ABSENT: no formula has it */
+    said[at].slot = place_of(names, source->text, 0);
+    if (said[at].slot < 0) malformed(b, "symbols");
   }
   p->symbol = said;
   /* An output of the plan is what a step gave it. */
@@ -301,18 +344,17 @@ enum { MOST_HEADER = 16 << 20 };
 static void constants(building *b, const node *list) {
   weft_program *const p = b->program;
   const parts *const g = b->given;
-  pool scratch = {NULL, NULL, 0};
   constant *const made = (constant *)need(b, (size_t)count_of(b, list), sizeof *made);
   uint64_t header = 0;
   const node *entries = &nothing;
-  if (b->wrong != 0 || list->number == 0) return;
+  if (b->wrong != 0 || (b->constants = make_index(b, (int32_t)list->number)) == NULL || list->number == 0) return;
   if (g->weights_bytes >= 8)
     for (int k = 8; k-- > 0;) header = header << 8 | (unsigned char)g->weights[k];
   if (g->weights_bytes >= 8 && header <= g->weights_bytes - 8 && header <= MOST_HEADER) {
-    char *const copied = (char *)keep(&scratch, (size_t)header + 1);
+    char *const copied = (char *)keep(&b->scratch, (size_t)header + 1);
     if (copied != NULL) {
       copy(copied, g->weights + 8, (size_t)header);
-      const node *const found = read_json(&scratch, copied, (size_t)header);
+      const node *const found = read_json(&b->scratch, copied, (size_t)header);
       if (found != NULL) entries = found;
     }
   }
@@ -333,12 +375,12 @@ static void constants(building *b, const node *list) {
         b->wrong = no_memory(b->error, wanted);
         break;
       }
+      enter(b->constants, of.name);
       made[p->constants].name = of.name;
       made[p->constants].value = value;
       ++p->constants;
     }
   }
-  give_back(&scratch);
 }
 
 static int needs_missing(building *b, const node *features) {
@@ -373,12 +415,14 @@ static void build(building *b, const node *root) {
     return;
   }
   if (b->wrong != 0 || needs_missing(b, field(b, root, "features", '['))) return;
-  b->names = field(b, root, "names", '[');
+  const node *const names = field(b, root, "names", '[');
   b->sections = field(b, root, "sections", '{');
   b->plans = field(b, root, "plans", '[');
-  for (const node *n = b->names->first; n != NULL; n = n->next)
-    if (n->kind != '"') malformed(b, "names");
-  p->symbols = count_of(b, b->names);
+  p->symbols = count_of(b, names);
+  if ((b->symbols = make_index(b, p->symbols)) == NULL) return;
+  for (const node *n = names->first; n != NULL; n = n->next)
+    if (n->kind == '"') enter(b->symbols, n->text);
+    else malformed(b, "names");
   constants(b, field(b, root, "constants", '['));
   const int32_t plans = count_of(b, b->plans);
   p->plan = (plan *)need(b, (size_t)plans + 1, sizeof(plan));

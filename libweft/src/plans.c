@@ -65,7 +65,7 @@ static void learn(const weft_program *p, const plan *of, held *const *slot, int6
 static held *nothing_collected(const weft_program *p, const plan *of, held *const *slot, const info *row, int32_t axis) {
   int64_t shape[MOST_DIMENSIONS + 1];
   int64_t *const symbols = (int64_t *)reserve(16, (size_t)p->symbols * sizeof *symbols);
-  if (symbols == NULL || axis > row->ndim || row->ndim >= MOST_DIMENSIONS) {
+  if (symbols == NULL) {
     release(symbols);
     return NULL;
   }
@@ -174,6 +174,11 @@ static int32_t run_loop(const weft_program *p, const plan *of, const step *s, he
     else {
       const int32_t r = i - s->carried;
       const info *const of_row = &body->infos[body->slots - body->outs + s->tests + i];
+      const int32_t rank = k > 0 ? row[r].parts[0]->ndim : of_row->ndim;
+      if (s->row_axis[r] > rank || rank >= MOST_DIMENSIONS) {
+        result = fail(error, WEFT_ERROR_RUN, "a loop of '%s' collects results of rank %d along axis %d", WORDS(p->name), NUMBERS(rank, s->row_axis[r]));
+        break;
+      }
       made = k > 0 ? stack(row[r].parts, k, s->row_axis[r], s->row_back[r]) : nothing_collected(p, of, slot, of_row, s->row_axis[r]);
     }
     if (made == NULL) result = i < s->carried ? unready(p, error) : no_memory(error, k);

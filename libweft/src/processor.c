@@ -1,4 +1,17 @@
-/* Which extensions of its instruction set the processor has, by LLVM's names. */
+/* Which extensions of its instruction set the processor has, by LLVM's names. Code of exports is compiled once for all
+   machines, with WEFT_EVERY_MACHINE, and asks at run time which one it is on. */
+#if defined(WEFT_EVERY_MACHINE) || defined(__x86_64__) || defined(__i386__)
+#define ON_X86 (same(weft_machine, "x86_64", 6) || equal(weft_machine, "i386")) /* "x86_64-windows", too */
+#endif
+#if defined(WEFT_EVERY_MACHINE) || defined(__aarch64__)
+#define ON_ARM64 equal(weft_machine, "aarch64")
+#endif
+#if defined(WEFT_EVERY_MACHINE) || defined(__arm__)
+#define ON_ARM equal(weft_machine, "arm")
+#endif
+#if defined(WEFT_EVERY_MACHINE) || defined(__riscv)
+#define ON_RISCV same(weft_machine, "riscv", 5)
+#endif
 
 /* Tables hold no pointers: code of an export is mapped at any place, and nothing corrects it. */
 typedef struct bit {
@@ -8,6 +21,7 @@ typedef struct bit {
 
 enum { A, B, C, D };
 
+#ifdef ON_X86
 /* Of x86: Intel's Software Developer's Manual, volume 2A, CPUID; AMD's Architecture Programmer's Manual, volume 3,
    appendix E. Leaf 128 is 0x80000001. */
 static const bit x86_bits[] = {
@@ -21,22 +35,45 @@ static const bit x86_bits[] = {
     {"cmpccxadd", 7, 1, A, 7}, {"avxifma", 7, 1, A, 23}, {"avxvnniint8", 7, 1, D, 4}, {"avxneconvert", 7, 1, D, 5},
     {"avxvnniint16", 7, 1, D, 10}, {"sahf", 128, 0, C, 0}, {"lzcnt", 128, 0, C, 5}, {"sse4a", 128, 0, C, 6},
     {"xop", 128, 0, C, 11}, {"fma4", 128, 0, C, 16}, {"tbm", 128, 0, C, 21}};
+#endif
 
+#ifdef ON_ARM64
 /* Of 64-bit Arm: AT_HWCAP (16) and AT_HWCAP2 (26) of Linux, arch/arm64/include/uapi/asm/hwcap.h. */
 static const bit arm64_bits[] = {
-    {"fp-armv8", 16, 0, 0, 0}, {"neon", 16, 0, 0, 1}, {"lse", 16, 0, 0, 8}, {"fullfp16", 16, 0, 0, 10}, {"rdm", 16, 0, 0, 12},
-    {"complxnum", 16, 0, 0, 14}, {"rcpc", 16, 0, 0, 15}, {"dotprod", 16, 0, 0, 20}, {"sve", 16, 0, 0, 22},
-    {"fp16fml", 16, 0, 0, 23}, {"lse2", 16, 0, 0, 25}, {"rcpc-immo", 16, 0, 0, 26}, {"flagm", 16, 0, 0, 27},
-    {"sve2", 26, 0, 0, 1}, {"altnzcv", 26, 0, 0, 7}, {"fptoint", 26, 0, 0, 8}, {"f32mm", 26, 0, 0, 10}, {"f64mm", 26, 0, 0, 11},
-    {"i8mm", 26, 0, 0, 13}, {"bf16", 26, 0, 0, 14}, {"sve2p1", 26, 0, 0, 36}, {"sve-b16b16", 26, 0, 0, 45}};
+    {"lse", 16, 0, 0, 8}, {"fullfp16", 16, 0, 0, 10}, {"rdm", 16, 0, 0, 12}, {"complxnum", 16, 0, 0, 14}, {"rcpc", 16, 0, 0, 15},
+    {"sha3", 16, 0, 0, 17}, {"dotprod", 16, 0, 0, 20}, {"sve", 16, 0, 0, 22}, {"fp16fml", 16, 0, 0, 23}, {"lse2", 16, 0, 0, 25},
+    {"rcpc-immo", 16, 0, 0, 26}, {"flagm", 16, 0, 0, 27}, {"cmpbr", 16, 0, 0, 33}, {"fprcvt", 16, 0, 0, 34}, {"sve2", 26, 0, 0, 1},
+    {"sve-bitperm", 26, 0, 0, 4}, {"altnzcv", 26, 0, 0, 7}, {"fptoint", 26, 0, 0, 8}, {"f32mm", 26, 0, 0, 10}, {"f64mm", 26, 0, 0, 11},
+    {"i8mm", 26, 0, 0, 13}, {"bf16", 26, 0, 0, 14}, {"cssc", 26, 0, 0, 34}, {"sve2p1", 26, 0, 0, 36}, {"mops", 26, 0, 0, 43},
+    {"hbc", 26, 0, 0, 44}, {"sve-b16b16", 26, 0, 0, 45}, {"rcpc3", 26, 0, 0, 46}, {"lse128", 26, 0, 0, 47}, {"faminmax", 26, 0, 0, 50}};
+#endif
 
-/* Of 32-bit Arm: arch/arm/include/uapi/asm/hwcap.h; NEON has all 32 registers, which kernels of 64 bits do not say. Of RISC-V a bit for each letter of the base extensions. */
+#ifdef ON_ARM
+/* Of 32-bit Arm: arch/arm/include/uapi/asm/hwcap.h; NEON has all 32 registers, which kernels of 64 bits do not say. */
 static const bit arm_bits[] = {
     {"neon", 16, 0, 0, 12}, {"vfp3d16", 16, 0, 0, 13}, {"vfp4d16", 16, 0, 0, 16}, {"fp16", 16, 0, 0, 16}, {"hwdiv-arm", 16, 0, 0, 17},
     {"hwdiv", 16, 0, 0, 18}, {"d32", 16, 0, 0, 12}, {"fullfp16", 16, 0, 0, 23}, {"dotprod", 16, 0, 0, 24}, {"bf16", 16, 0, 0, 26},
     {"i8mm", 16, 0, 0, 27}, {"crc", 26, 0, 0, 4}, {"fp-armv8", 26, 0, 0, 4}};
+#endif
+
+#ifdef ON_RISCV
+/* Of RISC-V: a bit of AT_HWCAP for each letter of the base extensions; the others are bits of the key 4 of the system
+   call riscv_hwprobe (258; Linux 6.4, Documentation/arch/riscv/hwprobe.rst), leaf 4 here. */
 static const bit riscv_bits[] = {
-    {"a", 16, 0, 0, 0}, {"c", 16, 0, 0, 2}, {"d", 16, 0, 0, 3}, {"f", 16, 0, 0, 5}, {"m", 16, 0, 0, 12}, {"v", 16, 0, 0, 21}};
+    {"a", 16, 0, 0, 0}, {"c", 16, 0, 0, 2}, {"d", 16, 0, 0, 3}, {"f", 16, 0, 0, 5}, {"m", 16, 0, 0, 12}, {"v", 16, 0, 0, 21},
+    {"zba", 4, 0, 0, 3}, {"zbb", 4, 0, 0, 4}, {"zbs", 4, 0, 0, 5}, {"zfh", 4, 0, 0, 27}, {"zfhmin", 4, 0, 0, 28},
+    {"zvfh", 4, 0, 0, 30}, {"zvfhmin", 4, 0, 0, 31}, {"zicond", 4, 0, 0, 35}};
+
+static int riscv_has(int number) {
+  struct {
+    int64_t key;
+    uint32_t value[2]; /* the lower half first; no shift of 64 bits, which is a call on 32-bit Arm */
+  } asked = {4, {0, 0}};
+  long (*const call)(long, ...) = (long (*)(long, ...))weft_sys.imports[WEFT_IMPORT_syscall];
+  if (call == NULL || call(258L, (void *)&asked, 1L, 0L, NULL, 0L) != 0 || asked.key != 4) return 0;
+  return asked.value[number >> 5] >> (number & 31) & 1;
+}
+#endif
 
 static const bit *find_bit(const bit *table, size_t count, const char *name) {
   for (size_t k = 0; k < count; ++k)
@@ -47,9 +84,11 @@ static const bit *find_bit(const bit *table, size_t count, const char *name) {
 
 /* 0 also where nobody can tell. */
 static int processor_has(const char *name) {
-  if (same(weft_machine, "x86_64", 6) || equal(weft_machine, "i386")) { /* "x86_64-windows", too */
-    const bit *const b = FIND(x86_bits, name);
+  const bit *b = NULL;
+#ifdef ON_X86
+  if (ON_X86) {
     uint32_t most[4] = {0}, found[4] = {0};
+    b = FIND(x86_bits, name);
     if (b == NULL) return 0;
     const uint32_t base = b->leaf == 128 ? 0x80000000u : 0, leaf = b->leaf == 128 ? 0x80000001u : b->leaf;
     weft_cpuid(base, 0, most);
@@ -63,7 +102,21 @@ static int processor_has(const char *name) {
     const uint64_t saved = found[C] >> 27 & 1 ? weft_xgetbv() : 0, wanted = wide ? 0xE6 : 6;
     return (saved & wanted) == wanted;
   }
-  if (equal(weft_machine, "aarch64") && (equal(name, "neon") || equal(name, "fp-armv8"))) return 1; /* every one of them */
-  const bit *const b = equal(weft_machine, "aarch64") ? FIND(arm64_bits, name) : equal(weft_machine, "arm") ? FIND(arm_bits, name) : same(weft_machine, "riscv", 5) ? FIND(riscv_bits, name) : NULL;
+#endif
+#ifdef ON_ARM64
+  if (ON_ARM64) {
+    if (equal(name, "neon") || equal(name, "fp-armv8")) return 1; /* every one of them */
+    b = FIND(arm64_bits, name);
+  }
+#endif
+#ifdef ON_ARM
+  if (ON_ARM) b = FIND(arm_bits, name);
+#endif
+#ifdef ON_RISCV
+  if (ON_RISCV) {
+    b = FIND(riscv_bits, name);
+    if (b != NULL && b->leaf == 4) return riscv_has(b->number);
+  }
+#endif
   return b != NULL && weft_sys.getauxval != NULL && (weft_sys.getauxval(b->leaf) >> (b->number & (8 * sizeof(long) - 1)) & 1) != 0;
 }

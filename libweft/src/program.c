@@ -72,11 +72,11 @@ static int32_t make_program(const parts *given, const weft_options *options, wef
   p->memory = own;
   p->name = p->target = p->version = "";
   copy(text, given->manifest, given->manifest_bytes);
-  building b = {p, given, error, NULL, NULL, NULL, WEFT_OK};
-  const node *const root = read_json(&scratch, text, given->manifest_bytes);
+  building b = {p, given, error, NULL, NULL, NULL, NULL, scratch, WEFT_OK};
+  const node *const root = read_json(&b.scratch, text, given->manifest_bytes);
   if (root == NULL || root->kind != '{') b.wrong = fail(error, WEFT_ERROR_ARCHIVE, "the manifest is no JSON", NULL, NULL);
   else build(&b, root);
-  give_back(&scratch);
+  give_back(&b.scratch);
   /* A static program may have been linked without threads. */
   p->parallel_for = weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL ? weft_pool() : NULL;
   if (b.wrong == WEFT_OK && p->threads != 0) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import struct
 import subprocess
@@ -17,6 +18,8 @@ import weft
 from weft.errors import TargetError
 from weft_llvm.exports.inside import inside
 from weft_llvm.exports.objects import _object
+from weft_llvm.features import _ARM_UNUSED, _X86_ALWAYS, _X86_UNUSED
+from weft_runtime.cpu_features import known_features
 from weft_testing.models import mlp
 
 LINUX = {
@@ -168,7 +171,7 @@ def test_programs_of_other_machines(arch: str, tmp_path: Path) -> None:
         _runs([qemu, "-L", str(root), "-E", f"LD_LIBRARY_PATH={tmp_path}", "./shared"], tmp_path)
 
 
-LARGE = pytest.mark.xfail(reason="72, 77 and 66 KB: plans are read from JSON (docs/performance.md)")
+LARGE = pytest.mark.xfail(reason="73 and 77 KB: plans are read from JSON (docs/performance.md)")
 
 
 @pytest.mark.full
@@ -179,7 +182,7 @@ LARGE = pytest.mark.xfail(reason="72, 77 and 66 KB: plans are read from JSON (do
         pytest.param("x86_64", marks=LARGE),
         pytest.param("aarch64", marks=LARGE),
         "arm",
-        pytest.param("riscv64", marks=LARGE),
+        "riscv64",
     ],
 )
 def test_weft_run_is_small(arch: str, tmp_path: Path) -> None:
@@ -216,3 +219,16 @@ def test_programs_of_windows(tmp_path: Path) -> None:
     (tmp_path / "m.o").write_bytes(_object(more, "x86_64-pc-windows-gnu", {}))
     build.compiler(*windows, include, tmp_path / "main.c", tmp_path / "m.o", "-o", tmp_path / "more.exe")
     _runs(["wine", "more.exe"], tmp_path, WINEDEBUG="-all")
+
+
+def test_features_that_compilers_list_are_known() -> None:
+    """Or an archive would be refused on every processor."""
+    text = (Path(__file__).parents[2] / "libweft" / "src" / "processor.c").read_text(encoding="utf-8")
+    tables = {
+        name: set(re.findall(r'\{"([^"]+)", ', table))
+        for name, table in re.findall(r"static const bit (\w+)_bits\[\] = \{(.*?)\};", text, re.DOTALL)
+    }
+    assert known_features("x86_64") - _X86_ALWAYS - _X86_UNUSED <= tables["x86"] | _X86_ALWAYS
+    assert known_features("aarch64") - _ARM_UNUSED <= tables["arm64"] | {"neon", "fp-armv8"}
+    assert known_features("arm") <= tables["arm"]
+    assert known_features("riscv64") == known_features("riscv32") == tables["riscv"]
