@@ -1,6 +1,6 @@
 """Builds the C runtime with zig's compiler (`pip install ziglang`), in the root of the repository.
 
-python -m libweft.build [FOLDER] [ARCH …]   libweft.so and weft-run for every architecture; FOLDER is libweft/prebuilt
+python -m libweft.build [FOLDER] [ARCH …]   libweft.so and weft-run of architectures, for weft_libweft or into FOLDER
 python -m libweft.build bitcode             the runtime of exports, into weft-llvm: after every change of the sources
 """
 
@@ -13,8 +13,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
-INCLUDES = (HERE / "include", HERE.parent / "runtime" / "weft_runtime")
-IMAGES = HERE.parent / "runtime" / "weft_runtime" / "images"
+RUNTIME = HERE / "runtime" if (HERE / "runtime").is_dir() else HERE.parent / "runtime" / "weft_runtime"
+"""In a source distribution, what it has of weft-runtime lies beside this file."""
+ABI, IMAGES = RUNTIME / "weft_abi.h", RUNTIME / "images"
+INCLUDES = (HERE / "include", RUNTIME)
 EXPORTS = HERE.parent / "plugins" / "cpu_llvm" / "weft_llvm" / "exports"
 FLAGS = (
     "-std=gnu99", "-g0", "-Os", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
@@ -46,7 +48,8 @@ def write_bitcode(folder: Path = EXPORTS) -> None:
     """runtime64.bc and runtime32.bc."""
     for bits, target in BITCODE.items():
         compiler(
-            "-target", target, *FLAGS, *include_flags(), "-DWEFT_EVERY_MACHINE", "-ffreestanding", "-fno-builtin", "-fno-strict-aliasing",
+            "-target", target, *FLAGS, *include_flags(), "-DWEFT_EVERY_MACHINE", "-ffreestanding", "-fno-builtin",
+            "-fno-strict-aliasing",
             "-fno-vectorize", "-fno-slp-vectorize", "-emit-llvm", "-c", "export.c",
             "-o", folder / f"runtime{bits}.bc",
         )  # fmt: skip
@@ -97,7 +100,7 @@ def main(words: list[str]) -> None:
     if words[:1] == ["bitcode"]:
         write_bitcode()
         return
-    folder = Path(words[0] if words else HERE / "prebuilt").resolve()
+    folder = Path(words[0] if words else HERE / "weft_libweft" / "prebuilt").resolve()
     for arch in words[1:] or ARCHITECTURES:
         for made in (library(folder, arch), program(folder, arch)):
             print(f"{made.stat().st_size:8} {made}")

@@ -31,7 +31,7 @@
 
 #include "weft.h"
 
-#if defined(__clang__) /* beyond -Os: the program stays below 64 KB */
+#if defined(__clang__) /* beyond -Os: small programs are sent soon */
 #pragma clang attribute push(__attribute__((minsize)), apply_to = function)
 #endif
 

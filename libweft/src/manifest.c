@@ -62,19 +62,21 @@ static int flag(building *b, const node *n) {
 static int element_type(const char *name, uint8_t *code, uint8_t *bits) {
   static const struct {
     char kind[16];
-    uint8_t code, bits;
-  } kinds[] = {{"int", 0, 0}, {"uint", 1, 0}, {"float", 2, 0}, {"bfloat", 4, 0}, {"complex", 5, 0}, {"bool", 6, 8},
-               {"float8_e4m3fn", 10, 8}, {"float8_e4m3fnuz", 11, 8}, {"float8_e5m2", 12, 8}, {"float8_e5m2fnuz", 13, 8},
-               {"float8_e8m0fnu", 14, 8}, {"float4_e2m1fn", 17, 4}};
+    uint8_t code, least, most; /* bits, which the name says from 16 on */
+  } kinds[] = {{"int", 0, 2, 64}, {"uint", 1, 2, 64}, {"float", 2, 16, 64}, {"bfloat", 4, 16, 16}, {"complex", 5, 64, 128}, {"bool", 6, 8, 8},
+               {"float8_e4m3fn", 10, 8, 8}, {"float8_e4m3fnuz", 11, 8, 8}, {"float8_e5m2", 12, 8, 8}, {"float8_e5m2fnuz", 13, 8, 8},
+               {"float8_e8m0fnu", 14, 8, 8}, {"float4_e2m1fn", 17, 4, 4}};
   for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
     const size_t n = length(kinds[k].kind);
     if (!same(name, kinds[k].kind, n)) continue;
-    int number = 0;
+    const int said = kinds[k].most >= 16;
+    int number = said ? 0 : kinds[k].most;
     const char *at = name + n;
-    for (; *at >= '0' && *at <= '9' && number < 1000; ++at) number = number * 10 + (*at - '0');
-    if (*at != 0 || (kinds[k].bits == 0) != (number > 0) || number > 128 || (number & (number - 1)) != 0) continue;
+    if (*at == '0') continue;
+    for (; said && *at >= '0' && *at <= '9' && number < 1000; ++at) number = number * 10 + (*at - '0');
+    if (*at != 0 || number < kinds[k].least || number > kinds[k].most || (number & (number - 1)) != 0) continue;
     *code = kinds[k].code;
-    *bits = (uint8_t)(kinds[k].bits != 0 ? kinds[k].bits : number);
+    *bits = (uint8_t)number;
     return 1;
   }
   return 0;

@@ -4,6 +4,7 @@ process that starts a pipe, or certificates."""
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import shlex
 import shutil
 import ssl
@@ -151,7 +152,8 @@ def _ssh(place: Place, timeout: float) -> Stream:
     if place.port is not None:
         login += ["-p", str(place.port)]
     login += ["--", place.host]
-    return _over_shell(place, lambda command: [*login, command], "$HOME/.cache/weft-run", timeout)
+    program = place.path.lstrip("/") if place.path.startswith("/~/") else place.path
+    return _over_shell(place, program, lambda command: [*login, command], "$HOME/.cache/weft-run", timeout)
 
 
 def _adb(place: Place, timeout: float) -> Stream:
@@ -161,7 +163,7 @@ def _adb(place: Place, timeout: float) -> Stream:
     if place.path.startswith("-"):
         raise InputError(f"'{place.url}' names no device", hint=FORMS[1])
     device = [adb, *(["-s", place.path] if place.path else []), "shell", "-T"]
-    return _over_shell(place, lambda command: [*device, command], "/data/local/tmp", timeout)
+    return _over_shell(place, "", lambda command: [*device, command], "/data/local/tmp", timeout)
 
 
 _TRANSPORTS: Mapping[str, Callable[[Place, float], Stream]] = {
@@ -178,18 +180,22 @@ _TRANSPORTS: Mapping[str, Callable[[Place, float], Stream]] = {
 
 def agent_for(architecture: str, place: Place) -> Path:
     """The program `weft-run` for a board: the file that the URL's `agent` names, or ARCHITECTURE/weft-run in that
-    folder, where `python -m libweft.build FOLDER` writes it.
+    folder, where `python -m libweft.build FOLDER` writes it; without an `agent`, that of the package weft-libweft.
 
     Raises:
         InputError: there is none.
     """
     said = place.options.get("agent", "")
     if not said:
-        raise InputError(
-            f"no agent for {architecture} is named",
-            where=place.url,
-            hint="add ?agent=FILE, or the folder of python -m libweft.build",
-        )
+        hint = "pip install weft-libweft, or add ?agent=FILE, or the folder of python -m libweft.build"
+        try:
+            import weft_libweft
+
+            return weft_libweft.prebuilt("weft-run", architecture)
+        except (ImportError, FileNotFoundError) as error:
+            raise InputError(
+                f"no agent for {architecture} is named", where=place.url, why=str(error), hint=hint
+            ) from error
     path = Path(said)
     found = path / architecture / "weft-run" if path.is_dir() else path
     if not found.is_file():
@@ -199,10 +205,12 @@ def agent_for(architecture: str, place: Place) -> Path:
     return found
 
 
-def _over_shell(place: Place, through: Callable[[str], Sequence[str]], folder: str, timeout: float) -> Stream:
-    """An agent that a shell on the board starts. One that the URL brings along is stored there by its hash first."""
-    if "agent" not in place.options:
-        program = place.path.lstrip("/") if place.path.startswith("/~/") else place.path
+def _over_shell(
+    place: Place, program: str, through: Callable[[str], Sequence[str]], folder: str, timeout: float
+) -> Stream:
+    """An agent that a shell on the board starts: `program`, if one is named. Otherwise the URL's `agent`, or that of
+    the package weft-libweft, is stored there by its hash first; without both it is the board's own weft-run."""
+    if "agent" not in place.options and (program or importlib.util.find_spec("weft_libweft") is None):
         return ProcessStream(through(shlex.join([program or "weft-run", *place.serve()])))
     machine = _ask(through("uname -m"), b"", timeout).strip()
     agent = agent_for(NAMES.get(machine, machine), place).read_bytes()

@@ -75,6 +75,12 @@ def repaired(data: bytearray) -> bytes:
         at, size, local = places["manifest.json"]
         text = bytes(data[at : at + size])
         manifest = json.loads(text)
+        if manifest.get("weights"):
+            begin, length, _ = places["weights.safetensors"]
+            weights = data[begin : begin + length]
+            pieces = [weights[k : k + (4 << 20)] for k in range(0, length, 4 << 20)]
+            whole = hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in pieces)).hexdigest()
+            text = text.replace(manifest["weights"]["sha256"].encode(), whole.encode())
         changed = text
         for section in manifest.get("sections", {}).values():
             own = rb'("sha256": )"%s"(,\s*"bytes": )\d+' % re.escape(section["sha256"].encode())
@@ -85,11 +91,6 @@ def repaired(data: bytearray) -> bytes:
             data[begin + length - 32 : begin + length] = signature
             digest = hashlib.sha256(data[begin : begin + length]).hexdigest()
             text = text.replace(section["sha256"].encode(), digest.encode())
-        if manifest.get("weights"):
-            begin, length, _ = places["weights.safetensors"]
-            pieces = [data[k : k + (4 << 20)] for k in range(begin, begin + length, 4 << 20)]
-            whole = hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in pieces)).hexdigest()
-            text = text.replace(manifest["weights"]["sha256"].encode(), whole.encode())
         if len(text) == size:
             data[at : at + size] = text
             struct.pack_into("<I", data, local + 14, zlib.crc32(text))

@@ -294,6 +294,17 @@ def test_code_does_not_run_with_another_manifest(tmp_path: Path) -> None:
         Program(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
 
 
+@pytest.mark.parametrize("name", ["float02", "float08", "bfloat8", "int0032", "float3 ", "complex", "float88"])
+def test_other_names_of_dtypes_are_refused(name: str, tmp_path: Path) -> None:
+    from tests.libweft.hostile import repaired
+
+    weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
+    good = (tmp_path / "m.weft").read_bytes()
+    with pytest.raises(Refused, match="'dtype' is missing or of another kind") as refused:
+        Program(repaired(bytearray(good.replace(b'"float32"', f'"{name}"'.encode(), 1))))
+    assert refused.value.code == 6
+
+
 def test_archives_of_other_machines(tmp_path: Path) -> None:
     other = "aarch64" if machine() == "x86_64" else "x86_64"
     weft.compile(mlp(), f"llvm -mtriple={other}-unknown-linux-gnu").save(tmp_path / "m.weft")

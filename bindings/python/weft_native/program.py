@@ -208,8 +208,9 @@ def load(
     """Loads a model.
 
     Args:
-        library: a library that `weft export` wrote; or libweft, which loads archives.
-        archive: a file of `weft compile`, or its content; of an export None.
+        library: a library that `weft export` wrote; or libweft, which loads archives; or the file of an archive, which
+            the libweft of the package weft-libweft loads.
+        archive: a file of `weft compile`, or its content; None where `library` says all.
         prefix: that of `weft export --prefix`.
         threads: of a run, the caller's included; 0: WEFT_THREADS, the model's own, or as many as the process may use.
         sha256: the expected hash of the archive, 64 hexadecimal digits; another file is refused.
@@ -217,6 +218,8 @@ def load(
     Raises:
         WeftError: the library or the archive cannot be loaded.
     """
+    if archive is None and _is_archive(library):
+        library, archive = _libweft(), library
     functions = load_library(library, prefix)
     options, error, handle = sized(Options), sized(Error), ctypes.c_void_p()
     options.threads = threads
@@ -231,6 +234,24 @@ def load(
         result = functions.open(path, options, handle, error)
     error.check(result)
     return Program(functions, handle, content)
+
+
+def _is_archive(path: str | os.PathLike[str]) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PK\3\4"
+    except OSError:
+        return False  # the system may find a library by this name
+
+
+def _libweft() -> str:
+    hint = "hint: pip install weft-libweft, or give the path of libweft.so before that of the archive"
+    try:
+        import weft_libweft
+
+        return str(weft_libweft.prebuilt("libweft.so"))
+    except (ImportError, FileNotFoundError) as error:
+        raise WeftError(Code.FILE, f"there is no libweft to load an archive with\nwhy: {error}\n{hint}") from None
 
 
 def _given(value: Value, array: Any) -> Array:
