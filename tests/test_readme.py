@@ -54,9 +54,10 @@ def test_the_root_installs_every_member_or_has_it_as_an_extra() -> None:
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())
     members = {
         tomllib.loads(p.read_text())["project"]["name"]
-        for p in [*ROOT.glob("*/pyproject.toml"), *(ROOT / "plugins").rglob("pyproject.toml")]
+        for p in [p for part in ("*", "plugins/**", "bindings/*") for p in ROOT.glob(f"{part}/pyproject.toml")]
     }
-    asked = [*root["project"]["dependencies"], *root["project"]["optional-dependencies"]["gpu"]]
+    extras = root["project"]["optional-dependencies"]
+    asked = [*root["project"]["dependencies"], *extras["gpu"], *extras["libweft"]]
     assert sorted(d.split(" @ ")[0] for d in asked if " @ " in d) == sorted(members)
 
 

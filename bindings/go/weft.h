@@ -150,7 +150,8 @@ WEFT_API int32_t weft_output(const weft_program *program, int32_t index, weft_va
 
    An output whose `data` is NULL gets memory, its sizes are written where `shape` points, which has room for the rank of
    the output, and the other fields are set; weft_release gives the memory back. An output with `data` is storage of the
-   caller: its dtype, rank and sizes must be those of the result. After an error no output has memory of Weft's. */
+   caller: its dtype, rank and sizes must be those of the result, and it must not overlap an input or another storage.
+   After an error no output has memory of Weft's. */
 WEFT_API int32_t weft_run(weft_program *program, const weft_tensor *const *inputs, weft_tensor *const *outputs,
                           weft_error *error);
 
