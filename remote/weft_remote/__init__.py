@@ -48,10 +48,10 @@ def connect(url: str, *, limits: Limits | None = None, silence: float = 20.0) ->
 
     Args:
         url: ssh://user@host[:port][/path], adb:[serial], pipe:command, qemu:architecture,
-            tls://host:port?ca=FILE&cert=FILE&key=FILE, or browser://, a page that is served here. Options follow a question mark: `agent` is a file, or the folder
-            of `python -m libweft.build FOLDER`, from which weft-run is sent to the board; `store`, `lock` and
-            `store-bytes` are the agent's. Those of a page: `open`, a command that opens its address; `port`; `wait`,
-            seconds for it to connect.
+            tls://host:port?ca=FILE&cert=FILE&key=FILE, or browser://, a page that is served here. Options follow a
+            question mark: `agent` is a file, or the folder of `python -m libweft.build FOLDER`, from which weft-run is
+            sent to the board; `store`, `lock` and `store-bytes` are the agent's. Those of a page: `open`, a command
+            that opens its address; `port`; `wait`, seconds for it to connect.
         limits: of jobs for which nothing else is said.
         silence: seconds without a word after which the connection counts as lost, on both sides.
 

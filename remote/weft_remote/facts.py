@@ -66,9 +66,11 @@ class Facts:
             return "llvm -mtriple=aarch64-linux-gnu -mcpu=generic" + (f" -mattr={extra}" if extra else "")
         if self.architecture == "wasm32":
             # Vectors are taken without being asked for; threads need more than one processor.
-            extra = [f"+{f}" for f in ("relaxed-simd", "atomics") if f in self.features and (f != "atomics" or self.cores > 1)]
-            extra += [] if "simd128" in self.features else ["-simd128"]
-            return "llvm -mtriple=wasm32-unknown-unknown" + (f" -mattr={','.join(extra)}" if extra else "")
+            useful = ["relaxed-simd", *(["atomics"] if self.cores > 1 else [])]
+            extra = ",".join(f"+{f}" for f in useful if f in self.features)
+            if "simd128" not in self.features:
+                extra = "-simd128"
+            return "llvm -mtriple=wasm32-unknown-unknown" + (f" -mattr={extra}" if extra else "")
         if self.architecture == "arm":
             return "llvm -mtriple=armv7-linux-gnueabihf"
         return f"llvm -mtriple={self.architecture}-linux-gnu"

@@ -140,13 +140,13 @@ class PageStream(Stream):
         ends = time.monotonic() + wait
         while not self._here.wait(0.05):
             if self._browser is not None and self._browser.process.poll():  # one that hands the address on ends with 0
-                error = self._browser.ended()
-                raise LinkError("the page was not opened", why=error.why, hint="is its command right?")
+                ended = self._browser.ended()
+                raise LinkError("the page was not opened", why=ended.why, hint="is its command right?")
             if time.monotonic() > ends:
                 raise LinkError(
                     "no page has connected",
                     why=f"nobody opened its address in {wait:g} s",
-                    hint="open the address that is printed, or name a browser: ?open=firefox; ?wait=SECONDS waits longer",
+                    hint="open the address that is printed, or name a browser: ?open=firefox; ?wait=600 waits longer",
                 )
 
     # -- what the server answers

@@ -1,4 +1,5 @@
-"""Ways to carry bytes: the pipes of a process, and a socket with TLS (a page: `pages`). Nothing here waits without a limit."""
+"""Two ways to carry bytes: the pipes of a process, and a socket with TLS; a third is in `pages`. Nothing here waits
+without a limit."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def parse(url: str) -> Place:
             known = ", ".join(sorted(_OPTIONS[scheme]))
             raise InputError(f"boards of '{scheme}:' have no option '{name}'", where=url, hint=f"known: {known}")
     if scheme == "browser" and body not in ("", "//"):
-        raise InputError(f"'{shown(url, 200)}' is no board", why="a page is served here and nowhere else", hint=FORMS[5])
+        raise InputError(
+            f"'{shown(url, 200)}' is no board", why="a page is served here and nowhere else", hint=FORMS[5]
+        )
     if scheme in ("pipe", "qemu", "adb", "browser"):
         return Place(url, scheme, "", None, unquote(body) if scheme == "adb" else body, options)
     try:

@@ -212,7 +212,8 @@ function facts() {
   ].filter(Boolean);
   const { userAgent = "an engine without a name", userAgentData, platform = "" } = globalThis.navigator ?? {};
   return {
-    architecture: "wasm32", bits: 32, order: "little", system: userAgentData?.platform || platform, model: userAgent,
+    architecture: "wasm32", bits: 32, order: "little", system: userAgentData?.platform || platform,
+    model: /(Firefox|Edg|HeadlessChrome|Chrome|Version|Node\.js)\/[\d.]+/.exec(userAgent)?.[0] ?? userAgent, agent: userAgent,
     cores: isolated ? (globalThis.navigator?.hardwareConcurrency ?? 1) : 1, features: features.join(" "),
   };
 }
