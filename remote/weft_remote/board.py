@@ -141,7 +141,8 @@ class Board:
         threads: int = 0,
         limits: Limits | None = None,
     ) -> Answer:
-        """As `run`, of an archive's bytes, and inputs in order: what a tuner calls for every candidate."""
+        """As `run`, of an archive's bytes (of a page: those of `weft export -f wasm`), and inputs in order: what a
+        tuner calls for every candidate."""
         for name, value, least, most in (("warmups", warmups, 0, 10**6), ("repeats", repeats, 1, frames.MOST_SAMPLES)):
             if not least <= value <= most:
                 raise InputError(f"{name} is a number from {least} to {most}, got {value}")
@@ -177,20 +178,41 @@ class Board:
         if not isinstance(program, Executable):
             path = Path(program)
             try:
-                return Executable.open(path), File.of(path.read_bytes())
+                executable = Executable.open(path)
+                return executable, File.of(path.read_bytes()) if not self._page else self._exported(executable)
             except OSError as error:
                 raise ArchiveError(f"{path} cannot be read", why=error.strerror) from None
         with self._keeping:
             kept = self._kept.get(id(program))
-            if kept is None:
+            if kept is None and self._page:
+                kept = program, self._exported(program)
+            elif kept is None:
                 with tempfile.TemporaryDirectory(prefix="weft-") as folder:
                     path = Path(folder) / "model.weft"
                     program.save(path, durable=False)
                     kept = program, File.of(path.read_bytes())
+            if id(program) not in self._kept:
                 while len(self._kept) >= MOST_KEPT:
                     self._kept.pop(next(iter(self._kept)))
                 self._kept[id(program)] = kept  # which keeps the executable, and with it its id
             return kept
+
+    @property
+    def _page(self) -> bool:
+        return self.facts.architecture == "wasm32"
+
+    @staticmethod
+    def _exported(program: Executable) -> File:
+        """What a page takes for an archive: the file of `weft export -f wasm`.
+
+        Raises:
+            TargetError: the program is for another machine.
+            UnsupportedError: a step of it runs where Python is.
+        """
+        from weft.exporting import exporter
+
+        written = exporter("wasm", Path("model.wasm")).files(program, "model", {})
+        return File.of(b"".join(written[".wasm"]))
 
     @property
     def closed(self) -> bool:

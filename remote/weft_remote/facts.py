@@ -45,6 +45,8 @@ class Facts:
     features: tuple[str, ...]
     api: int
     store_bytes: int
+    resolution: float | None = None
+    """Seconds: the smallest step of its clock."""
     said: Mapping[str, str] = field(default_factory=dict, repr=False)
     """All that the agent said, by its words."""
 
@@ -62,6 +64,13 @@ class Facts:
         if self.architecture == "aarch64":
             extra = ",".join(f"+{f}" for f in _USEFUL if f in self.features)
             return "llvm -mtriple=aarch64-linux-gnu -mcpu=generic" + (f" -mattr={extra}" if extra else "")
+        if self.architecture == "wasm32":
+            # Vectors are taken without being asked for; threads need more than one processor.
+            useful = ["relaxed-simd", *(["atomics"] if self.cores > 1 else [])]
+            extra = ",".join(f"+{f}" for f in useful if f in self.features)
+            if "simd128" not in self.features:
+                extra = "-simd128"
+            return "llvm -mtriple=wasm32-unknown-unknown" + (f" -mattr={extra}" if extra else "")
         if self.architecture == "arm":
             return "llvm -mtriple=armv7-linux-gnueabihf"
         return f"llvm -mtriple={self.architecture}-linux-gnu"
@@ -95,9 +104,11 @@ def facts_of(hello: str) -> Facts:
         features = {n for b, n in _AARCH64.items() if low >> b & 1} | {
             n for b, n in _AARCH64_2.items() if high >> b & 1
         }
+    elif architecture == "wasm32":
+        features = set(said.get("features", "").split())
     else:
         features = {n for b, n in _ARM.items() if low >> b & 1} if architecture == "arm" else set()
-    celsius, fastest, clock = number("temperature"), number("fastest"), number("clock")
+    celsius, fastest, clock, step = number("temperature"), number("fastest"), number("clock"), number("resolution")
     return Facts(
         architecture,
         bits,
@@ -113,6 +124,7 @@ def facts_of(hello: str) -> Facts:
         tuple(sorted(features)),
         number("api") or 0,
         number("store_bytes") or 0,
+        None if step is None else step * 1e-9,
         said,
     )
 

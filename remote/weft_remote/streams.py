@@ -1,4 +1,5 @@
-"""Two ways to carry bytes: the pipes of a process, and a socket with TLS. Nothing here waits without a limit."""
+"""Two ways to carry bytes: the pipes of a process, and a socket with TLS; a third is in `pages`. Nothing here waits
+without a limit."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ class ProcessStream(Stream):
             except BlockingIOError:
                 return b""
         if not data:
-            raise self._ended()
+            raise self.ended()
         return data
 
     def write(self, data: bytes, timeout: float) -> None:
@@ -115,7 +116,7 @@ class ProcessStream(Stream):
                     raise stalled(timeout) from None
                 self._ready(self._out, select.POLLOUT, min(timeout, 1.0))
             except OSError:
-                raise self._ended() from None
+                raise self.ended() from None
 
     @staticmethod
     def _ready(file: int, events: int, timeout: float) -> bool:
@@ -127,7 +128,8 @@ class ProcessStream(Stream):
         if self._closed:
             raise LinkError("the connection is closed")
 
-    def _ended(self) -> LinkError:
+    def ended(self) -> LinkError:
+        """The error of a process that has ended, with what it said."""
         try:
             status: int | None = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:

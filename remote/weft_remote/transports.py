@@ -1,5 +1,5 @@
 """From the URL of a board to a stream to its agent. A transport is chosen by who already authenticates: ssh, adb, the
-process that starts a pipe, or certificates."""
+process that starts a pipe, certificates, or who knows the address of a page."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ FORMS = (
     "pipe:command",
     "qemu:architecture",
     "tls://host:port?ca=FILE&cert=FILE&key=FILE",
+    "browser://",
 )
 _OPTIONS = {
     "ssh": {"agent", "store", "lock", "store-bytes"},
@@ -36,6 +37,7 @@ _OPTIONS = {
     "pipe": {"store", "lock", "store-bytes"},
     "qemu": {"agent", "store", "lock", "store-bytes", "cpu"},
     "tls": {"ca", "cert", "key"},
+    "browser": {"open", "port", "wait"},
 }
 
 
@@ -78,7 +80,11 @@ def parse(url: str) -> Place:
         if name not in _OPTIONS[scheme]:
             known = ", ".join(sorted(_OPTIONS[scheme]))
             raise InputError(f"boards of '{scheme}:' have no option '{name}'", where=url, hint=f"known: {known}")
-    if scheme in ("pipe", "qemu", "adb"):
+    if scheme == "browser" and body not in ("", "//"):
+        raise InputError(
+            f"'{shown(url, 200)}' is no board", why="a page is served here and nowhere else", hint=FORMS[5]
+        )
+    if scheme in ("pipe", "qemu", "adb", "browser"):
         return Place(url, scheme, "", None, unquote(body) if scheme == "adb" else body, options)
     try:
         parts = urlsplit(f"{scheme}:{body}")
@@ -130,6 +136,12 @@ def _qemu(place: Place, timeout: float) -> Stream:
     return ProcessStream([program, *cpu, str(agent), *place.serve()])
 
 
+def _browser(place: Place, timeout: float) -> Stream:
+    from weft_remote.pages import open_page
+
+    return open_page(place.options, timeout)
+
+
 def _tls(place: Place, timeout: float) -> Stream:
     assert place.port is not None
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
@@ -172,6 +184,7 @@ _TRANSPORTS: Mapping[str, Callable[[Place, float], Stream]] = {
     "pipe": _pipe,
     "qemu": _qemu,
     "tls": _tls,
+    "browser": _browser,
 }
 
 

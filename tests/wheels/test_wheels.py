@@ -18,6 +18,9 @@ from tests.wheels.conftest import EXTRAS, FOLDERS
 from tests.wheels.distributions import OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
+RUNTIME = ROOT / "bindings" / "javascript"
+COPIED = {"weft-remote": {f"weft_remote/page/{n}": RUNTIME / n for n in ("weft.js", "worker.js")}}
+"""Files by their places in wheels that lie elsewhere in the source tree."""
 LIBRARIES = ("weft", "weft-c-family", "weft-frontend", "weft-gpu", "weft-interpreter", "weft-runtime")
 """Wheels that are no plugins; weft asks for others only."""
 PEERS = {"onnxruntime", "openvino", "metal", "pillow"}
@@ -48,7 +51,9 @@ def test_it_holds_its_package_and_nothing_else(wheel: Wheel) -> None:
         if f.is_file() and "__pycache__" not in f.parts
     }
     inside = {n for n in wheel.names() if ".dist-info/" not in n}
-    assert inside == sources
+    copied = COPIED.get(wheel.project["name"], {})
+    assert inside == sources | copied.keys()
+    assert all(wheel.text(place) == file.read_text() for place, file in copied.items())
     assert {f"{p.name}/py.typed" for p in packages(wheel)} <= inside, "a typed package says so"
 
 

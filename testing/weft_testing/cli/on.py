@@ -14,7 +14,7 @@ OnOption = Annotated[
     typer.Option(
         "--on",
         metavar="URL",
-        help='The board to run on, e.g. "ssh://pi@board", "pipe:weft-run" or "qemu:aarch64?agent=FOLDER"; without'
+        help='The board to run on, e.g. "ssh://pi@board", "qemu:aarch64?agent=FOLDER" or "browser://"; without'
         " --target, its own is taken [default: this machine].",
     ),
 ]
