@@ -360,8 +360,9 @@ static void constants(building *b, const node *list) {
       if (found != NULL) entries = found;
     }
   }
-  const char *const data = g->weights + 8 + header;
-  const uint64_t bytes = entries == &nothing ? 0 : g->weights_bytes - 8 - header;
+  const int read = entries != &nothing; /* or the length of the header may be any number */
+  const char *const data = read ? g->weights + 8 + header : NULL;
+  const uint64_t bytes = read ? g->weights_bytes - 8 - header : 0;
   p->constant = made;
   for (const node *n = list->first; n != NULL && b->wrong == 0; n = n->next) {
     info of = {0};

@@ -305,6 +305,19 @@ def test_other_names_of_dtypes_are_refused(name: str, tmp_path: Path) -> None:
     assert refused.value.code == 6
 
 
+@pytest.mark.parametrize("length", [1, 1 << 20, 1 << 40, (1 << 64) - 8])
+def test_weights_with_another_header(length: int, tmp_path: Path) -> None:
+    from tests.libweft.hostile import repaired
+
+    weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
+    data = bytearray((tmp_path / "m.weft").read_bytes())
+    at = data.index(b'{"', data.index(b"weights.safetensors")) - 8
+    data[at : at + 8] = length.to_bytes(8, "little")
+    with pytest.raises(Refused, match="is missing or of another kind") as refused:
+        Program(repaired(data))
+    assert refused.value.code == 6
+
+
 def test_archives_of_other_machines(tmp_path: Path) -> None:
     other = "aarch64" if machine() == "x86_64" else "x86_64"
     weft.compile(mlp(), f"llvm -mtriple={other}-unknown-linux-gnu").save(tmp_path / "m.weft")
