@@ -154,7 +154,9 @@ class WgslDefinitions(Definitions):
             f"if (size < {1 << form.mantissa:#x}u) {{ bits = bitcast<u32>(f32(size) * {least}); }}",
         ]
         if form.special == "ieee":
-            lines.append(f"if (size >= {((1 << form.exponent) - 1) << form.mantissa:#x}u) {{ bits = {shifted} | 0x7f800000u; }}")  # noqa: E501
+            lines.append(
+                f"if (size >= {((1 << form.exponent) - 1) << form.mantissa:#x}u) {{ bits = {shifted} | 0x7f800000u; }}"
+            )
         elif form.special == "fn":
             lines.append(f"if (size == {ones:#x}u) {{ bits = 0x7fc00000u; }}")
         lines.append(f"return weft_float(bits | ((x & {1 << top:#x}u) << {31 - top}u));")

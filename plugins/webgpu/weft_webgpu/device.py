@@ -26,7 +26,7 @@ from weft_webgpu.text import Text
 ALIGN = 256
 """Bytes: bindings begin at multiples of it."""
 LARGEST = 1 << 30
-"""Bytes of a piece of memory at most: kernels count elements in 32 bits, with room for what lies beyond a border."""
+"""Bytes of a binding at most: kernels count elements in 32 bits, with room for what lies beyond a border."""
 CAPACITY = 1 << 36
 """Bytes that are taken for the device's memory: WebGPU tells no number. What a driver does not give is an error of its
 own."""
@@ -71,11 +71,14 @@ class WebgpuDevice(Device):
         most = adapter.limits
         self.device = adapter.request_device_sync(required_limits={k: most[k] for k in LIMITS})
         self.queue = self.device.queue
-        self.largest = min(LARGEST, most["max-buffer-size"], most["max-storage-buffer-binding-size"])
+        self.largest = int(most["max-buffer-size"]) // ALIGN * ALIGN - ALIGN
+        self.bound = min(LARGEST, int(most["max-storage-buffer-binding-size"]))
         self.bindings = int(most["max-storage-buffers-per-shader-stage"])
         threads = int(most["max-compute-invocations-per-workgroup"])
         axes = tuple(int(most[f"max-compute-workgroup-size-{axis}"]) for axis in "xyz")
-        self.limits = Grid(threads, (axes[0], axes[1], axes[2]), (2**31 - 1, MOST_GROUPS, MOST_GROUPS), 1, 65536, threads)
+        self.limits = Grid(
+            threads, (axes[0], axes[1], axes[2]), (2**31 - 1, MOST_GROUPS, MOST_GROUPS), 1, 65536, threads
+        )
         self._used = 0
         self._mark = self._buffer(4)
         self._recorded: list[_Ready] = []
@@ -91,7 +94,7 @@ class WebgpuDevice(Device):
         return max(0, CAPACITY - self._used)
 
     def reserve(self, size: int) -> Memory:
-        if size > self.largest:
+        if self.largest < size <= self.free:
             raise ExecutionError(
                 f"device '{self.name}' has no piece of memory so large",
                 why=f"{size} bytes are wanted, it gives at most {self.largest} in one piece",
@@ -113,18 +116,23 @@ class WebgpuDevice(Device):
         return self.device.create_buffer(size=_up(size + 16, ALIGN), usage=usage)
 
     def write(self, target: Slice, data: Array) -> None:
-        if data.nbytes:
-            self._submit()
-            flat = data.reshape(-1).view(np.uint8)
-            if flat.nbytes % 4:
-                flat = np.concatenate([flat, np.zeros(-flat.nbytes % 4, np.uint8)])
-            self.queue.write_buffer(target.memory.handle, target.offset, np.ascontiguousarray(flat))
+        if not data.nbytes:
+            return
+        self._submit()
+        flat, begin = data.reshape(-1).view(np.uint8), target.offset
+        start, end = begin // 4 * 4, _up(begin + flat.nbytes, 4)
+        if (start, end) != (begin, begin + flat.nbytes):  # copies are of words: what else is in them stays
+            words = np.frombuffer(self.queue.read_buffer(target.memory.handle, start, end - start), np.uint8).copy()
+            words[begin - start : begin - start + flat.nbytes] = flat
+            flat = words
+        self.queue.write_buffer(target.memory.handle, start, flat)
 
     def read(self, source: Slice, data: Array) -> None:
         if data.nbytes:
             self._submit()
-            found = self.queue.read_buffer(source.memory.handle, source.offset, _up(data.nbytes, 4))
-            data.reshape(-1).view(np.uint8)[...] = np.frombuffer(found, np.uint8)[: data.nbytes]
+            start, end = source.offset // 4 * 4, _up(source.offset + data.nbytes, 4)
+            found = np.frombuffer(self.queue.read_buffer(source.memory.handle, start, end - start), np.uint8)
+            data.reshape(-1).view(np.uint8)[...] = found[source.offset - start :][: data.nbytes]
 
     # -- code
     def load(self, image: bytes, entries: Mapping[str, int]) -> dict[str, list[_Loaded]]:
@@ -177,9 +185,7 @@ class WebgpuDevice(Device):
         self._pipelines[source, symbol] = pipeline, layout
         return pipeline, layout
 
-    def _ready(
-        self, loaded: _Loaded, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]
-    ) -> _Ready | None:
+    def _ready(self, loaded: _Loaded, kernel: str, buffers: Sequence[Slice], dims: Sequence[int]) -> _Ready | None:
         """What a launch takes; None if it has no groups."""
         launch, text = loaded.launch, loaded.text
         missing = [f"buffer {b} of {len(buffers)}" for b in launch.buffers if b >= len(buffers)] + [
@@ -199,6 +205,7 @@ class WebgpuDevice(Device):
         slices = [buffers[b] for b in launch.buffers]
         if text.joined:
             return self._joined(loaded, kernel, slices, sizes, _folded(groups, kernel))
+        self._check_bound(kernel, max((x.bytes for x in slices), default=0))
         first, before, held = self._apart(text, slices)
         pipeline, layout = self._pipeline(loaded, first, kernel)
         entries = []
@@ -206,7 +213,17 @@ class WebgpuDevice(Device):
             if first[k] == k:
                 handle, offset = held.get(k, (place.memory.handle, place.offset))
                 entries.append(_bound(k, handle, offset, _up(max(place.bytes, 16), 16)))
-        return self._grouped(pipeline, layout, entries, len(slices), sizes, text, _folded(groups, kernel), tuple(before))
+        return self._grouped(
+            pipeline, layout, entries, len(slices), sizes, text, _folded(groups, kernel), tuple(before)
+        )
+
+    def _check_bound(self, kernel: str, size: int) -> None:
+        if size > self.bound:
+            raise ExecutionError(
+                f"kernel '{kernel}' cannot be launched on device '{self.name}'",
+                why=f"it takes a buffer of {size} bytes, the device binds at most {self.bound} at once",
+                hint="run smaller inputs",
+            )
 
     def _apart(
         self, text: Text, slices: Sequence[Slice]
@@ -250,18 +267,13 @@ class WebgpuDevice(Device):
             for key, (_, begin, end) in ranges.items():
                 places[key] = size - begin
                 size += _up(end - begin, ALIGN)
-            if size > self.largest:
-                raise ExecutionError(
-                    f"device '{self.name}' has no piece of memory so large",
-                    why=f"the {len(slices)} buffers of kernel '{kernel}' take {size} bytes together",
-                    hint="compile with more -buffers, if the device has them, or run smaller inputs",
-                )
             handle = self._buffer(size)
             copies = [
                 (memory.handle, begin, handle, places[key] + begin, _up(end - begin, 4))
                 for key, (memory, begin, end) in ranges.items()
                 if end > begin
             ]
+        self._check_bound(kernel, size)
         words = sizes + [(places[id(x.memory)] + x.offset) // 4 for x in slices]
         pipeline, layout = self._pipeline(loaded, (0,), kernel)
         entries = [_bound(0, handle, 0, _up(max(size, 16), 16))]

@@ -277,9 +277,7 @@ class WgslFormulas(Formulas):
     emit_Lt = emit_Le = emit_Eq = emit_Ne = _emit_comparison
 
     def emit_Select(self, e: ex.Select, index: bool) -> Code:
-        return self.guarded(
-            self.value(e.cond), lambda: self.value(e.a, index), lambda: self.value(e.b, index), e.dtype
-        )
+        return self.guarded(self.value(e.cond), lambda: self.value(e.a, index), lambda: self.value(e.b, index), e.dtype)
 
     # -- conversions
 
@@ -304,7 +302,9 @@ class WgslFormulas(Formulas):
             return Pair(text) if to.bits == 64 else Code(text)
         if to.is_float:
             if isinstance(a, Pair):
-                return Code(f"{self.definitions.use('weft_f32_of_' + ('u64' if of.kind == 'uint' else 'i64'))}({a.text})")
+                return Code(
+                    f"{self.definitions.use('weft_f32_of_' + ('u64' if of.kind == 'uint' else 'i64'))}({a.text})"
+                )
             return Code(f"f32({a.text})")
         return self.converted(a, of, to)
 

@@ -199,6 +199,111 @@ fn weft_i64_of_f32(x: f32) -> vec2<u32> {
 }
 
 // -- functions of floats
+//
+// Sums and products may be reassociated: x + big - big may be x (WGSL, "Reassociation and Fusion"). So nothing here is
+// found by what a rounding has lost, nor rounded by the addition of a large number.
+
+fn weft_power_of_two(n: i32) -> f32 { return bitcast<f32>(u32(n + 127) << 23u); }
+
+// value 2^n, in two steps: 2^n alone may be too small or too large.
+fn weft_scaled(value: f32, n: i32) -> f32 {
+  let half = n >> 1u;
+  return value * weft_power_of_two(half) * weft_power_of_two(n - half);
+}
+
+// exp(r) - 1 of at most half of ln 2.
+fn weft_expm1_near(r: f32) -> f32 {
+  return r + r * r * (0.5f + r * (0.16666667f + r * (0.041666668f + r * (0.008333334f + r * (0.0013888889f
+    + r * 0.0001984127f)))));
+}
+
+// x - n ln 2.
+fn weft_without_ln2(x: f32, n: f32) -> f32 { return (x - n * 0.693359375f) + n * 0.00021219444f; }
+
+fn weft_exp(x: f32) -> f32 {
+  if (weft_isnan(x)) { return x; }
+  if (x > 88.8f) { return weft_float(0x7f800000u); }
+  if (x < -104.0f) { return 0.0f; }
+  let n = round(x * 1.442695f);
+  return weft_scaled(1.0f + weft_expm1_near(weft_without_ln2(x, n)), i32(n));
+}
+
+fn weft_exp2(x: f32) -> f32 {
+  if (weft_isnan(x)) { return x; }
+  if (x >= 128.0f) { return weft_float(0x7f800000u); }
+  if (x < -150.0f) { return 0.0f; }
+  let n = round(x);
+  let r = x - n;
+  return weft_scaled(1.0f + (weft_expm1_near(r * 0.69314718f) + r * 1.9046543e-09f), i32(n));
+}
+
+fn weft_expm1(x: f32) -> f32 {
+  if (weft_isnan(x) || abs(x) < 2.9802322e-08f) { return x; }
+  if (x > 88.8f) { return weft_float(0x7f800000u); }
+  if (x < -18.0f) { return -1.0f; }
+  let n = round(x * 1.442695f);
+  let half = weft_power_of_two(i32(n) - 1);
+  let result = half * weft_expm1_near(weft_without_ln2(x, n)) + (half - 0.5f);
+  return result + result;
+}
+
+fn weft_sinh(x: f32) -> f32 {
+  let a = abs(x);
+  if (a < 1.0f) {
+    let z = x * x;
+    return x + x * z * (0.16666667f + z * (0.008333334f + z * (0.0001984127f + z * (2.7557319e-06f + z * 2.5052108e-08f))));
+  }
+  if (a < 20.0f) {
+    let u = weft_expm1(a);
+    return weft_copysign(0.5f * u + 0.5f * (u / (u + 1.0f)), x);
+  }
+  let h = weft_exp(0.5f * a);
+  return weft_copysign((0.5f * h) * h, x);
+}
+
+fn weft_cosh(x: f32) -> f32 {
+  let h = weft_exp(0.5f * abs(x));
+  return (0.5f * h) * h + (0.5f / h) / h;
+}
+
+fn weft_tanh(x: f32) -> f32 {
+  let a = abs(x);
+  if (a > 9.02f) { return weft_copysign(1.0f, x); }
+  let u = weft_expm1(2.0f * a);
+  return weft_copysign(u / (u + 2.0f), x);
+}
+
+// log(1 + v) of 1 + v between the square roots of 1/2 and 2, and a number that is to be added at the end.
+fn weft_log_near(v: f32, more: f32) -> f32 {
+  let s = v / (v + 2.0f);
+  let z = s * s;
+  let half = 0.5f * v * v;
+  let tail = z * (0.6666667f + z * (0.4f + z * (0.2857143f + z * (0.22222222f + z * 0.18181819f))));
+  return v - (half - (s * (half + tail) + more));
+}
+
+fn weft_log(x: f32) -> f32 {
+  let bits = bitcast<u32>(x);
+  if (weft_isnan(x) || bits == 0x7f800000u) { return x; }
+  if ((bits & 0x7fffffffu) == 0u) { return weft_float(0xff800000u); }
+  if ((bits >> 31u) != 0u) { return weft_float(0x7fc00000u); }
+  let tiny = bits < 0x00800000u;
+  // A product with a power of two: of a subnormal the shifted bits say it in integers.
+  let zeros = countLeadingZeros(bits) - 8u;
+  let normal = select(bits, (bits << zeros) & 0x7fffffu, tiny);
+  let shift = (normal + 0x004afb0du) >> 23u;
+  let e = f32(i32(shift) - select(127, 126 + i32(zeros), tiny));
+  let m = bitcast<f32>(normal - (shift << 23u) + 0x3f800000u);
+  return e * 0.693359375f + weft_log_near(m - 1.0f, e * -0.00021219444f);
+}
+
+fn weft_log1p(x: f32) -> f32 {
+  if (x > -0.29f && x < 0.41f) {
+    if (abs(x) < 5.9604645e-08f) { return x; }
+    return weft_log_near(x, 0.0f);
+  }
+  return weft_log(1.0f + x);
+}
 
 // The rest of a division that rounds to zero, exact: mantissas are subtracted bit by bit.
 fn weft_fmod(a: f32, b: f32) -> f32 {
@@ -209,14 +314,13 @@ fn weft_fmod(a: f32, b: f32) -> f32 {
   if (x < y) { return a; }
   var e = i32(x >> 23u);
   let f = max(i32(y >> 23u), 1);
-  var m = (x & 0x7fffffu) | select(0u, 0x800000u, e > 0);
   let n = (y & 0x7fffffu) | select(0u, 0x800000u, y >= 0x800000u);
+  var m = ((x & 0x7fffffu) | select(0u, 0x800000u, e > 0)) % n;
   e = max(e, 1);
   for (; e > f; e--) {
-    if (m >= n) { m -= n; }
     m <<= 1u;
+    if (m >= n) { m -= n; }
   }
-  if (m >= n) { m -= n; }
   if (m == 0u) { return bitcast<f32>(sign); }
   let down = min(i32(countLeadingZeros(m)) - 8, e - 1);
   m <<= u32(down);
@@ -315,27 +419,26 @@ fn weft_product(a: f32, b: f32) -> vec2<f32> {
   return vec2<f32>(p, ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2);
 }
 
-// The logarithm to base 2 of a positive finite number as two numbers: of 2^e m it is e + 2 atanh((m - 1) / (m + 1)) / ln 2.
-fn weft_log2_pair(a: f32) -> vec2<f32> {
+// The logarithm to base 2 of a positive finite number as three numbers: of 2^e m e, and 2 atanh((m - 1) / (m + 1)) / ln 2
+// in two.
+fn weft_log2_parts(a: f32) -> vec3<f32> {
   let tiny = bitcast<u32>(a) < 0x00800000u;
-  let bits = bitcast<u32>(select(a, a * 8388608.0f, tiny));
+  let zeros = countLeadingZeros(bitcast<u32>(a)) - 8u;
+  let bits = select(bitcast<u32>(a), (bitcast<u32>(a) << zeros) & 0x7fffffu, tiny);
   let shift = (bits + 0x004afb0du) >> 23u;
-  let e = f32(i32(shift) - select(127, 150, tiny));
+  let e = f32(i32(shift) - select(127, 126 + i32(zeros), tiny));
   let m = bitcast<f32>(bits - (shift << 23u) + 0x3f800000u);
   let n = m - 1.0f;
-  let d = m + 1.0f;
-  let d_low = m - (d - 1.0f);
-  let s = n / d;
-  let back = weft_product(s, d);
-  let s_low = (((n - back.x) - back.y) - s * d_low) / d;
+  // m + 1 in two numbers.
+  let high = weft_half(m) + 1.0f;
+  let low = m - weft_half(m);
+  let s = n / (high + low);
+  let back = weft_product(s, high);
+  let s_low = (((n - back.x) - back.y) - s * low) / high;
   let z = s * s;
   let tail = s * z * (0.9617967f + z * (0.5770780f + z * (0.4121986f + z * (0.3205989f + z * 0.2623082f))));
   let head = weft_product(s, 2.885390f);
-  let low = (head.y + (s_low * 2.885390f + s * 3.8519e-08f)) + tail;
-  let high = e + head.x;
-  let rest = (head.x - (high - e)) + low;
-  let sum = high + rest;
-  return vec2<f32>(sum, rest - (sum - high));
+  return vec3<f32>(e, head.x, (head.y + (s_low * 2.885390f + s * 3.8519e-08f)) + tail);
 }
 
 fn weft_pow(a: f32, b: f32) -> f32 {
@@ -353,17 +456,20 @@ fn weft_pow(a: f32, b: f32) -> f32 {
   }
   if (negative && !whole) { return weft_float(0x7fc00000u); }
   if (size == 0x3f800000u) { return bitcast<f32>(sign | 0x3f800000u); }
-  let log2 = weft_log2_pair(bitcast<f32>(size));
-  let rough = b * log2.x;
+  let log2 = weft_log2_parts(bitcast<f32>(size));
+  let rough = b * (log2.x + log2.y);
   if (rough >= 128.5f) { return weft_float(sign | 0x7f800000u); }
   if (rough <= -151.0f) { return bitcast<f32>(sign); }
-  let exponent = weft_product(b, log2.x);
-  let k = round(exponent.x);
-  let f = (exponent.x - k) + (exponent.y + b * log2.y);
+  // What is whole of b e and of b times the rest is the exponent.
+  let first = weft_product(b, log2.x);
+  let second = weft_product(b, log2.y);
+  let k = round(first.x);
+  let l = round(second.x);
+  let rest = ((first.x - k) + (second.x - l)) + ((first.y + second.y) + b * log2.z);
+  let n = round(rest);
+  let f = rest - n;
   let value = 1.0f + f * (0.6931472f + f * (0.24022651f + f * (0.055504109f + f * (0.0096181291f
     + f * (0.0013333558f + f * (0.00015403530f + f * 1.5252734e-05f))))));
-  let first = i32(k) >> 1u;
-  let second = i32(k) - first;
-  let result = value * bitcast<f32>(u32(first + 127) << 23u) * bitcast<f32>(u32(second + 127) << 23u);
+  let result = weft_scaled(value, i32(k) + i32(l) + i32(n));
   return bitcast<f32>(bitcast<u32>(result) | sign);
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.dtypes import DType
-from weft_webgpu.language import WgslLanguage
+from weft_c_family.language import Language
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Place:
 
     name: str
     dtype: DType
-    language: WgslLanguage
+    language: Language
     packed: bool = False
     atomic: bool = False
     base: str = ""
@@ -126,7 +126,7 @@ class Place:
         old = "bitcast<f32>(old)" if self.type == "f32" else "i32(old)"
         test = f"{old} {'<' if operation == 'min' else '>'} x"
         if self.type == "f32":
-            nan = f"(old & 0x7fffffffu) > 0x7f800000u"
+            nan = "(old & 0x7fffffffu) > 0x7f800000u"
             test = f"{test} || {nan}"
         new = f"{old} + x" if operation == "add" else f"select(x, {old}, {test})"
         bits = "bitcast<u32>" if self.type == "f32" else "u32"

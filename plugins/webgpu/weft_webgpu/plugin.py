@@ -55,8 +55,8 @@ def loop_passes(target: Target) -> Sequence[LoopPass]:
 
 @hookimpl
 def devices() -> Sequence[DeviceKind]:
-    from weft_webgpu.adapter import missing
     from weft_runtime.device import DeviceKind
+    from weft_webgpu.adapter import missing
 
     return [DeviceKind("webgpu", missing, _open)]
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from weft.codegen.base import KernelCode
     from weft.machine import Machine
     from weft_c_family import Dialect
-    from weft_webgpu.codegen import WebgpuCodegen
     from weft_runtime.executable import NativeCode
+    from weft_webgpu.codegen import WebgpuCodegen
 
 DEVICE = "webgpu"
 ALIGN = 256
@@ -78,7 +78,7 @@ class WebgpuTarget(TargetKind):
             threads=o.threads,
             threads_per_axis=(o.threads, o.threads, min(64, o.threads)),
             groups_per_axis=(2**31 - 1, 65535, 65535),
-            warp=1,
+            warp=32,  # what threads share a multiplexed unit on most GPUs: a cost, nothing that code relies on
             vector_bits=32,  # a binding is an array of words
             caches=_CACHES,
             flops_per_cycle={"float32": 128},  # of two multiply-adds of 32 lanes, what a small unit has

@@ -1,5 +1,5 @@
-"""What a text in WGSL says of its bindings, and the text with some of them joined. This module is runtime: it imports no
-compiler."""
+"""What a text in WGSL says of its bindings, and the text with some of them joined. This module is runtime: it imports
+no compiler."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ class Text:
         source = self.source
         for k, of in enumerate(first):
             if k != of:
-                source = _BINDING.sub(lambda m, name=f"weft_b{k}": "" if m[2] == name else m[0], source)
+                source = re.sub(rf"^@group.* weft_b{k}: .*;\n", "", source, flags=re.M)
                 source = re.sub(rf"\bweft_b{k}\b", f"weft_b{of}", source)
         return source

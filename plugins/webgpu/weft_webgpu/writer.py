@@ -5,10 +5,10 @@
     functions, memory of groups
     @compute @workgroup_size(…) fn …
 
-Bindings are read and written all, since WebGPU allows no buffer to be bound in two ways at once, and a plan's values are
-parts of one. Where a device has fewer bindings than a launch has buffers, these lie in one array, `weft_all`; the words
-behind the dims say where each begins. Whoever launches the text finds which of both it is, and makes one binding of two
-that are the same (`weft_webgpu.text`).
+All bindings are read_write: WebGPU allows no buffer to be bound in two ways at once, and a plan's values are parts of
+one. Where a device has fewer bindings than a launch has buffers, these lie in one array, `weft_all`; the words behind
+the dims say where each begins. Whoever launches the text finds which of both it is, and makes one binding of two that
+are the same (`weft_webgpu.text`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class WgslKernel(Kernel):
         if words:
             bindings.append(f"var<uniform> weft_sizes: array<vec4<i32>, {-(-words // 4)}>;")
         pieces = ["\n".join(f"@group(0) @binding({k}) {text}" for k, text in enumerate(bindings))]
-        pieces += [*f.definitions.texts(), *dict.fromkeys(t for place in f.places.values() for t in place.functions.values())]
+        pieces += [
+            *f.definitions.texts(),
+            *dict.fromkeys(t for place in f.places.values() for t in place.functions.values()),
+        ]
         if self.module:
             pieces.append("\n".join(self.module))
         entries = [f"let {f.name_of(v.name)}: i32 = {_entry(k)};" for k, v in enumerate(p.dims) if v.name in self.used]
