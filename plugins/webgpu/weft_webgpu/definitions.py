@@ -7,6 +7,7 @@ Language", section "Floating Point Evaluation").
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from importlib.resources import files
@@ -29,6 +30,12 @@ def library() -> dict[str, str]:
         if name is not None:
             found[name[1]] = piece.strip()
     return found
+
+
+@cache
+def fingerprint() -> str:
+    """Tells one functions.wgsl from another."""
+    return hashlib.sha256("".join(library().values()).encode()).hexdigest()[:16]
 
 
 class WgslDefinitions(Definitions):
@@ -75,23 +82,18 @@ class WgslDefinitions(Definitions):
         return self._define(f"weft_popcount_{short(d)}", t, f"x: {t}", f"return {t}(countOneBits(u32(x){mask}));")
 
     def division(self, symbol: str, d: DType) -> str:
-        """//, %, truncdiv or truncmod of integers. By zero it is by one: the value is not wanted there. The least value
-        by -1 wraps."""
-        name, quotient = f"weft_{_NAMES[symbol]}_{short(d)}", symbol in ("//", "truncdiv")
+        """// or % of signed integers, rounded down. WGSL's own round to zero; by zero they are by one, and the least value
+        by -1 wraps ("Arithmetic Expressions")."""
+        name = f"weft_{_NAMES[symbol]}_{short(d)}"
         if d.bits == 64:
             return self.use(name)
-        t, by_one = self._type(d), "a" if quotient else "0" if d.kind == "int" else "0u"
-        parameters, exact = f"a: {t}, b: {t}", f"a {'/' if quotient else '%'} b"
-        if d.kind == "uint":
-            return self._define(name, t, parameters, f"if (b == 0u) {{ return {by_one}; }}", f"return {exact};")
-        lines = [
-            f"if (b == 0) {{ return {by_one}; }}",
-            f"if (b == -1) {{ return {self.in_range('-a', d) if quotient else '0'}; }}",
-        ]
-        if not symbol.startswith("trunc"):
-            lines += ["let rest = a % b;", "let crossed = rest != 0 && ((rest < 0) != (b < 0));"]
-            exact = "a / b - i32(crossed)" if quotient else "select(rest, rest + b, crossed)"
-        return self._define(name, t, parameters, *lines, f"return {exact};")
+        t = self._type(d)
+        crossed = "a % b != 0 && ((a < 0) != (b < 0))"
+        if symbol == "//":
+            result = self.in_range(f"a / b - select(0, 1, {crossed})", d)
+        else:
+            result = f"a % b + select(0, b, {crossed})"
+        return self._define(name, t, f"a: {t}, b: {t}", f"return {result};")
 
     def in_range(self, text: str, d: DType) -> str:
         """A word as an integer of `d`, modulo."""

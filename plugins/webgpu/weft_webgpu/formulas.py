@@ -56,7 +56,7 @@ class WgslFormulas(Formulas):
 
     def value(self, e: Expr, index: bool = False) -> Code:
         # What an index is computed from may be cut to words: it has a name of its own.
-        index = index and e.dtype.scalar == dt.int64
+        index = index and e.dtype.scalar in (dt.int64, dt.int32)
         found = self._known.get((e, index))
         if found is not None:
             return found
@@ -123,7 +123,7 @@ class WgslFormulas(Formulas):
         return Code(text, UNARY if text[0] == "-" else PRIMARY)
 
     def emit_Const(self, e: ex.Const, index: bool) -> Code:
-        if index:
+        if index and e.dtype.scalar == dt.int64:
             return self.literal((int(e.value) + (1 << 31)) % (1 << 32) - (1 << 31), dt.int64)
         return self.literal(e.value, e.dtype)
 
@@ -214,8 +214,11 @@ class WgslFormulas(Formulas):
             d = dt.int32 if index or self.range(e).within(*_WORD) or e.symbol in ("%", "truncmod") else d
         if d.bits == 64:
             return Pair(f"{self.definitions.division(e.symbol, d)}({self.pair(a)}, {self.pair(b)})")
-        if self.range(e.a).within(0, None) and self.range(e.b).within(1, None):
-            return _infix("/" if e.symbol in ("//", "truncdiv") else "%", a, b)
+        quotient = e.symbol in ("//", "truncdiv")
+        positive = d.kind == "uint" or (self.range(e.a).within(0, None) and self.range(e.b).within(0, None))
+        if positive or e.symbol.startswith("trunc"):
+            code = _infix("/" if quotient else "%", a, b)
+            return self.narrowed(code, d) if d.bits < 32 and quotient and not positive else code
         return Code(f"{self.definitions.division(e.symbol, d)}({a.text}, {b.text})")
 
     emit_FloorDiv = emit_FloorMod = emit_TruncDiv = emit_TruncMod = _emit_division
@@ -260,7 +263,7 @@ class WgslFormulas(Formulas):
                 a, b = self.widen(a, d), self.widen(b, d)
             if d.is_float and e.symbol == "!=" and e.a == e.b:
                 return Code(f"{self.definitions.use('weft_isnan')}({a.text})")
-            return Code(f"{a.at(SUM)} {e.symbol} {b.at(SUM)}", COMPARISON)
+            return self._compared(e.symbol, a, b, d)
         sizes = d == dt.int64 and self._of_sizes(e.a, e.b) and not ex.has(e, Load)
         a, b = self.value(e.a, sizes), self.value(e.b, sizes)
         if not isinstance(a, Pair) and not isinstance(b, Pair):
@@ -273,6 +276,12 @@ class WgslFormulas(Formulas):
                 return Code(f"any({x} != {y})")
         less = self.definitions.use(f"weft_lt_{'u64' if d.kind == 'uint' else 'i64'}")
         return Code(f"{less}({x}, {y})") if e.symbol == "<" else Code(f"!{less}({y}, {x})", UNARY)
+
+    def _compared(self, symbol: str, a: Code, b: Code, d: DType) -> Code:
+        """Floats differ unless they are equal: some compilers take != for false where one of them is NaN."""
+        if d.is_float and symbol == "!=":
+            return Code(f"!({a.at(SUM)} == {b.at(SUM)})", UNARY)
+        return Code(f"{a.at(SUM)} {symbol} {b.at(SUM)}", COMPARISON)
 
     emit_Lt = emit_Le = emit_Eq = emit_Ne = _emit_comparison
 
@@ -295,8 +304,7 @@ class WgslFormulas(Formulas):
         if to.is_bool:
             if isinstance(a, Pair):
                 return Code(f"any({a.text} != {PAIR}(0u, 0u))")
-            zero = "0" if of == dt.int64 else self.language.literal(0, of)
-            return Code(f"{a.at(SUM)} != {zero}", COMPARISON)
+            return self._compared("!=", a, Code("0" if of == dt.int64 else self.language.literal(0, of)), of)
         if of.is_float and to.is_integer:
             text = f"{self.definitions.to_integer(to, of)}({a.text})"
             return Pair(text) if to.bits == 64 else Code(text)

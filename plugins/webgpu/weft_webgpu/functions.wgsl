@@ -14,9 +14,7 @@ fn weft_min_f32(a: f32, b: f32) -> f32 { return select(b, a, a < b || weft_isnan
 
 fn weft_max_f32(a: f32, b: f32) -> f32 { return select(b, a, a > b || weft_isnan(a)); }
 
-fn weft_copysign(a: f32, b: f32) -> f32 {
-  return bitcast<f32>((bitcast<u32>(a) & 0x7fffffffu) | (bitcast<u32>(b) & 0x80000000u));
-}
+fn weft_copysign(a: f32, b: f32) -> f32 { return select(abs(a), -abs(a), (bitcast<u32>(b) >> 31u) != 0u); }
 
 // -- 64 bits
 
@@ -221,44 +219,37 @@ fn weft_expm1_near(r: f32) -> f32 {
 fn weft_without_ln2(x: f32, n: f32) -> f32 { return (x - n * 0.693359375f) + n * 0.00021219444f; }
 
 fn weft_exp(x: f32) -> f32 {
-  if (weft_isnan(x)) { return x; }
-  if (x > 88.8f) { return weft_float(0x7f800000u); }
-  if (x < -104.0f) { return 0.0f; }
-  let n = round(x * 1.442695f);
-  return weft_scaled(1.0f + weft_expm1_near(weft_without_ln2(x, n)), i32(n));
+  let y = clamp(x, -104.0f, 89.0f);
+  let n = round(y * 1.442695f);
+  let value = weft_scaled(1.0f + weft_expm1_near(weft_without_ln2(y, n)), i32(n));
+  return select(select(value, weft_float(0x7f800000u), x > 88.8f), x, weft_isnan(x));
 }
 
 fn weft_exp2(x: f32) -> f32 {
-  if (weft_isnan(x)) { return x; }
-  if (x >= 128.0f) { return weft_float(0x7f800000u); }
-  if (x < -150.0f) { return 0.0f; }
-  let n = round(x);
-  let r = x - n;
-  return weft_scaled(1.0f + (weft_expm1_near(r * 0.69314718f) + r * 1.9046543e-09f), i32(n));
+  let y = clamp(x, -151.0f, 128.0f);
+  let n = round(y);
+  let r = y - n;
+  let value = weft_scaled(1.0f + (weft_expm1_near(r * 0.69314718f) + r * 1.9046543e-09f), i32(n));
+  return select(select(value, weft_float(0x7f800000u), x >= 128.0f), x, weft_isnan(x));
 }
 
 fn weft_expm1(x: f32) -> f32 {
-  if (weft_isnan(x) || abs(x) < 2.9802322e-08f) { return x; }
-  if (x > 88.8f) { return weft_float(0x7f800000u); }
-  if (x < -18.0f) { return -1.0f; }
-  let n = round(x * 1.442695f);
+  let y = clamp(x, -18.0f, 89.0f);
+  let n = round(y * 1.442695f);
   let half = weft_power_of_two(i32(n) - 1);
-  let result = half * weft_expm1_near(weft_without_ln2(x, n)) + (half - 0.5f);
-  return result + result;
+  let result = half * weft_expm1_near(weft_without_ln2(y, n)) + (half - 0.5f);
+  let value = select(result + result, weft_float(0x7f800000u), x > 88.8f);
+  return select(value, x, weft_isnan(x) || abs(x) < 2.9802322e-08f);
 }
 
 fn weft_sinh(x: f32) -> f32 {
   let a = abs(x);
-  if (a < 1.0f) {
-    let z = x * x;
-    return x + x * z * (0.16666667f + z * (0.008333334f + z * (0.0001984127f + z * (2.7557319e-06f + z * 2.5052108e-08f))));
-  }
-  if (a < 20.0f) {
-    let u = weft_expm1(a);
-    return weft_copysign(0.5f * u + 0.5f * (u / (u + 1.0f)), x);
-  }
+  let z = x * x;
+  let near = x + x * z * (0.16666667f + z * (0.008333334f + z * (0.0001984127f + z * (2.7557319e-06f + z * 2.5052108e-08f))));
+  let u = weft_expm1(min(a, 20.0f));
   let h = weft_exp(0.5f * a);
-  return weft_copysign((0.5f * h) * h, x);
+  let far = select((0.5f * h) * h, 0.5f * u + 0.5f * (u / (u + 1.0f)), a < 20.0f);
+  return select(weft_copysign(far, x), near, a < 1.0f);
 }
 
 fn weft_cosh(x: f32) -> f32 {
@@ -267,10 +258,8 @@ fn weft_cosh(x: f32) -> f32 {
 }
 
 fn weft_tanh(x: f32) -> f32 {
-  let a = abs(x);
-  if (a > 9.02f) { return weft_copysign(1.0f, x); }
-  let u = weft_expm1(2.0f * a);
-  return weft_copysign(u / (u + 2.0f), x);
+  let u = weft_expm1(2.0f * min(abs(x), 10.0f));
+  return select(weft_copysign(u / (u + 2.0f), x), x, weft_isnan(x));
 }
 
 // log(1 + v) of 1 + v between the square roots of 1/2 and 2, and a number that is to be added at the end.
@@ -284,25 +273,23 @@ fn weft_log_near(v: f32, more: f32) -> f32 {
 
 fn weft_log(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
-  if (weft_isnan(x) || bits == 0x7f800000u) { return x; }
-  if ((bits & 0x7fffffffu) == 0u) { return weft_float(0xff800000u); }
-  if ((bits >> 31u) != 0u) { return weft_float(0x7fc00000u); }
   let tiny = bits < 0x00800000u;
-  // A product with a power of two: of a subnormal the shifted bits say it in integers.
+  // A subnormal is shifted as an integer: a product with a power of two may be 0.
   let zeros = countLeadingZeros(bits) - 8u;
-  let normal = select(bits, (bits << zeros) & 0x7fffffu, tiny);
+  let normal = select(bits, (bits << (zeros & 31u)) & 0x7fffffu, tiny);
   let shift = (normal + 0x004afb0du) >> 23u;
   let e = f32(i32(shift) - select(127, 126 + i32(zeros), tiny));
   let m = bitcast<f32>(normal - (shift << 23u) + 0x3f800000u);
-  return e * 0.693359375f + weft_log_near(m - 1.0f, e * -0.00021219444f);
+  let value = e * 0.693359375f + weft_log_near(m - 1.0f, e * -0.00021219444f);
+  let ends = select(weft_float(0x7fc00000u), weft_float(0xff800000u), (bits & 0x7fffffffu) == 0u);
+  let finite = select(value, ends, (bits >> 31u) != 0u || bits == 0u);
+  return select(finite, x, weft_isnan(x) || bits == 0x7f800000u);
 }
 
 fn weft_log1p(x: f32) -> f32 {
-  if (x > -0.29f && x < 0.41f) {
-    if (abs(x) < 5.9604645e-08f) { return x; }
-    return weft_log_near(x, 0.0f);
-  }
-  return weft_log(1.0f + x);
+  let near = x > -0.29f && x < 0.41f;
+  let value = weft_log_near(select(0.0f, x, near), 0.0f);
+  return select(select(weft_log(1.0f + x), value, near), x, abs(x) < 5.9604645e-08f);
 }
 
 // The rest of a division that rounds to zero, exact: mantissas are subtracted bit by bit.

@@ -116,8 +116,10 @@ class WebgpuTarget(TargetKind):
 
     def fingerprint(self, target: Target) -> str:
         from weft_c_family import VERSION
+        from weft_webgpu.definitions import fingerprint
+        from weft_webgpu.writer import VERSION as WRITER
 
-        return f"wgsl1/emitter{VERSION}/{self.resolve(target)}"
+        return f"wgsl{WRITER}/{fingerprint()}/emitter{VERSION}/{self.resolve(target)}"
 
 
 def _in_words(s: object) -> Allocate | None:

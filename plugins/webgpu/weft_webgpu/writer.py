@@ -29,6 +29,8 @@ from weft_c_family.formulas import Formulas
 from weft_webgpu.formulas import Pair, WgslFormulas
 from weft_webgpu.memory import Place
 
+VERSION = 1
+"""Goes into cache keys: raise it when other text comes out for the same Program."""
 MOST_GROUPS = 65535
 """Groups along an axis of a dispatch. A grid of more along x goes on along z."""
 
@@ -92,7 +94,7 @@ class WgslKernel(Kernel):
         entries = [f"let {f.name_of(v.name)}: i32 = {_entry(k)};" for k, v in enumerate(p.dims) if v.name in self.used]
         group = [lp.int_const(self.grid.get(f"threadIdx.{axis}", lp.int64(1))) or 1 for axis in "xyz"]
         head = self.dialect.kernel.format(name=self.symbol, group=group)
-        body = "\n".join([head + " {", *("  " + e for e in entries), *self.lines, "}"]) + "\n"
+        body = "\n".join([head + " {", *("  " + e for e in (*entries, *self.top)), *self.lines, "}"]) + "\n"
         source = "\n\n".join([f"// {p.name}", *pieces, body])
         return Emitted(
             p.name, self.symbol, source, tuple(n for _, n in self.scratch), tuple(self.grid.items()),
@@ -146,8 +148,11 @@ class WgslKernel(Kernel):
             text = f.pair(code) if value.dtype.scalar == dt.int64 else code.text
             self.line(f"{name}[{f.lane}] = {text};")
 
+    # Arrays of a thread are declared at its beginning: a declaration in a loop makes them 0 in every turn, and there are
+    # compilers that take gigabytes for some of them in loops.
+
     def array(self, name: str, d: dt.DType) -> None:
-        self.line(f"var {name}: array<{self.formulas.language.type(d)}, {d.lanes}>;")
+        self.top.append(f"var {name}: array<{self.formulas.language.type(d)}, {d.lanes}>;")
 
     def allocate(self, b: Buffer) -> None:
         f = self.formulas
@@ -166,7 +171,7 @@ class WgslKernel(Kernel):
         if shared:
             self.module.append(f"var<workgroup> {text}")
         else:
-            self.line(f"var {text}")
+            self.top.append(f"var {text}")
 
     def emit_For(self, s: lp.For) -> None:
         f = self.formulas
