@@ -1,0 +1,334 @@
+/**
+ * Steps of models that are compiled for WebGPU: weft.js loads this module with a model that has such. What they look like
+ * is in weft_llvm/exports/webgpu.py.
+ *
+ * A value is { data, shape, dtype } on the host; on the device it has `there`. That is a slice { buffer, offset, size }, as
+ * are the places of all buffers. They begin at multiples of ROUND bytes, and GPUBuffers end at one: slices that do not
+ * overlap do not overlap either when they are bound with so many bytes.
+ */
+
+const ROUND = 256, MOST_GROUPS = 65535, KEPT = 64, ARENA = 0, STAGING = 1;
+const up = (n, to = ROUND) => Math.ceil((n || 1) / to) * to;
+
+/**
+ * Opens the GPU for a model: compiles its kernels and uploads its constants.
+ *
+ * @param model, bytes what describes the model, and its file.
+ * @param device a GPUDevice, or none for one of its own.
+ * @param formula, count, typed, WeftError of weft.js.
+ * @returns { kinds, queued, close }: steps by kind, as weft.js has them; what makes a function of values one whose calls
+ *   wait for one another.
+ */
+export async function open(model, bytes, device, formula, count, typed, WeftError) {
+  const { name, gpu: { kernels, constants, limits, features } } = model, own = !device, memories = new Map(), programs = new Map();
+  let pending = [], numbers = 0, last = Promise.resolve(), stop, over;
+
+  const failure = (what, why, hint, where = name) => new WeftError(what, { where, why, hint });
+  const refuse = (...said) => {
+    throw failure(...said);
+  };
+  const number = (code, symbols) => {
+    const n = formula(code, symbols);
+    return n === n ? n : refuse("a size that a step needs is not known", code, "compile the model again");
+  };
+
+  // -- the device
+
+  const fits = (of) => {
+    for (const k in limits) if (!(of.limits[k] >= limits[k])) refuse("the GPU is too small", `${k} is ${of.limits[k]}, ${limits[k]} are needed`, "compile the model for this GPU");
+    for (const f of features) if (!of.features.has(f)) refuse(`the GPU lacks ${f}`, "kernels need it", "compile the model for this GPU");
+  };
+  if (own) {
+    const gpu = globalThis.navigator?.gpu ?? refuse("this engine has no WebGPU", "navigator.gpu is missing", "pages have it from https: and localhost");
+    const adapter = (await gpu.requestAdapter()) ?? refuse("no GPU is offered here", "requestAdapter gives none", "compile the model without webgpu");
+    fits(adapter);
+    const requiredLimits = Object.fromEntries(Object.keys(limits).map((k) => [k, adapter.limits[k]]));
+    device = await adapter.requestDevice({ requiredFeatures: features, requiredLimits });
+  }
+  fits(device);
+  const { queue } = device, { STORAGE, UNIFORM, COPY_SRC, COPY_DST, MAP_READ } = GPUBufferUsage, EVERY = STORAGE | COPY_SRC | COPY_DST;
+
+  /** Ends the run that waits, and all later ones. */
+  const end = (error) => {
+    over ??= error;
+    stop?.(over);
+  };
+  device.lost.then(({ message, reason }) => end(failure("the GPU was lost", message || reason, "load the model again")));
+
+  /** Gives the device work. `settled` says what was wrong with it: nothing else may come between a scope and its end. */
+  function guarded(work) {
+    device.pushErrorScope("validation");
+    device.pushErrorScope("out-of-memory");
+    try {
+      return work();
+    } finally {
+      for (let k = 2; k--; ) pending.push(device.popErrorScope().catch((error) => error));
+    }
+  }
+  async function settled() {
+    const errors = pending;
+    pending = [];
+    const error = (await Promise.all(errors)).find((e) => e);
+    if (!error) return;
+    drop();
+    if (error instanceof GPUOutOfMemoryError) refuse("the GPU has too little memory", error.message, "run smaller inputs");
+    refuse("the GPU refuses a step", error.message);
+  }
+
+  // -- memory
+
+  /** The buffer of a key, with room for so many bytes. */
+  function memory(key, size, usage = EVERY) {
+    const old = memories.get(key), most = device.limits.maxBufferSize;
+    if (old?.size >= size) return old;
+    if (size > most) refuse(`no memory for ${size} bytes`, `buffers of this GPU have ${most} at most`, "run smaller inputs");
+    if (old) {
+      forget();
+      old.destroy();
+    }
+    const buffer = guarded(() => device.createBuffer({ size: up(size), usage }));
+    memories.set(key, buffer);
+    return buffer;
+  }
+  const slice = (key, size) => ({ buffer: memory(key, size), offset: 0, size });
+
+  /** Writes an array to a slice. The GPU takes whole words. */
+  function write(to, { buffer, byteOffset, byteLength }) {
+    const rest = byteLength % 4, whole = byteLength - rest;
+    guarded(() => {
+      queue.writeBuffer(to.buffer, 0, buffer, byteOffset, whole);
+      if (rest) queue.writeBuffer(to.buffer, whole, Uint8Array.of(...new Uint8Array(buffer, byteOffset + whole, rest), 0, 0, 0), 0, 4);
+    });
+    return to;
+  }
+  /** Frees what is prepared: it is for the memories of now. */
+  function forget() {
+    for (const { held } of programs.values()) held.forEach((b) => b.destroy());
+    programs.clear();
+  }
+  function drop() {
+    forget();
+    memories.forEach((b) => b.destroy());
+    memories.clear();
+  }
+
+  // -- kernels
+
+  /**
+   * How the buffers of a launch are bound: `same[k]` is the number by which buffer k is, `kept` are slices with their
+   * numbers, `copies` are made before. What is bound must not overlap. Only inputs may be copied, and they come first: so
+   * the last buffers choose first.
+   */
+  function bound(types, slices, own) {
+    const same = slices.map((_, k) => k), kept = [], copies = [];
+    for (let k = slices.length; k--; ) {
+      const a = slices[k], met = kept.filter((b) => b.buffer === a.buffer && b.offset < a.offset + a.size && a.offset < b.offset + b.size), [b] = met;
+      if (!a.size || met[1] || (b && (b.offset !== a.offset || types[b.k] !== types[k]))) copies.push([a, { ...own(a.size), k }]);
+      else if (b) {
+        same.forEach((j, i) => (same[i] = j === b.k ? k : j));
+        b.k = k;
+        b.size = Math.max(a.size, b.size);
+      } else kept.push({ ...a, k });
+    }
+    return { same, kept: [...kept, ...copies.map(([, to]) => to)], copies, back: [], words: [] };
+  }
+
+  /** As `bound`, of a kernel that takes one buffer: ranges of memories, one after another if there are several. */
+  function joined(slices, own) {
+    const ranges = new Map(), full = slices.filter((a) => a.size);
+    for (const a of full) {
+      const r = ranges.get(a.buffer) ?? { ...a, end: 0 };
+      r.offset = Math.min(r.offset, a.offset);
+      r.end = Math.max(r.end, a.offset + a.size);
+      r.size = r.end - r.offset;
+      ranges.set(a.buffer, r);
+    }
+    const all = [...ranges.values()], several = all.length > 1;
+    for (const r of all) r.to = several ? own(r.size) : r;
+    const first = all[0]?.to ?? own(0), end = all.at(-1)?.to ?? first;
+    const copies = several ? all.map((r) => [r, r.to]) : [], back = copies.filter(([r]) => !r.fixed).map(([r, to]) => [to, r]);
+    const words = slices.map(({ buffer, offset, size }) => {
+      const r = ranges.get(buffer);
+      return size && (offset - r.offset + r.to.offset - first.offset) / 4;
+    });
+    return { same: [0], kept: [{ ...first, k: 0, size: end.offset + end.size - first.offset }], copies, back, words };
+  }
+
+  /** A promise of the pipeline and the layout of a kernel whose buffers are bound so. */
+  const pipeline = (kernel, same) => ((kernel.made ??= {})[same] ??= compiled(kernel, same));
+  async function compiled({ name: label, symbol, text: code, sized }, same) {
+    same.forEach((i, j) => {
+      if (i !== j) code = code.replace(RegExp(`^@group.0. @binding.${j}. .*`, "m"), "").replace(RegExp(`\\bweft_b${j}\\b`, "g"), `weft_b${i}`);
+    });
+    const entry = (binding, type) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } });
+    const entries = [...new Set(same)].map((i) => entry(i, "storage"));
+    if (sized) entries.push(entry(same.length, "uniform"));
+    const [group, layout, module] = guarded(() => {
+      const made = device.createBindGroupLayout({ label, entries });
+      return [made, device.createPipelineLayout({ bindGroupLayouts: [made] }), device.createShaderModule({ label, code })];
+    });
+    try {
+      return [await device.createComputePipelineAsync({ label, layout, compute: { module, entryPoint: symbol } }), group];
+    } catch (error) {
+      const wrong = (await module.getCompilationInfo()).messages.find((m) => m.type === "error");
+      refuse(`kernel '${label}' does not compile`, wrong ? `line ${wrong.lineNum}: ${wrong.message}` : error.message, "compile the model again");
+    }
+  }
+
+  /** The groups of a launch; none if there is nothing to do. Kernels count what is beyond the axis x along z. */
+  function grid(label, launch, dims) {
+    const [x, y, z] = launch.grid.map((n) => Math.max(0, number(n, dims))), found = [Math.min(x, MOST_GROUPS), y, z * Math.ceil(x / MOST_GROUPS)];
+    if (found.includes(0)) return;
+    return Math.max(...found) > MOST_GROUPS ? refuse(`kernel '${label}' has too many groups`, `${x} × ${y} × ${z}`, "run smaller inputs") : found;
+  }
+
+  /** The launches of a step for these places. Slices that are `held` are of two buffers, one for copies and one for sizes. */
+  async function prepared(step, places, symbols) {
+    const program = [], words = [];
+    let room = 0;
+    const own = (size) => ({ held: 0, offset: (room += up(size)) - up(size), size });
+    for (const launch of step.launches) {
+      const { name: label, types, sized } = kernels[launch.kernel], dims = launch.dims.map((d) => number(d, symbols)), groups = grid(label, launch, dims);
+      if (!groups) continue;
+      const slices = launch.buffers.map((b) => places[b]), how = types ? bound(types, slices, own) : joined(slices, own);
+      const sizes = [...launch.words.map((k) => dims[k]), ...how.words], lost = sizes.find((n) => n !== (n | 0));
+      if (lost) refuse(`a size of kernel '${label}' is ${lost}`, "it has 32 bits", "run smaller inputs");
+      if (sized) how.kept.push({ k: how.same.length, held: 1, offset: 4 * words.length, size: 4 * sizes.length });
+      words.push(...sizes, ...Array(up(sizes.length, ROUND / 4) - sizes.length).fill(0));
+      program.push({ label, groups, ...how, made: pipeline(kernels[launch.kernel], how.same) });
+    }
+    await Promise.all(program.map((p) => p.made));
+    const held = guarded(() => [[room, EVERY], [4 * words.length, UNIFORM | COPY_DST]].map(([size, usage]) => device.createBuffer({ size: up(size), usage })));
+    write({ buffer: held[1] }, Int32Array.from(words));
+    const of = (s) => s.buffer ?? held[s.held], copy = ([a, b]) => [of(a), a.offset, of(b), b.offset, up(a.size, 4)];
+    for (const p of program) {
+      const [pipeline, layout] = await p.made, entries = p.kept.map((s) => ({ binding: s.k, resource: { buffer: of(s), offset: s.offset, size: up(s.size) } }));
+      const group = guarded(() => device.createBindGroup({ label: p.label, layout, entries }));
+      Object.assign(p, { pipeline, group, copies: p.copies.map(copy), back: p.back.map(copy) });
+    }
+    return { program, held };
+  }
+
+  /** Gives the device one command buffer, which `record` fills. */
+  const submit = (record) =>
+    guarded(() => {
+      const encoder = device.createCommandEncoder();
+      record(encoder);
+      queue.submit([encoder.finish()]);
+    });
+  const start = ({ program }) =>
+    submit((encoder) => {
+      let pass;
+      const copy = (all) => {
+        if (all[0]) pass = pass?.end();
+        for (const one of all) encoder.copyBufferToBuffer(...one);
+      };
+      for (const { pipeline, group, groups, copies, back } of program) {
+        copy(copies);
+        pass ??= encoder.beginComputePass();
+        pass.setPipeline(pipeline);
+        pass.setBindGroup(0, group);
+        pass.dispatchWorkgroups(...groups);
+        copy(back);
+      }
+      pass?.end();
+    });
+
+  // -- steps
+
+  const kinds = {
+    upload: (_, infos) => (values, symbols) =>
+      values.map((value, i) => {
+        const { data, shape } = value, { name: key, shape: wanted } = infos[i];
+        wanted.forEach((d, axis) => {
+          const n = formula(d, symbols);
+          if (n === n && n !== shape[axis]) refuse(`'${key}' has size ${shape[axis]} on axis ${axis}, expected ${n}`, `its shape is [${shape}]`);
+        });
+        return { ...value, there: write(slice(key, data.byteLength), data) };
+      }),
+    download: () => async (values) => {
+      let total = 0;
+      const at = values.map(({ there }) => (total += up(there.size)) - up(there.size)), staging = memory(STAGING, total, MAP_READ | COPY_DST);
+      submit((encoder) => values.forEach(({ there }, i) => encoder.copyBufferToBuffer(there.buffer, 0, staging, at[i], up(there.size, 4))));
+      await staging.mapAsync(GPUMapMode.READ, 0, total);
+      try {
+        await settled();
+        const all = staging.getMappedRange(0, total);
+        return values.map((value, i) => ({ ...value, data: new (typed(value.dtype))(all.slice(at[i], at[i] + value.there.size)) }));
+      } finally {
+        staging.unmap();
+      }
+    },
+    device(step, _, outs) {
+      const number_ = numbers++;
+      return (values, symbols) => {
+        for (const { holds, what, hint, args } of step.conditions)
+          if (!formula(holds, symbols)) {
+            const filled = (text) => text.replace(/\{(\d)\}/g, (_, k) => formula(args[k], symbols));
+            refuse(filled(what), "", filled(hint));
+          }
+        const results = outs.map(({ name: key, dtype, shape: codes }) => {
+          const shape = codes.map((d) => number(d, symbols));
+          if (shape.some((n) => n < 0)) refuse(`'${key}' would have a negative size`, `its shape is [${shape}]`);
+          return { shape, dtype, there: slice(key, count(shape) * typed(dtype).BYTES_PER_ELEMENT) };
+        });
+        const arena = memory(ARENA, number(step.arena, symbols)), all = [...values, ...results];
+        const places = step.places.map((p) => {
+          if (!Array.isArray(p)) return all[p]?.there ?? constants[p];
+          const [offset, size] = p.map((n) => number(n, symbols));
+          return offset + size <= arena.size ? { buffer: arena, offset, size } : refuse("a buffer lies outside of its memory", `${size} bytes at ${offset}`);
+        });
+        const key = JSON.stringify([number_, symbols]), ready = programs.get(key);
+        const run = (made) => (start(made), results);
+        if (ready) return run(ready);
+        return prepared(step, places, symbols).then((made) => {
+          if (programs.size >= KEPT) forget();
+          programs.set(key, made);
+          return run(made);
+        });
+      };
+    },
+  };
+
+  /** A plan's run whose calls wait for one another. A call takes inputs as they are when it comes. */
+  const queued = (run) => (given) => {
+    const taken = given.map((x) => ({ ...x, data: x.data.slice() }));
+    async function once() {
+      let found, error;
+      try {
+        found = await run(taken);
+      } catch (failed) {
+        error = failed;
+      }
+      if (!(error instanceof WeftError)) await settled();
+      pending = [];
+      if (error) throw error;
+      return found.map(({ data, shape, dtype }) => ({ data, shape, dtype }));
+    }
+    const wait = (done, failed) => {
+      if (over) throw over;
+      stop = failed;
+      // What is no error of ours is told by what the device says, which may come later.
+      once().then(done, (error) => (error instanceof WeftError ? failed(error) : setTimeout(failed, 500, failure("the GPU has ended a run", error.message))));
+    };
+    return (last = last.catch(() => {}).then(() => new Promise(wait)));
+  };
+
+  /** Frees what the model has on the GPU. */
+  function close() {
+    end(failure("the model is closed", "", "load it again"));
+    drop();
+    for (const k in constants) constants[k].buffer.destroy();
+    if (own) device.destroy();
+  }
+
+  for (const [k, [begin, end]] of Object.entries(constants))
+    constants[k] = write({ buffer: guarded(() => device.createBuffer({ size: up(end - begin), usage: EVERY })), offset: 0, size: end - begin, fixed: true }, bytes.subarray(begin, end));
+  // Kernels are compiled now for buffers that lie where the plan says it by itself.
+  const known = (p) => (Array.isArray(p) && p.every(Number.isInteger) ? { buffer: known, offset: p[0], size: p[1] } : { buffer: p, offset: 0, size: 1 });
+  const early = model.plans.flatMap((p) => p.steps).filter((s) => s.kind === "device").flatMap(({ places, launches }) =>
+    launches.map(({ kernel, buffers }) => pipeline(kernels[kernel], kernels[kernel].types ? bound(kernels[kernel].types, buffers.map((b) => known(places[b])), () => ({})).same : [0])));
+  await Promise.all(early);
+  await settled();
+  return { kinds, queued, close };
+}
