@@ -291,10 +291,15 @@ atomicOr(&weft_b2[i / 4u], u32(b > 128u) << (8u * (i % 4u)));"""
         }
         section, entries = image.pack(code)
         arena = Place("arena", offset=0, bytes="n*4")
-        first = DeviceCall("webgpu", "gpu", ("x",), ("v",), (*value("x", "v"), arena),
-                           (Launch("twice", (0, 2), ("n",)), Launch("twice", (2, 1), ("n",))), (), "n*4", 256)  # fmt: skip
-        second = DeviceCall("webgpu", "gpu", ("v", "w"), ("y",), (*value("v", "w", "y"), replace(arena, offset=1024)),
-                            (Launch("add", (0, 1, 3), ("n",)), Launch("twice", (3, 2), ("n",))), (), "1024+n*4", 256)  # fmt: skip
+        twice, sums = (Launch(n, b, ("n",)) for n, b in (("twice", (0, 2)), ("add", (0, 1, 3))))
+        first = DeviceCall(
+            "webgpu", "gpu", ("x",), ("v",), (*value("x", "v"), arena), (twice, Launch("twice", (2, 1), ("n",))), (),
+            "n*4", 256,
+        )  # fmt: skip
+        second = DeviceCall(
+            "webgpu", "gpu", ("v", "w"), ("y",), (*value("v", "w", "y"), replace(arena, offset=1024)),
+            (sums, Launch("twice", (3, 2), ("n",))), (), "1024+n*4", 256,
+        )  # fmt: skip
         steps = [
             Copy("x", "host", "webgpu"), first, Copy("v", "webgpu", "host"), HostCall("WithSizes", ("v",), ("w",)),
             Copy("w", "host", "webgpu"), second, Copy("y", "webgpu", "host"),
@@ -634,6 +639,13 @@ def test_a_file_says_what_its_kernels_need(tmp_path: Path) -> None:
     assert found["gpu"]["features"] == ["shader-f16", "subgroups"] and found["code"] == []
     assert [s["kind"] for s in found["plans"][-1]["steps"]] == ["upload", "device", "download"]
     assert (tmp_path / "model.wasm").read_bytes()[:8] == b"\0asm\1\0\0\0"
+
+
+def test_an_archive_gives_the_same_file(tmp_path: Path) -> None:
+    exe = mixed()
+    exe.save(tmp_path / "m.weft")
+    data = model(exe, tmp_path)
+    assert model(Executable.open(tmp_path / "m.weft"), tmp_path) == data
 
 
 def test_copies_that_follow_one_another_are_one_step(tmp_path: Path) -> None:
