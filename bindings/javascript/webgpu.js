@@ -8,6 +8,7 @@
  */
 
 const ROUND = 256, MOST_GROUPS = 65535, KEPT = 64, ARENA = 0, STAGING = 1;
+const SMALLER = "run smaller inputs", AGAIN = "compile the model again", ANOTHER = "compile the model for this GPU";
 const up = (n, to = ROUND) => Math.ceil((n || 1) / to) * to;
 
 /**
@@ -21,7 +22,7 @@ const up = (n, to = ROUND) => Math.ceil((n || 1) / to) * to;
  */
 export async function open(model, bytes, device, formula, count, typed, WeftError) {
   const { name, gpu: { kernels, constants, limits, features } } = model, own = !device, memories = new Map(), programs = new Map();
-  let pending = [], devices = 0, last = Promise.resolve(), stop, over;
+  let pending = [], last = Promise.resolve(), stop, over;
 
   const failure = (what, why, hint, where = name) => new WeftError(what, { where, why, hint });
   const refuse = (...said) => {
@@ -29,14 +30,14 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
   };
   const number = (code, symbols) => {
     const n = formula(code, symbols);
-    return n === n ? n : refuse("a size that a step needs is not known", code, "compile the model again");
+    return n === n ? n : refuse("a size that a step needs is not known", code, AGAIN);
   };
 
   // -- the device
 
   const fits = (of) => {
-    for (const k in limits) if (!(of.limits[k] >= limits[k])) refuse("the GPU is too small", `${k} is ${of.limits[k]}, ${limits[k]} are needed`, "compile the model for this GPU");
-    for (const f of features) if (!of.features.has(f)) refuse(`the GPU lacks ${f}`, "kernels need it", "compile the model for this GPU");
+    for (const k in limits) if (!(of.limits[k] >= limits[k])) refuse("the GPU is too small", `${k} is ${of.limits[k]}, ${limits[k]} are needed`, ANOTHER);
+    for (const f of features) if (!of.features.has(f)) refuse(`the GPU lacks ${f}`, "kernels need it", ANOTHER);
   };
   if (own) {
     const gpu = globalThis.navigator?.gpu ?? refuse("this engine has no WebGPU", "navigator.gpu is missing", "pages have it from https: and localhost");
@@ -70,8 +71,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
     pending = [];
     const error = (await Promise.all(errors)).find((e) => e);
     if (!error) return;
-    drop();
-    if (error instanceof GPUOutOfMemoryError) refuse("the GPU has too little memory", error.message, "run smaller inputs");
+    if (error instanceof GPUOutOfMemoryError) refuse("the GPU has too little memory", error.message, SMALLER);
     refuse("the GPU refuses a step", error.message);
   }
 
@@ -81,7 +81,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
   function memory(key, size, usage = EVERY) {
     const old = memories.get(key), most = device.limits.maxBufferSize;
     if (old?.size >= size) return old;
-    if (size > most) refuse(`no memory for ${size} bytes`, `buffers of this GPU have ${most} at most`, "run smaller inputs");
+    if (size > most) refuse(`no memory for ${size} bytes`, `buffers of this GPU have ${most} at most`, SMALLER);
     if (old) {
       forget();
       old.destroy();
@@ -175,7 +175,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
       return [await device.createComputePipelineAsync({ label, layout, compute: { module, entryPoint: symbol } }), group];
     } catch (error) {
       const wrong = (await module.getCompilationInfo()).messages.find((m) => m.type === "error");
-      refuse(`kernel '${label}' does not compile`, wrong ? `line ${wrong.lineNum}: ${wrong.message}` : error.message, "compile the model again");
+      refuse(`kernel '${label}' does not compile`, wrong ? `line ${wrong.lineNum}: ${wrong.message}` : error.message, AGAIN);
     }
   }
 
@@ -183,7 +183,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
   function grid(label, launch, dims) {
     const [x, y, z] = launch.grid.map((n) => Math.max(0, number(n, dims))), found = [Math.min(x, MOST_GROUPS), y, z * Math.ceil(x / MOST_GROUPS)];
     if (found.includes(0)) return;
-    return Math.max(...found) > MOST_GROUPS ? refuse(`kernel '${label}' has too many groups`, `${x} × ${y} × ${z}`, "run smaller inputs") : found;
+    return Math.max(...found) > MOST_GROUPS ? refuse(`kernel '${label}' has too many groups`, `${x} × ${y} × ${z}`, SMALLER) : found;
   }
 
   /** The launches of a step for these places. Slices that are `held` are of two buffers, one for copies and one for sizes. */
@@ -196,7 +196,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
       if (!groups) continue;
       const how = placed(kernel, launch.buffers.map((b) => places[b]), own);
       const sizes = [...launch.words.map((k) => dims[k]), ...how.words], lost = sizes.find((n) => n !== (n | 0));
-      if (lost) refuse(`a size of kernel '${label}' is ${lost}`, "it has 32 bits", "run smaller inputs");
+      if (lost) refuse(`a size of kernel '${label}' is ${lost}`, "it has 32 bits", SMALLER);
       if (kernel.sized) {
         how.kept.push({ k: how.same.length, held: 1, offset: 4 * words.length, size: 4 * sizes.length });
         words.push(...sizes, ...Array(up(sizes.length, ROUND / 4) - sizes.length).fill(0));
@@ -269,34 +269,31 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
         staging.unmap();
       }
     },
-    device(step, _, outs) {
-      const mine = devices++;
-      return (values, symbols) => {
-        for (const { holds, what, hint, args } of step.conditions)
-          if (!formula(holds, symbols)) {
-            const filled = (text) => text.replace(/\{(\d)\}/g, (_, k) => formula(args[k], symbols));
-            refuse(filled(what), "", filled(hint));
-          }
-        const results = outs.map(({ name: key, dtype, shape: codes }) => {
-          const shape = codes.map((d) => number(d, symbols));
-          if (shape.some((n) => n < 0)) refuse(`'${key}' would have shape [${shape}]`);
-          return { shape, dtype, there: slice(key, count(shape) * typed(dtype).BYTES_PER_ELEMENT) };
-        });
-        const arena = memory(ARENA, number(step.arena, symbols)), all = [...values, ...results];
-        const places = step.places.map((p) => {
-          if (!Array.isArray(p)) return typeof p === "number" ? all[p].there : constants[p];
-          const [offset, size] = p.map((n) => number(n, symbols));
-          return offset + size <= arena.size ? { buffer: arena, offset, size } : refuse("a buffer lies outside of its memory", `${size} bytes at ${offset}`);
-        });
-        const key = JSON.stringify([mine, symbols]), ready = programs.get(key);
-        const run = (made) => (start(made), results);
-        if (ready) return run(ready);
-        return prepared(step, places, symbols).then((made) => {
-          if (programs.size >= KEPT) forget();
-          programs.set(key, made);
-          return run(made);
-        });
-      };
+    device: (step, _, outs) => (values, symbols) => {
+      for (const { holds, what, hint, args } of step.conditions)
+        if (!formula(holds, symbols)) {
+          const filled = (text) => text.replace(/\{(\d)\}/g, (_, k) => formula(args[k], symbols));
+          refuse(filled(what), "", filled(hint));
+        }
+      const results = outs.map(({ name: key, dtype, shape: codes }) => {
+        const shape = codes.map((d) => number(d, symbols));
+        if (shape.some((n) => n < 0)) refuse(`'${key}' would have shape [${shape}]`);
+        return { shape, dtype, there: slice(key, count(shape) * typed(dtype).BYTES_PER_ELEMENT) };
+      });
+      const arena = memory(ARENA, number(step.arena, symbols)), all = [...values, ...results];
+      const places = step.places.map((p) => {
+        if (!Array.isArray(p)) return typeof p === "number" ? all[p].there : constants[p];
+        const [offset, size] = p.map((n) => number(n, symbols));
+        return offset + size <= arena.size ? { buffer: arena, offset, size } : refuse("a buffer lies outside of its memory", `${size} bytes at ${offset}`);
+      });
+      const key = JSON.stringify([step.outputs, symbols]), ready = programs.get(key);
+      const run = (made) => (start(made), results);
+      if (ready) return run(ready);
+      return prepared(step, places, symbols).then((made) => {
+        if (programs.size >= KEPT) forget();
+        programs.set(key, made);
+        return run(made);
+      });
     },
   };
 
@@ -304,16 +301,16 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
   const queued = (run) => (given) => {
     const taken = given.map((x) => ({ ...x, data: x.data.slice() }));
     async function once() {
-      let found, error;
       try {
-        found = await run(taken);
-      } catch (failed) {
-        error = failed;
+        const found = await run(taken);
+        await settled();
+        return found.map(({ data, shape, dtype }) => ({ data, shape, dtype }));
+      } catch (error) {
+        drop();
+        if (!(error instanceof WeftError)) await settled();
+        pending = [];
+        throw error;
       }
-      if (!(error instanceof WeftError)) await settled();
-      pending = [];
-      if (error) throw error;
-      return found.map(({ data, shape, dtype }) => ({ data, shape, dtype }));
     }
     const wait = (done, failed) => {
       if (over) throw over;
@@ -328,15 +325,22 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
   function close() {
     end(failure("the model is closed", "", "load it again"));
     drop();
-    for (const k in constants) constants[k].buffer.destroy();
+    for (const k in constants) constants[k].buffer?.destroy();
     if (own) device.destroy();
   }
 
-  for (const [k, [begin, end]] of Object.entries(constants))
-    constants[k] = write({ buffer: guarded(() => device.createBuffer({ size: up(end - begin), usage: EVERY })), offset: 0, size: end - begin, fixed: true }, bytes.subarray(begin, end));
-  // What is wrong with a kernel is told now. Buffers of other places may lie at one place, too, when sizes are known.
-  const launches = model.plans.flatMap((p) => p.steps).flatMap((s) => s.launches ?? []);
-  await Promise.all(launches.map(({ kernel, buffers }) => placed(kernels[kernel], buffers.map((buffer) => ({ buffer, offset: 0, size: 1 })), (size) => ({ offset: 0, size })).made));
-  await settled();
+  try {
+    for (const [k, [begin, end]] of Object.entries(constants)) {
+      const size = end - begin, buffer = guarded(() => device.createBuffer({ size: up(size), usage: EVERY }));
+      constants[k] = write({ buffer, offset: 0, size, fixed: true }, bytes.subarray(begin, end));
+    }
+    // What is wrong with a kernel is told now. When sizes are known, more buffers may begin at one place.
+    const launches = model.plans.flatMap((p) => p.steps).flatMap((s) => s.launches ?? []), own = (size) => ({ offset: 0, size });
+    await Promise.all(launches.map(({ kernel, buffers }) => placed(kernels[kernel], buffers.map((buffer) => ({ buffer, ...own(1) })), own).made));
+    await settled();
+  } catch (error) {
+    close();
+    throw error;
+  }
   return { kinds, queued, close };
 }
