@@ -38,7 +38,8 @@ def test_a_target_like_none_lists_what_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "package"), [("cuda", "weft-cuda"), ("opencl", "weft-opencl"), ("metal -x=1", "weft-metal")]
+    ("target", "package"),
+    [("cuda", "weft-cuda"), ("opencl", "weft-opencl"), ("metal -x=1", "weft-metal"), ("webgpu", "weft-webgpu")],
 )
 def test_a_target_whose_plugin_is_not_installed_names_the_package(
     target: str, package: str, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +60,7 @@ def test_a_target_whose_plugin_is_not_installed_names_the_package(
 @pytest.mark.parametrize(("word", "names"), [("cpu", "'llvm'"), ("X86_64", "'llvm'"), ("host", "'llvm'"),
 ("native -threads=2", "'llvm'"), ("gcc", "'c'"),
                                              ("nvidia", "'cuda'"), ("gpu",
-                                                 "'cuda' or 'metal' or 'opencl'")])  # fmt: skip
+                                                 "'cuda' or 'metal' or 'opencl' or 'webgpu'")])  # fmt: skip
 def test_words_that_people_use_for_a_target_are_answered_with_its_name(word: str, names: str) -> None:
     assert (
         message("TargetError", mlp(), word)

@@ -44,6 +44,7 @@ KNOWN_TARGETS = {
     "cuda": "weft-cuda",
     "opencl": "weft-opencl",
     "metal": "weft-metal",
+    "webgpu": "weft-webgpu",
 }
 KNOWN_FRONTENDS = {
     ".onnx": "weft-onnx",
@@ -81,7 +82,7 @@ INSTALLS = {
         ),
         "pip install .",
     ),
-    **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-gpu"), 'pip install ".[gpu]"'),
+    **dict.fromkeys(("weft-cuda", "weft-opencl", "weft-metal", "weft-webgpu", "weft-gpu"), 'pip install ".[gpu]"'),
 }
 KEPT = frozenset({"weft", "weft-core", "weft-ops"})  # nobody is told to uninstall them
 # Formats that nothing here reads, and whose they are.

@@ -11,9 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from weft.forks import cached_property
 from weft_c_family.extension import Extension
+
+if TYPE_CHECKING:
+    from weft_c_family.emitter import Kernel
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Dialect:
         unroll: a line in front of loops over lanes.
         spaces: scope → the address space in a pointer's type.
         extension: what kernels that call certain intrinsics have beside.
+        writer: the class that writes a kernel, for a language whose syntax is not that of C; None: `Kernel`.
         reserved: more names that no variable may have; those in the table's entries are `words`.
     """
 
@@ -113,6 +118,7 @@ class Dialect:
     unroll: str = ""
     spaces: Mapping[str, str] = field(default_factory=dict)
     extension: Extension | None = None
+    writer: type[Kernel] | None = None
     reserved: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:

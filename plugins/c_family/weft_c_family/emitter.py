@@ -17,6 +17,7 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from weft import dtypes as dt
 from weft.errors import CodegenError
@@ -71,6 +72,7 @@ class Emitter:
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
+        self.writer: type[Kernel] = dialect.writer or Kernel
 
     @property
     def functions(self) -> frozenset[str]:
@@ -84,7 +86,8 @@ class Emitter:
     def check(self, program: Program) -> list[str]:
         """What `program` uses and the dialect lacks, a line each."""
         d, functions = self.dialect, self.functions
-        language = Formulas(d).language
+        formulas = self.writer.formulas_of(d)
+        language = formulas.language
         extended = d.extension.intrinsics if d.extension is not None else frozenset()
         lacks: dict[str, None] = {}
         seen: set[Expr] = set()
@@ -113,7 +116,7 @@ class Emitter:
                 lacks["remainders of floats"] = None
             elif isinstance(e, ex.Bitcast) and e.dtype.lanes != e.value.dtype.lanes:
                 lacks[f"bitcast of {e.value.dtype} to {e.dtype}"] = None
-            elif not hasattr(Formulas, "emit_" + type(e).__name__):
+            elif not hasattr(formulas, "emit_" + type(e).__name__):
                 lacks[f"formula {type(e).__name__}"] = None
             for c in e.children():
                 visit(c)
@@ -151,15 +154,22 @@ class Emitter:
                 where="\n".join(lacks),
                 hint="run the loop passes first",
             )
-        return _Kernel(self.dialect, program).emit()
+        return self.writer(self.dialect, program).emit()
 
 
-class _Kernel:
-    """One emission."""
+class Kernel:
+    """One emission. A language of another syntax has a subclass (`Dialect.writer`).
+
+    Args:
+        dialect: the language.
+        program: the lowered Program.
+    """
+
+    formulas_of: ClassVar[type[Formulas]] = Formulas
 
     def __init__(self, dialect: Dialect, program: Program) -> None:
         self.dialect, self.program = dialect, program
-        self.formulas = Formulas(dialect)
+        self.formulas = self.formulas_of(dialect)
         self.formulas.suppose_extents(
             [*program.params, *(s.buffer for s in lp.walk_stmts(program.body) if isinstance(s, lp.Allocate))]
         )
@@ -177,27 +187,35 @@ class _Kernel:
         self.extension = dialect.extension
         self.arguments = self._asked()
 
-    def emit(self) -> Emitted:
+    def declared(self) -> list[tuple[Buffer, bool, str]]:
+        """Declares buffers and dims, and finds scratch and what is launched: each buffer of the kernel, whether it is
+        an input, and its name."""
         p, f = self.program, self.formulas
-        used = self.used = _used(p)
-        buffers = [(b, "const " if i < len(p.inputs) else "") for i, b in enumerate(p.params)]
-        for b, _ in buffers:
+        self.used = _used(p)
+        for b in p.params:
             f.declare(b.name)
         for v in p.dims:
             f.declare(v.name)
         self._place_scratch(p.body, {})
-        buffers += [(b, "") for b, _ in self.scratch]
         names = {b.name: f.name_of(b.name) for b in p.params}
         names |= {b.name: f.declare(b.name) for b, _ in self.scratch}
         for s in lp.walk_stmts(p.body):
             if isinstance(s, lp.For) and s.kind in self.dialect.indices:
                 self._launch(s)
+        buffers = [(b, i < len(p.inputs)) for i, b in enumerate(p.params)] + [(b, False) for b, _ in self.scratch]
+        return [(b, read, names[b.name]) for b, read in buffers]
+
+    def emit(self) -> Emitted:
+        p, f = self.program, self.formulas
+        buffers = self.declared()
+        used = self.used
         self.arguments = {argument: f.fresh(stem) for argument, stem in self.arguments.items()}
-        self._nests(p.body)
+        self.nests(p.body)
 
         parameters, entries = [], []
-        for i, (b, const) in enumerate(buffers):
-            fields = {"const": const, "type": f.language.memory_type(b.dtype), "name": names[b.name], "index": i}
+        for i, (b, read, name) in enumerate(buffers):
+            const = "const " if read else ""
+            fields = {"const": const, "type": f.language.memory_type(b.dtype), "name": name, "index": i}
             if b.dtype.kind == "complex":
                 f.definitions.complex(b.dtype)
             if self.dialect.buffer:
@@ -331,10 +349,10 @@ class _Kernel:
         self.depth -= 1
         self.line("}")
 
-    def _begin(self, *roots: Expr) -> None:
+    def begin(self, *roots: Expr) -> None:
         self.formulas.begin(*roots)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Constants that formulas want in front of them."""
         for text in self.formulas.lines:
             self.line(text)
@@ -342,14 +360,14 @@ class _Kernel:
 
     # -- statements
 
-    def _nests(self, s: Stmt) -> None:
+    def nests(self, s: Stmt) -> None:
         """The outermost statements, each with the names of what it computes."""
         if isinstance(s, lp.Seq):
             for child in s.stmts:
-                self._nests(child)
+                self.nests(child)
         elif isinstance(s, (lp.Allocate, lp.Let)):
             self._open(s)
-            self._nests(s.body)
+            self.nests(s.body)
         else:
             stored = dict.fromkeys(
                 x.buffer.name for x in lp.walk_stmts(s) if isinstance(x, (lp.Store, lp.AtomicUpdate))
@@ -367,9 +385,9 @@ class _Kernel:
 
     def _open(self, s: lp.Allocate | lp.Let) -> None:
         if isinstance(s, lp.Let):
-            self._let(s)
+            self.let(s)
         else:
-            self._allocate(s.buffer)
+            self.allocate(s.buffer)
 
     def emit_Let(self, s: lp.Let) -> None:
         inner: Stmt = s
@@ -380,7 +398,7 @@ class _Kernel:
 
     emit_Allocate = emit_Let
 
-    def _let(self, s: lp.Let) -> None:
+    def let(self, s: lp.Let) -> None:
         f = self.formulas
         if s.var.name not in self.used:
             return
@@ -389,17 +407,17 @@ class _Kernel:
             self.values[s.var.name] = s.value
         lanes = s.var.dtype.lanes
         if lanes == 1:
-            self._begin(s.value)
+            self.begin(s.value)
             text = f.value(s.value).text
-            self._flush()
+            self.flush()
             self.line(f"const {f.type_of(s.value)} {f.declare(s.var.name)} = {text};")
             return
         value = self._moved(s.value)
         name = f.declare(s.var.name)
-        self._array(name, s.var.dtype)
+        self.array(name, s.var.dtype)
         self._fill(name, value, lanes)
 
-    def _allocate(self, b: Buffer) -> None:
+    def allocate(self, b: Buffer) -> None:
         f = self.formulas
         if any(b is x or b == x for x, _ in self.scratch):
             return
@@ -419,9 +437,9 @@ class _Kernel:
 
     def emit_For(self, s: lp.For) -> None:
         f = self.formulas
-        self._begin(s.extent)
+        self.begin(s.extent)
         extent = f.value(s.extent, index=True)
-        self._flush()
+        self.flush()
         reach = f.range(s.extent)
         f.ranges[s.var.name] = Range(0, (1 << 47) if reach.hi is None else max(0, reach.hi - 1))
         t = f.type_of(s.var)
@@ -445,14 +463,14 @@ class _Kernel:
 
     def emit_While(self, s: lp.While) -> None:
         f = self.formulas
-        self._begin(s.cond)
+        self.begin(s.cond)
         cond = f.value(s.cond)
         if not f.lines:
             with self.braces(f"while ({cond.text})"):
                 self.stmt(s.body)
             return
         with self.braces("for (;;)"):
-            self._flush()
+            self.flush()
             self.line(f"if (!({cond.text})) break;")
             self.stmt(s.body)
 
@@ -462,9 +480,9 @@ class _Kernel:
         ):  # all threads of a warp come here together
             self.stmt(s.then)
             return
-        self._begin(s.cond)
+        self.begin(s.cond)
         cond = self.formulas.value(s.cond)
-        self._flush()
+        self.flush()
         with self.braces(f"if ({cond.text})"):
             self.stmt(s.then)
         if s.orelse is not None:
@@ -483,23 +501,23 @@ class _Kernel:
             if s.call.name in self.extension.instead:
                 self.line(self.extension.instead[s.call.name])
                 return
-        self._begin(s.call)
+        self.begin(s.call)
         text = self.formulas.value(s.call).text
-        self._flush()
+        self.flush()
         if text:
             self.line(text if text.endswith(";") else text + ";")
 
     def _extended(self, call: lp.IntrinsicCall, extension: Extension) -> str:
         f = self.formulas
         argument, _ = extension.argument(call)
-        self._begin(*extension.operands(call))
+        self.begin(*extension.operands(call))
         text = extension.statement(
             call,
             self.arguments[argument],
             lambda x: f"&{f.element(x.buffer, x.indices)}",
             lambda e: f.value(e).at(LOOSE),
         )
-        self._flush()
+        self.flush()
         return text
 
     # -- stores
@@ -507,7 +525,7 @@ class _Kernel:
     def emit_Store(self, s: lp.Store) -> None:
         lanes = _lanes(s.indices, s.value)
         if lanes == 1:
-            self._begin(*lp.stmt_exprs(s))
+            self.begin(*lp.stmt_exprs(s))
             self._store(s)
             return
         # All lanes are read before any is written.
@@ -525,24 +543,24 @@ class _Kernel:
             else:
                 s = lp.Store(s.buffer, s.indices, value, s.predicate)
         if s.predicate is not None and s.predicate.dtype.lanes == 1:
-            self._begin(s.predicate)
+            self.begin(s.predicate)
             cond = self.formulas.value(s.predicate)
-            self._flush()
+            self.flush()
             with self.braces(f"if ({cond.text})"):
                 self._lanes(lanes, lp.Store(s.buffer, s.indices, s.value))
             return
         self._lanes(lanes, s)
 
     def _lanes(self, lanes: int, s: lp.Store | lp.AtomicUpdate) -> None:
-        with self._each_lane(lanes):
-            self._begin(*lp.stmt_exprs(s))
+        with self.each_lane(lanes):
+            self.begin(*lp.stmt_exprs(s))
             if isinstance(s, lp.Store):
                 self._store(s)
             else:
-                self._update(s)
+                self.update(s)
 
     @contextmanager
-    def _each_lane(self, lanes: int) -> Iterator[None]:
+    def each_lane(self, lanes: int) -> Iterator[None]:
         f = self.formulas
         t = f.language.type(dt.int64)
         self._lane = f.lane = self._lane or f.fresh("lane")
@@ -552,7 +570,7 @@ class _Kernel:
             yield
         f.lane = None
 
-    def _array(self, name: str, d: dt.DType) -> None:
+    def array(self, name: str, d: dt.DType) -> None:
         self.line(self.dialect.lanes.format(type=self.formulas.language.type(d), name=name, size=d.lanes))
 
     def _moved(self, value: Expr) -> Expr:
@@ -575,7 +593,7 @@ class _Kernel:
         name = f.fresh("lanes")
         var = ex.Var(f" {name}", value.dtype.with_lanes(lanes))
         f.names[var.name] = name
-        self._array(name, var.dtype)
+        self.array(name, var.dtype)
         self._fill(name, value, lanes)
         return var
 
@@ -587,19 +605,19 @@ class _Kernel:
                 self._copy_from(value, name)
                 return
             assert isinstance(value.predicate, ex.Broadcast)
-            self._begin(value.predicate.value)
+            self.begin(value.predicate.value)
             cond = f.value(value.predicate.value).text
-            self._flush()
+            self.flush()
             with self.braces(f"if ({cond})"):
                 self._copy_from(value, name)
             self.lines.pop()
             with self.braces("} else"):
                 self._fill(name, ex.Broadcast(ex.const(0, value.dtype.scalar), lanes), lanes)
             return
-        with self._each_lane(lanes):
-            self._begin(value)
+        with self.each_lane(lanes):
+            self.begin(value)
             text = f.value(value).text
-            self._flush()
+            self.flush()
             self.line(f"{name}[{f.lane}] = {text};")
 
     def _moves(self, e: Expr) -> bool:
@@ -627,7 +645,7 @@ class _Kernel:
 
     def _copy(self, d: dt.DType, to: tuple[str, str], source: tuple[str, str]) -> None:
         spaces = self.dialect.spaces
-        self._flush()
+        self.flush()
         self.line(
             self.dialect.vector_copy.format(
                 type=self.dialect.vectors[str(d)],
@@ -654,7 +672,7 @@ class _Kernel:
         """Where such elements begin, and their scope."""
         (ramp,) = indices
         assert isinstance(ramp, ex.Ramp)
-        self._begin(ramp.base)
+        self.begin(ramp.base)
         return f"&{self.formulas.name_of(b.name)}[{self.formulas.value(ramp.base, True).text}]", b.scope
 
     def _divisible(self, e: Expr, by: int) -> bool:
@@ -679,37 +697,37 @@ class _Kernel:
         f = self.formulas
         if s.predicate is not None:
             cond = f.value(s.predicate)
-            self._flush()
+            self.flush()
             with self.braces(f"if ({cond.text})"):
-                self._assign(s)
+                self.assign(s)
             return
-        self._assign(s)
+        self.assign(s)
 
-    def _assign(self, s: lp.Store) -> None:
+    def assign(self, s: lp.Store) -> None:
         f = self.formulas
         to = f.element(s.buffer, s.indices)
         value = f.value(s.value)
-        self._flush()
+        self.flush()
         self.line(f"{to} = {value.text};")
 
     def emit_AtomicUpdate(self, s: lp.AtomicUpdate) -> None:
         lanes = _lanes(s.indices, s.value)
         if lanes == 1:
-            self._begin(*lp.stmt_exprs(s))
-            self._update(s)
+            self.begin(*lp.stmt_exprs(s))
+            self.update(s)
             return
         if any(isinstance(n, Load) and n.buffer.name == s.buffer.name for n in ex.walk(s.value)):
             s = lp.AtomicUpdate(s.buffer, s.indices, s.op, self._kept(s.value, lanes))
         self._lanes(lanes, s)
 
-    def _update(self, s: lp.AtomicUpdate) -> None:
+    def update(self, s: lp.AtomicUpdate) -> None:
         """Of one lane."""
         f = self.formulas
         template = self.dialect.atomics.get(f"{s.op} {s.buffer.dtype.scalar}")
         if template is not None:
             index = f.element(s.buffer, s.indices).partition("[")[2][:-1]
             text = f.value(s.value).text
-            self._flush()
+            self.flush()
             space = self.dialect.spaces.get(s.buffer.scope, "")
             self.line(template.format(buffer=f.name_of(s.buffer.name), index=index, value=text, space=space))
             return
@@ -722,7 +740,7 @@ class _Kernel:
             else ex.Broadcast(s.value, Load(s.buffer, at).dtype.lanes)
         )
         operation = {"add": ex.Add, "min": ex.Min, "max": ex.Max}[s.op]
-        self._assign(lp.Store(s.buffer, at, operation(Load(s.buffer, at), value)))
+        self.assign(lp.Store(s.buffer, at, operation(Load(s.buffer, at), value)))
 
 
 def byte_size(b: Buffer) -> Expr:

@@ -41,8 +41,8 @@ class GraphCase:
 
     @property
     def name(self) -> str:
-        """In `GRAPHS` or `MODELS`."""
-        return next(name for cases in (GRAPHS, MODELS) for name, case in cases.items() if case is self)
+        """In `GRAPHS`, `LARGE` or `MODELS`."""
+        return next(name for cases in (GRAPHS, LARGE, MODELS) for name, case in cases.items() if case is self)
 
     def inputs(self) -> list[dict[str, Array]]:
         """For each run; at the end the first shapes again, with other values."""
@@ -102,6 +102,14 @@ def convolution(channels: int, groups: int = 1, stride: int = 1) -> Graph:
     return d.build(d(MaxPool(kernel=(2, 2), strides=(2, 2)), y), y)
 
 
+def picture(channels: int, size: int) -> Graph:
+    """A convolution as large as those of classifiers."""
+    d = _Draft("picture")
+    x = d.input(1, channels, size, size)
+    weights = d.builder.constant(d.rng.standard_normal((channels, channels, 3, 3)).astype(np.float32) * 0.1, "weights")
+    return d.build(d(Relu(), d(Conv(pads=(1, 1, 1, 1)), x, weights)))
+
+
 def two_convolutions(channels: int) -> Graph:
     """`channels` between them: where layouts have blocks that these do not fill, the second reads what the first left
     in the rest."""
@@ -159,6 +167,11 @@ GRAPHS: Mapping[str, GraphCase] = MappingProxyType(
         "normalised": GraphCase(normalised, [{"x": (3, 7)}, {"x": (1, 7)}]),
     }
 )
+
+LARGE: Mapping[str, GraphCase] = MappingProxyType(
+    {"picture": GraphCase(lambda: picture(64, 56), [{"x": (1, 64, 56, 56)}], MODEL_ULPS)}
+)
+"""For rules that gain nothing where kernels are small: tried for those that nothing else has used."""
 
 MODELS: Mapping[str, GraphCase] = MappingProxyType(
     {

@@ -4,7 +4,7 @@ every memory full."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from weft.errors import CodegenError, LoweringError, ScheduleError
@@ -13,7 +13,7 @@ from weft.lower.lower import lower_tensors
 from weft.scheduling.intrinsic import Intrinsic
 from weft.scheduling.rule import Rule
 from weft.tensor.evaluate import evaluate
-from weft_testing.conform.cases import GRAPHS
+from weft_testing.conform.cases import GRAPHS, LARGE, GraphCase
 from weft_testing.conform.kernels import run_kernel
 from weft_testing.conform.kit import Case, Compiled, Declined, Kit, reasons_elsewhere
 from weft_testing.conform.made import Made, Meaning
@@ -113,12 +113,9 @@ def _taken(compiled: Compiled) -> str:
 
 
 def _look_for(kit: Kit, missing: Callable[[], bool]) -> None:
-    """Runs graphs, then samples of operators that have not run yet, for as long as something is missing."""
-    for graph in GRAPHS.values():
-        if not missing():
-            return
-        with suppress(Declined):
-            kit.check_graph(graph.build(), kit.compile(graph.build()), graph.inputs(), graph.ulps)
+    """Runs graphs, then samples of operators that have not run yet, then large graphs, for as long as something is
+    missing."""
+    _run_graphs(kit, GRAPHS.values(), missing)
     seen: Counter[type[Operator]] = Counter()
     turns: list[tuple[int, Case]] = []
     for case in kit.cases().values():
@@ -130,3 +127,12 @@ def _look_for(kit: Kit, missing: Callable[[], bool]) -> None:
         if case.name not in kit.ran:
             with suppress(Declined):
                 check_sample(kit, case)
+    _run_graphs(kit, LARGE.values(), missing)
+
+
+def _run_graphs(kit: Kit, graphs: Iterable[GraphCase], missing: Callable[[], bool]) -> None:
+    for graph in graphs:
+        if not missing():
+            return
+        with suppress(Declined):
+            kit.check_graph(graph.build(), kit.compile(graph.build()), graph.inputs(), graph.ulps)
