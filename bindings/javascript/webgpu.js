@@ -8,7 +8,8 @@
  */
 
 const ROUND = 256, MOST_GROUPS = 65535, KEPT = 64, ARENA = 0, STAGING = 1;
-const SMALLER = "run smaller inputs", AGAIN = "compile the model again", ANOTHER = "compile the model for this GPU";
+const LARGEST = 1 << 30; // bytes that a kernel binds: it counts elements in 32 bits, with room beyond borders
+const SMALLER = "run smaller inputs", AGAIN = "compile the model again", LOWER = "compile it with lower -buffers, -threads or -shared";
 const up = (n, to = ROUND) => Math.ceil((n || 1) / to) * to;
 
 /**
@@ -30,18 +31,18 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
   };
   const number = (code, symbols) => {
     const n = formula(code, symbols);
-    return n === n ? n : refuse("a size that a step needs is not known", code, AGAIN);
+    return n === n ? n : refuse("a size is not known", code, AGAIN);
   };
 
   // -- the device
 
   const fits = (of) => {
-    for (const k in limits) if (!(of.limits[k] >= limits[k])) refuse("the GPU is too small", `${k} is ${of.limits[k]}, ${limits[k]} are needed`, ANOTHER);
-    for (const f of features) if (!of.features.has(f)) refuse(`the GPU lacks ${f}`, "kernels need it", ANOTHER);
+    for (const k in limits) if (!(of.limits[k] >= limits[k])) refuse("the GPU is too small", `${k} is ${of.limits[k]}, ${limits[k]} are needed`, LOWER);
+    for (const f of features) if (!of.features.has(f)) refuse(`the GPU lacks ${f}`, "kernels need it");
   };
   if (own) {
     const gpu = globalThis.navigator?.gpu ?? refuse("this engine has no WebGPU", "navigator.gpu is missing", "pages have it from https: and localhost");
-    const adapter = (await gpu.requestAdapter()) ?? refuse("no GPU is offered here", "requestAdapter gives none", "compile the model without webgpu");
+    const adapter = (await gpu.requestAdapter()) ?? refuse("no GPU is offered here", "", "compile it without webgpu");
     fits(adapter);
     const requiredLimits = Object.fromEntries(Object.keys(limits).map((k) => [k, adapter.limits[k]]));
     device = await adapter.requestDevice({ requiredFeatures: features, requiredLimits });
@@ -195,6 +196,8 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
       const kernel = kernels[launch.kernel], label = kernel.name, dims = launch.dims.map((d) => number(d, symbols)), groups = grid(label, launch, dims);
       if (!groups) continue;
       const how = placed(kernel, launch.buffers.map((b) => places[b]), own);
+      const most = Math.min(LARGEST, device.limits.maxStorageBufferBindingSize), large = how.kept.find((s) => s.size > most);
+      if (large) refuse(`kernel '${label}' takes ${large.size} bytes at once`, `${most} are allowed`, SMALLER);
       const sizes = [...launch.words.map((k) => dims[k]), ...how.words], lost = sizes.find((n) => n !== (n | 0));
       if (lost) refuse(`a size of kernel '${label}' is ${lost}`, "it has 32 bits", SMALLER);
       if (kernel.sized) {
@@ -284,7 +287,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
       const places = step.places.map((p) => {
         if (!Array.isArray(p)) return typeof p === "number" ? all[p].there : constants[p];
         const [offset, size] = p.map((n) => number(n, symbols));
-        return offset + size <= arena.size ? { buffer: arena, offset, size } : refuse("a buffer lies outside of its memory", `${size} bytes at ${offset}`);
+        return offset + size <= arena.size ? { buffer: arena, offset, size } : refuse("a buffer lies outside of its memory");
       });
       const key = JSON.stringify([step.outputs, symbols]), ready = programs.get(key);
       const run = (made) => (start(made), results);

@@ -19,6 +19,7 @@ from weft.errors import ArchiveError, TargetError, UnsupportedError
 from weft_gpu import image
 from weft_runtime.executable import Executable, NativeCode
 from weft_runtime.plan import Condition, Copy, DeviceCall, HostCall, Launch, Place, Step, TensorInfo
+from weft_testing.models import lstm, mlp, resnet18, transformer
 
 pytestmark = pytest.mark.needs("weft_gpu")
 Array = np.ndarray[Any, Any]
@@ -358,6 +359,29 @@ atomicOr(&weft_b2[i / 4u], u32(b > 128u) << (8u * (i % 4u)));"""
         np.testing.assert_array_equal(answer["y"], ~x)
 
 
+# -- models of the compiler -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("weft_webgpu", "weft_llvm")
+@pytest.mark.parametrize("target", ["webgpu", "webgpu -buffers=10", "webgpu -buffers=2"])
+@pytest.mark.parametrize("of", [mlp, lstm, transformer, resnet18])
+class TestModels:
+    pytestmark = pages
+
+    def test_model(self, of: Any, target: str, tmp_path: Path) -> None:
+        """On the GPU alone; with two bindings almost all kernels have one buffer."""
+        graph = resnet18(size=32, width=8, classes=10) if of is resnet18 else of()
+        host, draw = weft.compile(graph, "llvm"), np.random.default_rng(0)
+        shapes = [[[d if isinstance(d, int) else n for d in i.shape] for i in host.inputs] for n in (1, 3, 2)]
+        calls = [
+            {i.name: draw.standard_normal(shape).astype(i.dtype) for i, shape in zip(host.inputs, each, strict=True)}
+            for each in shapes
+        ]
+        for call, answer in zip(calls, run(weft.compile(graph, target), tmp_path, calls), strict=True):
+            for name, wanted in host.run(call).items():
+                np.testing.assert_allclose(answer[name], wanted, rtol=1e-4, atol=1e-5)
+
+
 # -- mixed plans ------------------------------------------------------------------------------------------------------
 
 BRANCHES = """<ir_version: 8, opset_import: ["" : 17]>
@@ -536,6 +560,8 @@ class TestErrors:
     const model = await load(await bytes(name));
     await tell(() => model.run({ x: f32([70000]) }));
   }
+  const bounded = await load(await bytes("binding"), { device: await device() });
+  await tell(() => bounded.run({ x: f32([70000]) }));
   const model = await load(await bytes("memory"));
   await tell(() => model.run({ x: f32([70000]) }));
   await tell(async () => (await y(model.run({ x: f32([1]) })))[0]);"""
@@ -552,8 +578,9 @@ class TestErrors:
                 [Launch("one", (0, 1), ("n*n*n",))],
             ),
             "outside": outside,
+            "binding": one(TWICE, shape=("n", 500)),
         }  # fmt: skip
-        memory, groups, word, out, again, good = checked(script, models, tmp_path)
+        memory, groups, word, out, binding, again, good = checked(script, models, tmp_path)
         assert (
             memory["message"].startswith("no memory for 28000000000 bytes") and memory["hint"] == "run smaller inputs"
         )
@@ -562,6 +589,7 @@ class TestErrors:
         )
         assert word["message"].startswith("a size of kernel 'one' is 343000000000000")
         assert out["message"].startswith("a buffer lies outside of its memory")
+        assert binding["message"].startswith("kernel 'one' takes 140000000 bytes at once")
         assert again["message"].startswith("no memory for") and good == 2
 
     def test_a_device_that_is_lost(self, tmp_path: Path) -> None:
