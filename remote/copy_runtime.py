@@ -13,5 +13,5 @@ class CopyRuntime(BuildHookInterface[Any]):
         runtime = Path(self.root).parent / "bindings" / "javascript"
         if version == "editable" or not runtime.is_dir():  # a source distribution has the files already
             return
-        for name in ("weft.js", "worker.js"):
+        for name in ("weft.js", "worker.js", "webgpu.js"):
             build_data["force_include"][str(runtime / name)] = f"weft_remote/page/{name}"

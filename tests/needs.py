@@ -127,6 +127,7 @@ NEEDS: dict[str, Need] = {
             "weft_keras",
             "weft_llvm",
             "weft_tflite",
+            "weft_webgpu",
         )
     },  # tests/alone: one package each
     **{

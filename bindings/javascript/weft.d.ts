@@ -16,6 +16,8 @@ export interface Tensor {
   readonly dtype: string;
 }
 
+export type Results = Record<string, Tensor>;
+
 export interface Model {
   readonly name: string;
   readonly inputs: readonly Info[];
@@ -25,13 +27,16 @@ export interface Model {
   /** Why there is only one, if there is. */
   readonly oneThread?: string;
   /**
-   * Runs the model, and returns when it has run.
+   * Runs the model.
    *
    * @param inputs by name: arrays of the input's dtype, or { data, shape } where several sizes are open.
-   * @returns by name; the data are the caller's own.
-   * @throws WeftError
+   * @returns by name; the data are the caller's own. A model with steps on the GPU returns a promise: its runs wait for one
+   *   another, and take their inputs as they are when `run` is called. `await` works for both.
+   * @throws WeftError, or the promise is rejected with one.
    */
-  run(inputs: Record<string, Elements | { data: Elements; shape: number[] }>): Record<string, Tensor>;
+  run(inputs: Record<string, Elements | { data: Elements; shape: number[] }>): Results | Promise<Results>;
+  /** Of a model with steps on the GPU: ends runs, and frees what the model has on the GPU. It does not run afterwards. */
+  close?(): void;
 }
 
 /** What went wrong, and as far as they are known where, why and a hint. */
@@ -46,7 +51,8 @@ export class WeftError extends Error {
  *
  * @param source a URL; or a Response, a Blob or the bytes of a file.
  * @param options those of `fetch`; { integrity } refuses every file of another hash. `threads`: how many may be used,
- *   by default as many as there are processors; for models that were compiled with `+atomics`.
+ *   by default as many as there are processors; for models that were compiled with `+atomics`. `device`: a GPUDevice for
+ *   models with steps on the GPU, by default one with the largest limits that the browser offers.
  * @throws WeftError
  */
-export function load(source: string | URL | Response | Blob | BufferSource, options?: RequestInit & { threads?: number }): Promise<Model>;
+export function load(source: string | URL | Response | Blob | BufferSource, options?: RequestInit & { threads?: number; device?: object }): Promise<Model>;

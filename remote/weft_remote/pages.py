@@ -52,7 +52,7 @@ def files() -> dict[str, Path]:
     """What the page is made of, by name: its own files, and the JavaScript runtime, which wheels have beside them."""
     own = Path(__file__).parent / "page"
     runtime = Path(__file__).parents[2] / "bindings" / "javascript"
-    names = ("index.html", "page.js", "agent.js", "job.js", "weft.js", "worker.js")
+    names = ("index.html", "page.js", "agent.js", "job.js", "weft.js", "worker.js", "webgpu.js")
     return {name: own / name if (own / name).is_file() else runtime / name for name in names}
 
 

@@ -10,7 +10,7 @@ import queue
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -71,13 +71,17 @@ def served(files: dict[str, bytes], headers: dict[str, str]) -> Iterator[tuple[s
         thread.join()
 
 
+GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+"""Options of Chromium: WebGPU where there is no GPU."""
+
+
 @contextmanager
-def opened(url: str) -> Iterator[None]:
+def opened(url: str, options: Sequence[str] = ("--disable-gpu",)) -> Iterator[None]:
     """A page in a browser of its own."""
     program = browser()
     assert program is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        command = [program, "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", *options]
         process = subprocess.Popen(
             [*command, "--no-first-run", f"--user-data-dir={profile}", url],
             stdout=subprocess.DEVNULL,
@@ -90,10 +94,10 @@ def opened(url: str) -> Iterator[None]:
             process.wait()
 
 
-def page(job: dict[str, Any], model: bytes, *, isolated: bool = True) -> list[Any]:
+def page(job: dict[str, Any], model: bytes, *, isolated: bool = True, gpu: bool = False) -> list[Any]:
     """The answers of a job."""
-    files = {"/job": json.dumps(job).encode(), "/model": model}
-    with served(files, ISOLATED if isolated else {}) as (url, told), opened(f"{url}/test/page.html"):
+    files, options = {"/job": json.dumps(job).encode(), "/model": model}, GPU if gpu else ("--disable-gpu",)
+    with served(files, ISOLATED if isolated else {}) as (url, told), opened(f"{url}/test/page.html", options):
         found = told.get(timeout=SECONDS)
     assert "failed" not in found, found["failed"]
     answers: list[Any] = found["answers"]

@@ -32,6 +32,22 @@ def test_model(name: str, tmp_path: Path) -> None:
     assert_near(got, want)
 
 
+@pytest.mark.needs("weft_webgpu")
+@pytest.mark.parametrize("name", [*NAMES, *TINY])
+def test_model_on_the_gpu(name: str, tmp_path: Path) -> None:
+    model, inputs = twin(name)
+    graph = weft.load(model)
+    (want,) = weft.compile(graph, "llvm", cache=False).run(inputs).values()
+    exe = weft.compile(graph, f"webgpu, {TARGET}")
+    assert "device" in [s.kind for s in exe.manifest.steps]
+    weft.export(exe, tmp_path / "m.wasm")
+    _, answer = page(
+        {"calls": [{n: given(a) for n, a in inputs.items()}]}, (tmp_path / "m.wasm").read_bytes(), gpu=True
+    )
+    (got,) = map(taken, answer.values())
+    assert_near(got, want)
+
+
 def test_threads_where_the_headers_allow_them(tmp_path: Path) -> None:
     weft.export(transformer(), tmp_path / "m.wasm", target=TARGET + " -mattr=+atomics -threads=2")
     draw = np.random.default_rng(0)

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
+from tests.bindings.browser import GPU
 from tests.needs import browser, require
 from tests.remote.agents import weft_command
 
@@ -52,6 +53,17 @@ def chromium(tmp_path: Path) -> str:
 
 
 ENGINES = [node, pytest.param(chromium, marks=pytest.mark.full)]
+
+
+@pytest.mark.full
+@pytest.mark.needs("weft_gpu")
+def test_a_page_runs_steps_on_its_gpu(tmp_path: Path) -> None:
+    from tests.bindings.test_webgpu import add
+
+    with connect(url(f"{chromium(tmp_path).replace('--disable-gpu ', '')} {' '.join(GPU)}")) as board:
+        x = np.arange(12, dtype=np.float32).reshape(4, 3)
+        result = board.run(add(), {"a": x, "b": x}, repeats=3)
+        np.testing.assert_array_equal(result.outputs["y"], 2 * x)
 
 
 def url(command: str, wait: float = 60) -> str:

@@ -1,5 +1,6 @@
-// Runs models for tests, in node and in pages: a job { calls: [{ name: { dtype, shape, data: base64 } }], threads? } and the
-// bytes of a model give what the model says of itself and, for each call, its outputs or its error.
+// Runs models for tests, in node and in pages: a job { calls: [{ name: { dtype, shape, data: base64 } }], threads?, together? }
+// and the bytes of a model give what the model says of itself and, for each call, its outputs or its error. Calls that are
+// `together` all start before the first has ended.
 import { load, WeftError } from "../weft.js";
 
 export const said = ({ message, where, why, hint }) => ({ error: { message, where, why, hint } });
@@ -24,13 +25,16 @@ export async function answers(job, bytes) {
   try {
     const { name, inputs, outputs, threads, oneThread, run } = await load(bytes, { threads: job.threads });
     found.push({ name, inputs, outputs, threads, oneThread });
-    for (const call of job.calls ?? [])
+    const answer = async (call) => {
       try {
-        found.push(mapped(run(mapped(call, array)), plain));
+        return mapped(await run(mapped(call, array)), plain);
       } catch (error) {
         if (!(error instanceof WeftError)) throw error;
-        found.push(said(error));
+        return said(error);
       }
+    };
+    if (job.together) found.push(...(await Promise.all(job.calls.map(answer))));
+    else for (const call of job.calls ?? []) found.push(await answer(call));
   } catch (error) {
     if (!(error instanceof WeftError)) throw error;
     found.push(said(error));

@@ -78,16 +78,19 @@ function bounded(most) {
  * Times of `repeats` runs in milliseconds, fewer if they have taken `budget`. The clocks of browsers are coarse: runs that
  * take less than STEPS of its steps are timed several together, and a time is their mean.
  */
-function timed(run, { repeats, budget, clock }) {
-  const together = (n) => {
+async function timed(run, { repeats, budget, clock }) {
+  const together = async (n) => {
     const begin = performance.now();
-    for (let k = 0; k < n; k++) run();
+    for (let k = 0; k < n; k++) {
+      const later = run();
+      if (later) await later;
+    }
     return performance.now() - begin;
   };
   const times = [];
   let size = 1, spent = 0;
   while (times.length < repeats && !(budget && spent >= budget)) {
-    const time = together(size);
+    const time = await together(size);
     if (time < STEPS * clock && size < 1 << 20) {
       size *= 2; // what was measured is not counted
       times.length = 0;
@@ -105,9 +108,14 @@ async function work(order) {
   const model = await within(ARCHIVE, () => load(order.program, order.threads ? { threads: order.threads } : {}));
   const opened = performance.now() - begin, types = dtypes(order.program), given = tensors(order.inputs, model.inputs, types);
   let results;
-  const run = () => (results = model.run(given));
-  const times = await within(RUN, () => {
-    for (let k = 0; k < order.warmups; k++) run();
+  /** A promise, if the run has not ended when it returns: of a model with steps on the GPU. */
+  const run = () => {
+    const found = model.run(given);
+    if (found instanceof Promise) return found.then((later) => (results = later));
+    results = found;
+  };
+  const times = await within(RUN, async () => {
+    for (let k = 0; k < order.warmups; k++) await run();
     return timed(run, { ...order, budget: order.budget / 1e6 });
   });
   const outputs = order.flags & 1 ? model.outputs.map(({ name }) => results[name]) : [];

@@ -3,7 +3,7 @@
 The file is the module of the model's segment, which any engine can place (`weft_llvm.link_wasm`), and behind it custom
 sections: `weft.weights`, as in the archive; `weft.code.NAME`, the modules of further segments; at last `weft.model`,
 JSON that says how the model runs and where in the file everything lies, and its length in the file's last four bytes. A
-model of several segments has no module in front.
+model of several segments, or of none, has an empty module in front.
 
 `weft.model` is what the JavaScript runtime reads (bindings/javascript), prepared so that little is left to do there:
 
@@ -14,8 +14,9 @@ model of several segments has no module in front.
     memory     of the modules, as WebAssembly.Memory takes it
     dtypes     by name: the 32 bits that stand for it in tensors, the class of arrays that hold its elements
     code       section, begin, end, bytes of data, their alignment, places in the table of functions
-    constants  by name: dtype, shape, begin, end
+    constants  by name: dtype, shape, begin, end; those that only a device reads are not among them
     failures   by code: the text of errors that any segment may have
+    gpu        of a model with steps of the device `webgpu`, see `weft_llvm.exports.webgpu`
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 from weft.dtypes import dtype
 from weft.errors import TargetError, UnsupportedError
+from weft_llvm.exports.webgpu import DEVICE, Gpu
 from weft_llvm.link_wasm import MAGIC
 from weft_llvm.wasm_bytes import text, unsigned
 from weft_runtime.abi import ErrorCode, dlpack_type
+from weft_runtime.plan import HOST, Copy, DeviceCall, HostCall
 from weft_runtime.wasm import needed
 
 if TYPE_CHECKING:
     from weft_runtime import Executable, Manifest
+    from weft_runtime.plan import Step
 
 FORMAT = 1
 MODEL = "weft.model"
@@ -71,10 +75,10 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
         raise TargetError(
             f"'{manifest.name}' was compiled for {manifest.machine}, wasm is for wasm32",
             where=manifest.target,
-            hint='compile it with -t "llvm -mtriple=wasm32"',
+            hint=f'compile it with -t "{f"{DEVICE}, " if DEVICE in manifest.devices else ""}llvm -mtriple=wasm32"',
         )
     every = [*manifest.steps, *(s for plan in manifest.plans for s in plan.steps)]
-    steps = [s for s in every if s.kind not in ("native", "if", "loop") and getattr(s, "function", "") not in PLAIN]
+    steps = [s for s in every if not _runs(s)]
     if steps:
         raise UnsupportedError(
             f"'{manifest.name}' cannot be one WebAssembly file: {len(steps)} of its steps run where Python is",
@@ -89,12 +93,15 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
             why="a memory of WebAssembly has at most 4 GiB",
         )
 
-    code = {name: image for name, image in stored.code.items() if name != MAIN}
+    kernels = {s.section for s in every if isinstance(s, DeviceCall)}
+    modules = {name: image for name, image in stored.code.items() if name not in kernels}
+    code = {name: image for name, image in modules.items() if name != MAIN}
+    gpu = Gpu(manifest, stored.code, _size) if kernels else None
     weights = iter(stored.weights)
-    front = stored.code.get(MAIN, MAGIC)
+    front = modules.get(MAIN, MAGIC)
 
     def pieces() -> Iterator[bytes | memoryview]:
-        places = {MAIN: (0, len(front))} if MAIN in stored.code else {}
+        places = {MAIN: (0, len(front))} if MAIN in modules else {}
         yield front
         at, begin, header = len(front), 0, b""
         if stored.weights_bytes:
@@ -110,14 +117,28 @@ def files(executable: Executable, name: str, options: Mapping[str, str]) -> dict
             yield image
             places[name] = at + len(head), at + len(head) + len(image)
             at = places[name][1]
-        lies = {name: [*place, *needed(stored.code[name])] for name, place in places.items()}
-        yield _last(at, _description(manifest, json.loads(stored.manifest), lies, header, begin))
+        lies = {name: [*place, *needed(modules[name])] for name, place in places.items()}
+        yield _last(at, _description(manifest, json.loads(stored.manifest), lies, header, begin, gpu))
 
     return {".wasm": pieces()}
 
 
+def _runs(step: Step) -> bool:
+    """Whether the JavaScript runtime has such steps."""
+    if isinstance(step, HostCall):
+        return step.function in PLAIN
+    if isinstance(step, Copy):
+        return {step.source, step.target} == {HOST, DEVICE}
+    return not isinstance(step, DeviceCall) or step.device == DEVICE
+
+
 def _description(
-    manifest: Manifest, said: dict[str, Any], code: Mapping[str, Sequence[int]], header: bytes, begin: int
+    manifest: Manifest,
+    said: dict[str, Any],
+    code: Mapping[str, Sequence[int]],
+    header: bytes,
+    begin: int,
+    gpu: Gpu | None,
 ) -> dict[str, Any]:
     """What `weft.model` holds, but for its place; `said` is the manifest as JSON, `header` that of the weights, which
     begin at `begin`."""
@@ -131,13 +152,24 @@ def _description(
         }
         for c in said["constants"]
     }  # fmt: skip
+    plans = [_plan(plan, names) for plan in (*said["plans"], said)]
+    there: dict[str, Any] = {}
+    if gpu is not None:
+        for plan in plans:
+            plan["steps"] = gpu.steps(plan["steps"])
+        steps = [s for plan in plans for s in plan["steps"]]
+        on_device = {p for s in steps for p in s.get("places", ()) if isinstance(p, str)}
+        on_host = {n for s in steps for part in ("constants", "inputs") for n in s.get(part, ())}
+        on_host.update(n for plan in plans for n in plan["outputs"])
+        there["gpu"] = gpu.described({n: c["at"] for n, c in constants.items() if n in on_device})
+        constants = {n: c for n, c in constants.items() if n in on_host}
     used = dict.fromkeys([*(i["dtype"] for i in infos), *(c["dtype"] for c in said["constants"]), "int64"])
     return {
-        "name": manifest.name, "plans": [_plan(plan, names) for plan in (*said["plans"], said)],
+        "name": manifest.name, "plans": plans,
         "memory": {"initial": STACK // PAGE + 1, **(SHARED if "atomics" in manifest.features else {})},
         "inputs": [_shown(i, names) for i in said["inputs"]], "outputs": [_shown(i, names) for i in said["outputs"]],
         "dtypes": {name: _array(name) for name in used}, "code": [[section, *lies] for section, lies in code.items()],
-        "constants": constants, "failures": FAILURES,
+        "constants": constants, "failures": FAILURES, **there,
     }  # fmt: skip
 
 
