@@ -14,7 +14,6 @@ typedef struct file {
   int mapped;
   code_part code[MOST_MAPS];
   int32_t maps;
-  pool memory;
 } file;
 
 static void leave_file(void *opened) {
@@ -22,33 +21,32 @@ static void leave_file(void *opened) {
   for (int32_t k = 0; k < f->maps; ++k) munmap((void *)(uintptr_t)f->code[k].base, f->code[k].bytes == 0 ? 1 : f->code[k].bytes);
   if (f->mapped) munmap(f->data, f->bytes);
   else release(f->data);
-  give_back(&f->memory);
   release(f);
 }
 
 /* A copy of an image that is written first and executed then, never both at a time. */
-static int32_t map_code(file *f, const char *image, size_t bytes, weft_error *error) {
+static int32_t map_code(const scope *s, file *f, const char *image, size_t bytes) {
   const size_t room = bytes == 0 ? 1 : bytes;
   void *const at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) return no_memory(error, (int64_t)bytes);
+  if (at == MAP_FAILED) return no_memory(s, (int64_t)bytes);
   copy(at, image, bytes);
   f->code[f->maps].base = (const char *)at;
   f->code[f->maps++].bytes = bytes;
   if (mprotect(at, room, PROT_READ | PROT_EXEC) != 0)
-    return fail(error, WEFT_ERROR_SYSTEM, "compiled code cannot be made executable\nhint: the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL, NULL);
+    return fail(s, SYSTEM "compiled code cannot be made executable\nhint: the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL);
   __builtin___clear_cache((char *)at, (char *)at + bytes);
   return WEFT_OK;
 }
 
 /* Small files are read, so that what was checked is what runs; large ones are mapped. */
-static int32_t read_file(file *f, const char *path, weft_error *error) {
+static int32_t read_file(const scope *s, file *f, const char *path) {
   enum { COPIED = 64 << 20 };
   struct stat about;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fail(error, WEFT_ERROR_FILE, "'%s' cannot be opened", WORDS(path), NULL);
+  if (fd < 0) return fail(s, UNREADABLE "'%s' cannot be opened", ARGS(WORD(path)));
   int32_t result = WEFT_OK;
-  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) result = fail(error, WEFT_ERROR_FILE, "'%s' is no file", WORDS(path), NULL);
-  else if (about.st_size <= 0 || (int64_t)about.st_size > LARGEST) result = corrupt(error, "it is empty");
+  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) result = fail(s, UNREADABLE "'%s' is no file", ARGS(WORD(path)));
+  else if (about.st_size <= 0 || (int64_t)about.st_size > LARGEST) result = corrupt(s, "it is empty");
   else {
     f->bytes = (size_t)about.st_size;
     if (f->bytes > COPIED) {
@@ -61,13 +59,13 @@ static int32_t read_file(file *f, const char *path, weft_error *error) {
         const ssize_t n = read(fd, (char *)f->data + at, f->bytes - at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
-          result = fail(error, WEFT_ERROR_FILE, "'%s' cannot be read", WORDS(path), NULL);
+          result = fail(s, UNREADABLE "'%s' cannot be read", ARGS(WORD(path)));
           break;
         }
         at += (size_t)n;
       }
     }
-    if (f->data == NULL) result = no_memory(error, about.st_size);
+    if (f->data == NULL) result = no_memory(s, about.st_size);
   }
   close(fd);
   return result;

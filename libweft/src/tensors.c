@@ -7,19 +7,18 @@ struct held {
   char *data;
   void *owned;  /* what is given back, or NULL: the memory is somebody else's */
   held *parent; /* whose memory it is a part of, or NULL */
-  int64_t shape[];
+  const int64_t *shape;
 };
 
-static void *data_of(const held *h) { return h->data; }
-
 static held *shaped(int64_t element, const int64_t *shape, int32_t ndim) {
-  held *const made = (held *)reserve(16, sizeof *made + (size_t)ndim * sizeof(int64_t));
+  const size_t bytes = (size_t)ndim * sizeof(int64_t);
+  held *const made = (held *)zeros(sizeof *made + bytes);
   if (made == NULL) return NULL;
-  zero(made, sizeof *made);
   made->refs = 1;
   made->ndim = ndim;
   made->element = element;
-  for (int32_t i = 0; i < ndim; ++i) made->shape[i] = shape[i];
+  made->shape = (const int64_t *)(const void *)(made + 1);
+  copy(made + 1, shape, bytes);
   return made;
 }
 
@@ -28,6 +27,16 @@ static void drop(held *h) {
   if (h->parent != NULL) drop(h->parent);
   release(h->owned);
   release(h);
+}
+
+/* Gives a value to a slot, or to nobody. */
+static void put(held **slot, int32_t k, held *h) {
+  if (k >= 0) {
+    held *const old = slot[k];
+    slot[k] = h;
+    h = old;
+  }
+  drop(h);
 }
 
 static held *use(held *h) {
@@ -77,6 +86,8 @@ static int same_shape(const held *a, const held *b) {
   return 1;
 }
 
+static int64_t element_of(const info *i) { return i->bits < 8 ? 1 : i->bits / 8; }
+
 /* Tensors of one shape along a new axis, in order or backward. */
 static held *stack(held *const *parts, int64_t n, int32_t axis, int backward) {
   int64_t shape[MOST_DIMENSIONS + 1];
@@ -88,25 +99,5 @@ static held *stack(held *const *parts, int64_t n, int32_t axis, int backward) {
   const int64_t bytes = inner(first, axis), rows = outer(first, axis);
   for (int64_t k = 0; k < n; ++k)
     for (int64_t i = 0; i < rows; ++i) copy(made->data + (i * n + (backward ? n - 1 - k : k)) * bytes, parts[k]->data + i * bytes, (size_t)bytes);
-  return made;
-}
-
-/* A constant, where it lies if kernels can use it there. */
-static held *constant_of(pool *memory, const info *of, const char *data) {
-  held *const made = (held *)keep(memory, sizeof *made + (size_t)of->ndim * sizeof(int64_t));
-  const int64_t bytes = bytes_of(of->shape, of->ndim, of->element);
-  if (made == NULL || bytes < 0) return NULL;
-  if ((uintptr_t)data % 64 != 0) {
-    char *const room = (char *)keep(memory, (uint64_t)bytes + 64);
-    if (room == NULL) return NULL;
-    char *const at = room + (64 - (uintptr_t)room % 64) % 64;
-    copy(at, data, (size_t)bytes);
-    data = at;
-  }
-  made->refs = -1;
-  made->ndim = of->ndim;
-  made->element = of->element;
-  made->data = (char *)(uintptr_t)data;
-  for (int32_t i = 0; i < of->ndim; ++i) made->shape[i] = of->shape[i];
   return made;
 }

@@ -1,8 +1,13 @@
 """The saved form of an executable: a plain zip, stored uncompressed.
 
-    manifest.json            first
+    plan                     first: what the C runtime reads, from byte 64 of the file on, then its sha256
+    manifest.json            what all others read
     code/<section>           an image, then the manifest's signature
     weights.safetensors      its data 64-byte aligned in the file, so that they are used where they lie
+
+The plan (`plan_words`) is made from the manifest: it has its signature, and says where in the file the code and the
+weights lie, so that who reads it needs neither JSON nor a zip's directory. An archive whose members were moved is one
+for Python alone.
 
 Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's
 checksum, and a whole file can be pinned with `expect`. Weights are hashed too, unless WEFT_VERIFY_WEIGHTS=0 or `expect`
@@ -42,8 +47,10 @@ from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ArchiveError, ExecutionError
 from weft_runtime.files import obstacle, replacing
 from weft_runtime.plan import ConstantInfo, Manifest, SectionInfo
+from weft_runtime.plan_words import Stretch, plan_words
 from weft_runtime.threads import available_threads
 
+PLAN = "plan"
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 CODE = "code/"
@@ -80,12 +87,14 @@ class Stored:
 
     Attributes:
         manifest: as JSON, with the hash of the weights; the hashes of code are those of the images alone.
+        plan: the manifest for the C runtime.
         code: the images of sections, by name.
         weights: the pieces of the weights in the format safetensors, in order; empty without constants.
         weights_bytes: of all pieces.
     """
 
     manifest: bytes
+    plan: bytes
     code: Mapping[str, bytes]
     weights: Iterable[memoryview | bytes]
     weights_bytes: int
@@ -93,9 +102,10 @@ class Stored:
 
 def stored(manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]]) -> Stored:
     manifest = _with_weights(manifest, constants)
+    plan = plan_words(manifest, _places_in_weights(constants))
     if manifest.weights is None:
-        return Stored(manifest.to_json(), code, (), 0)
-    return Stored(manifest.to_json(), code, weights_pieces(constants), manifest.weights.bytes)
+        return Stored(manifest.to_json(), plan, code, (), 0)
+    return Stored(manifest.to_json(), plan, code, weights_pieces(constants), manifest.weights.bytes)
 
 
 def _with_weights(manifest: Manifest, constants: Mapping[str, np.ndarray[Any, Any]]) -> Manifest:
@@ -131,6 +141,11 @@ def _layout(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[bytes, dict[
     ).encode()
     header += b" " * (-(8 + len(header)) % ALIGNMENT)
     return struct.pack("<Q", len(header)) + header, places, at
+
+
+def _places_in_weights(constants: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Stretch]:
+    header, places, _ = _layout(constants)
+    return {name: Stretch(len(header) + begin, end - begin) for name, (begin, end) in places.items()}
 
 
 def weights_pieces(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryview | bytes]:
@@ -233,12 +248,15 @@ def save(
         raise ExecutionError(f"cannot write {path}", why=why)
     manifest = _with_weights(manifest, constants)
     manifest, code = sign(manifest, code)
+    text = manifest.to_json()
+    plan = plan_of(manifest, len(text), constants)
     try:
         with (
             replacing(path, durable) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
-            _add(archive, file, MANIFEST, iter([manifest.to_json()]))
+            _add(archive, file, PLAN, iter([plan]))
+            _add(archive, file, MANIFEST, iter([text]))
             for name in manifest.sections:
                 _add(archive, file, CODE + name, iter([code[name]]))
             if constants:
@@ -258,11 +276,38 @@ def sign(manifest: Manifest, code: Mapping[str, bytes]) -> tuple[Manifest, dict[
     return manifest.with_(sections=sections), signed
 
 
+def plan_of(manifest: Manifest, text_bytes: int, constants: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """The member "plan" of an archive.
+
+    Args:
+        manifest: as the archive has it, with hashes and sizes.
+        text_bytes: of its JSON.
+    """
+    weights = {WEIGHTS: manifest.weights.bytes} if manifest.weights is not None else {}
+    sizes = {MANIFEST: text_bytes, **{CODE + n: s.bytes for n, s in manifest.sections.items()}, **weights}
+    within = _places_in_weights(constants)
+    plan, known = b"", False
+    while not known:  # the second one has the size of the first, and knows it
+        known, at, places = bool(plan), 0, {}
+        for name, size in {PLAN: len(plan) + 32, **sizes}.items():
+            at += _head(name, at)
+            places[name] = Stretch(at, size)
+            at += size
+        code = {n: places[CODE + n] for n in manifest.sections}
+        plan = plan_words(manifest, within, code, places.get(WEIGHTS))
+    return plan + hashlib.sha256(plan).digest()
+
+
+def _head(name: str, at: int) -> int:
+    """Bytes of the zip between where a member begins and its content."""
+    start = at + 30 + len(name.encode()) + _ZIP64 + 4
+    return start + -start % ALIGNMENT - at
+
+
 def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:
     info = zipfile.ZipInfo(name, _FIXED_DATE)
     info.external_attr = 0o644 << 16
-    start = file.tell() + 30 + len(name.encode()) + _ZIP64
-    padding = -(start + 4) % ALIGNMENT
+    padding = _head(name, file.tell()) - 30 - len(name.encode()) - _ZIP64 - 4
     info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
     with archive.open(info, "w", force_zip64=True) as member:
         for piece in pieces:
@@ -308,7 +353,7 @@ class _Reader:
         for info in self.zip.infolist():
             if info.filename in self.members:
                 raise ArchiveError(f"{self.where} holds '{info.filename}' twice")
-            if info.filename not in (MANIFEST, WEIGHTS) and not info.filename.startswith(CODE):
+            if info.filename not in (PLAN, MANIFEST, WEIGHTS) and not info.filename.startswith(CODE):
                 raise ArchiveError(f"{self.where} holds '{info.filename}', which is no part of a Weft archive")
             self.members[info.filename] = self._place(info)
         if MANIFEST not in self.members:
@@ -470,7 +515,7 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
         )
     if manifest.constants and manifest.weights is None:
         raise ArchiveError(f"{path} has a malformed manifest", why="it lists constants and no weights")
-    known = {CODE + name for name in manifest.sections} | {MANIFEST} | ({WEIGHTS} if manifest.weights else set())
+    known = {CODE + name for name in manifest.sections} | {PLAN, MANIFEST} | ({WEIGHTS} if manifest.weights else set())
     foreign = sorted(set(reader.members) - known)
     if foreign:
         raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
