@@ -6,7 +6,6 @@ python -m libweft.build bitcode             the runtime of exports, into weft-ll
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,13 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "src"
 RUNTIME = HERE / "runtime" if (HERE / "runtime").is_dir() else HERE.parent / "runtime" / "weft_runtime"
 """In a source distribution, what it has of weft-runtime lies beside this file."""
-ABI, IMAGES = RUNTIME / "weft_abi.h", RUNTIME / "images"
+ABI = RUNTIME / "weft_abi.h"
 INCLUDES = (HERE / "include", RUNTIME)
 EXPORTS = HERE.parent / "plugins" / "cpu_llvm" / "weft_llvm" / "exports"
 FLAGS = (
     "-std=gnu99", "-g0", "-Os", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables",
     "-fvisibility=hidden", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror",
-    "-D_FILE_OFFSET_BITS=64",
+    "-D_FILE_OFFSET_BITS=64", "-fno-builtin",
 )  # fmt: skip
 BITCODE = {64: "x86_64-linux-musl", 32: "arm-linux-musleabihf"}
 """Any triple with pointers of so many bits: the module says nothing of it."""
@@ -55,15 +54,6 @@ def write_bitcode(folder: Path = EXPORTS) -> None:
         )  # fmt: skip
 
 
-def pool_flags(arch: str) -> list[str]:
-    """How the worker pool gets into libweft; none where there is no pool."""
-    images = json.loads((IMAGES / "table.json").read_text(encoding="utf-8"))["images"]
-    if arch not in images:
-        return []
-    place = str(IMAGES / f"{arch}.bin")
-    return [f'-DWEFT_POOL_IMAGE="{place}"', f"-DWEFT_POOL_ENTRY={images[arch]['entries']['parallel_for']}"]
-
-
 def shared_target(arch: str) -> str:
     """zig's target for Linux with glibc of 2012, or of RISC-V's first year; such programs run with musl, too."""
     return f"{ARCHITECTURES[arch]}-{'gnueabihf' if arch == 'arm' else 'gnu'}.{'2.27' if arch == 'riscv64' else '2.17'}"
@@ -74,8 +64,8 @@ def library(folder: Path, arch: str, *more: str) -> Path:
     out = folder / arch / "libweft.so"
     out.parent.mkdir(parents=True, exist_ok=True)
     compiler(
-        "-target", shared_target(arch), *FLAGS, *include_flags(), *pool_flags(arch), "-shared",
-        "-s", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-Wl,--gc-sections", "-Wl,--build-id=none",
+        "-target", shared_target(arch), *FLAGS, *include_flags(), "-shared",
+        "-s", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-Wl,--hash-style=gnu", "-Wl,--gc-sections", "-Wl,--build-id=none",
         "-Wl,-soname,libweft.so.1", *more, "library.c", "surroundings.c", "-o", out,
     )  # fmt: skip
     return out
@@ -90,7 +80,7 @@ def program(folder: Path, arch: str) -> Path:
     parts = sorted((HERE / "run").glob("*.c"))
     compiler(
         "-target", target, *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
-        *pool_flags(arch), "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
+        "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
         "surroundings.c", "-o", out,
     )  # fmt: skip
     return out

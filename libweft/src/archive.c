@@ -31,6 +31,23 @@ static int pieces_are(const char *data, uint64_t bytes, const unsigned char *wan
   return same((const char *)digest, (const char *)wanted, sizeof digest);
 }
 
+/* Gives a program the worker pool. It is that of the first program that has one, whose threads wait in it for ever. */
+static int32_t share_pool(const scope *s, weft_program *p) {
+  static const char *shared;
+  static int32_t taken;
+  const list *const image = &p->head->pool;
+  int32_t result = WEFT_OK;
+  if (image->count == 0) return WEFT_OK;
+  lock(&taken);
+  if (shared == NULL) {
+    result = map_image(s, TEXT(p, image->at), 4 * (size_t)image->count, &shared);
+    if (result == WEFT_OK) shared += p->head->pool_entry;
+  }
+  p->parallel_for = (weft_parallel_for *)(uintptr_t)shared;
+  unlock(&taken);
+  return result;
+}
+
 /* Reads the plan, checks every section, and makes code executable. */
 static int32_t read_archive(const scope *s, weft_program *p, file *f, const char *data, uint64_t bytes, int vouched, parts *given) {
   if (bytes < 4 || !same(data, "PK\3\4", 4)) return corrupt(s, "it does not begin as a zip");
@@ -44,13 +61,17 @@ static int32_t read_archive(const scope *s, weft_program *p, file *f, const char
   if (bytes - h->bytes < 32 || !hash_is(base, h->bytes, (const unsigned char *)base + h->bytes)) return damaged(s, "plan");
   if (h->sections.count > MOST_MAPS) return fail(s, UNSUPPORTED "the archive has more than %d sections of code\nhint: run it with the package weft-runtime", ARGS(MOST_MAPS));
   bytes += PLAN;
+  result = share_pool(s, p);
+  if (result != WEFT_OK) return result;
   for (int32_t k = 0; k < h->sections.count; ++k) {
     const section *const c = &ROWS(p, section, h->sections)[k];
     if (c->at > bytes || c->bytes > bytes - c->at || c->bytes < SIGNATURE || !hash_is(data + c->at, c->bytes, c->hash) ||
         !same(data + c->at + c->bytes - SIGNATURE, (const char *)h->signature, SIGNATURE))
       return damaged(s, TEXT(p, c->name));
-    result = map_code(s, f, data + c->at, (size_t)c->bytes - SIGNATURE);
+    const size_t size = (size_t)c->bytes - SIGNATURE;
+    result = map_image(s, data + c->at, size, &f->code[k].base);
     if (result != WEFT_OK) return result;
+    f->code[f->maps++].bytes = size;
   }
   given->weights = data;
   given->weights_bytes = 0;

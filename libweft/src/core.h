@@ -69,10 +69,11 @@ typedef struct head {
   uint32_t name, target, version, machine;
   uint32_t missing, what; /* what only runs where Python is; `missing` is 0 if there is nothing */
   int32_t threads;        /* of parallel loops; -1: as many as there are processors, 0: there are no such loops */
-  int32_t symbols, unused;
+  int32_t symbols, pool_entry; /* of the pool, where its code of parallel loops begins */
   uint64_t weights, weights_bytes; /* where they lie in the archive; no bytes: there are none */
   unsigned char weights_hash[32], signature[32];
   list features, sections, constants, formulas, plans; /* of plans, the last is the program's own */
+  list pool; /* words of the image of the worker pool; an export has it elsewhere */
 } head;
 
 typedef struct feature { /* an extension of the instruction set, and how to ask for it (processor.c) */

@@ -28,6 +28,7 @@ int32_t weft_open(const char *path, const weft_options *given, weft_program **pr
     code[k].base = here + weft_model.section[k].base;
     code[k].bytes = (size_t)weft_model.section[k].bytes;
   }
+  p->parallel_for = weft_pool();
   result = read_plan(&s, p, here + weft_model.plan, UINT32_MAX);
   return finish(&s, p, result, &found, &options, program);
 }

@@ -1,5 +1,4 @@
 /* Files and executable memory of POSIX systems. */
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -25,16 +24,17 @@ static void leave_file(void *opened) {
 }
 
 /* A copy of an image that is written first and executed then, never both at a time. */
-static int32_t map_code(const scope *s, file *f, const char *image, size_t bytes) {
+static int32_t map_image(const scope *s, const char *image, size_t bytes, const char **made) {
   const size_t room = bytes == 0 ? 1 : bytes;
   void *const at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return no_memory(s, (int64_t)bytes);
   copy(at, image, bytes);
-  f->code[f->maps].base = (const char *)at;
-  f->code[f->maps++].bytes = bytes;
-  if (mprotect(at, room, PROT_READ | PROT_EXEC) != 0)
+  if (mprotect(at, room, PROT_READ | PROT_EXEC) != 0) {
+    munmap(at, room);
     return fail(s, SYSTEM "compiled code cannot be made executable\nhint: the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL);
+  }
   __builtin___clear_cache((char *)at, (char *)at + bytes);
+  *made = (const char *)at;
   return WEFT_OK;
 }
 
@@ -57,7 +57,6 @@ static int32_t read_file(const scope *s, file *f, const char *path) {
       f->data = reserve(4096, f->bytes);
       for (size_t at = 0; f->data != NULL && at < f->bytes;) {
         const ssize_t n = read(fd, (char *)f->data + at, f->bytes - at);
-        if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
           result = fail(s, UNREADABLE "'%s' cannot be read", ARGS(WORD(path)));
           break;

@@ -11,10 +11,10 @@ typedef struct reading {
 /* What the words of the rows of a kind of list are, by its letter: an upper-case letter is such a list (two words), t a
    text, i and o the slot of an input and an output, f a formula, c a constant, n any number. */
 static const char KINDS[] =
-    ":HnnnttttttnnnnnnnnnnnnnnnnnnnnnnnFSCGP" /* head */
+    ":HnnnttttttnnnnnnnnnnnnnnnnnnnnnnnFSCGPB" /* head */
     ":Ftnnn:Stnnnnnnnnnnnnn:CnnnnZ:GZ"      /* features, sections, constants, formulas */
     ":PVnnTYnn:VttnZD:TnnnnIOXKMRR:Ynonn"     /* plans, infos, steps, symbols */
-    ":Znn:Df:Ii:Oo:Xt:Kc:Mnt:Rnn";            /* numbers of 64 bits, formulas, slots, names, constants, checks, turns */
+    ":Znn:Df:Ii:Oo:Xt:Kc:Mnt:Rnn:Bn";         /* 64 bits, formulas, slots, names, constants, checks, turns, code */
 
 static const head *head_of(const reading *r) { return (const head *)(const void *)r->base; }
 
@@ -118,7 +118,7 @@ static int32_t read_plan(const scope *s, weft_program *p, const char *base, uint
   if (room < sizeof *h || !same(h->magic, "weft", 4)) return corrupt(s, "it has no plan");
   if (h->format != WEFT_FORMAT) return fail(s, VERSION "the archive has format %d, this library reads %d\nhint: compile the model again", ARGS(h->format, WEFT_FORMAT));
   reading r = {base, 0, h->bytes, NULL, 0, 0};
-  if (h->bytes < sizeof *h || h->bytes > room || base[h->bytes - 1] != 0 || !rows(&r, 'H', &whole) || h->plans.count == 0 || h->symbols < 0) return malformed(s);
+  if (h->bytes < sizeof *h || h->bytes > room || base[h->bytes - 1] != 0 || !rows(&r, 'H', &whole) || h->plans.count == 0 || h->symbols < 0 || (h->pool.count > 0 && (uint32_t)h->pool_entry >= 4u * (uint32_t)h->pool.count)) return malformed(s);
   p->base = base;
   p->head = h;
   p->plan = ROWS(p, plan, h->plans);
@@ -153,9 +153,9 @@ static int32_t build(const scope *s, weft_program *p, const parts *given) {
     h->ndim = c->sizes.count;
     h->element = c->bits < 8 ? 1 : c->bits / 8;
     h->shape = ROWS(p, int64_t, c->sizes);
-    h->data = (char *)(uintptr_t)given->weights + c->at;
     const int64_t bytes = size_of(h);
     if (bytes < 0 || h->ndim > MOST_DIMENSIONS || c->at % 64 != 0 || c->at > given->weights_bytes || (uint64_t)bytes > given->weights_bytes - c->at) return malformed(s);
+    h->data = (char *)(uintptr_t)given->weights + c->at;
   }
   for (int32_t k = 0; k < p->head->plans.count; ++k)
     for (int32_t i = 0; i < p->plan[k].steps.count; ++i) {

@@ -65,7 +65,7 @@ static int32_t begin(const scope *s, const weft_options *given, weft_options *op
 static int32_t finish(const scope *s, weft_program *p, int32_t result, const parts *given, const weft_options *options, weft_program **made) {
   if (result == WEFT_OK) result = build(s, p, given);
   /* A static program may have been linked without threads. */
-  if (result == WEFT_OK && p->head->threads != 0 && weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL && (p->parallel_for = weft_pool()) != NULL) {
+  if (result == WEFT_OK && p->head->threads != 0 && weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL && p->parallel_for != NULL) {
     p->threads = thread_count(options->threads, p->head->threads);
     if ((p->workers = workers()) == NULL) result = no_memory(s, POOL_BYTES);
   }

@@ -294,7 +294,7 @@ def plan_of(manifest: Manifest, text_bytes: int, constants: Mapping[str, np.ndar
             places[name] = Stretch(at, size)
             at += size
         code = {n: places[CODE + n] for n in manifest.sections}
-        plan = plan_words(manifest, within, code, places.get(WEIGHTS))
+        plan = plan_words(manifest, within, code, places.get(WEIGHTS), pool=True)
     return plan + hashlib.sha256(plan).digest()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft_runtime import support
 from weft_runtime.abi import dlpack_type
 from weft_runtime.errors import ArchiveError
 from weft_runtime.feature_bits import question
@@ -206,6 +207,7 @@ def plan_words(
     constants: Mapping[str, Stretch],
     sections: Mapping[str, Stretch] | None = None,
     weights: Stretch | None = None,
+    pool: bool = False,
 ) -> bytes:
     """The plan of a manifest.
 
@@ -213,18 +215,26 @@ def plan_words(
         constants: where they lie in the weights.
         sections: where they lie in the archive; an export has no such places.
         weights: where they lie in the archive; None: there are none.
+        pool: with the image of the worker pool, if the manifest has parallel loops.
 
     Raises:
         ArchiveError: the manifest names what it lacks.
+        ExecutionError: this installation is damaged.
     """
+    image = support.pool_image(manifest.machine) if pool and manifest.parallel else (b"", 0)
     try:
-        return _plan_words(manifest, constants, sections or {}, weights)
+        return _plan_words(manifest, constants, sections or {}, weights, *image)
     except KeyError as error:
         raise ArchiveError(f"'{manifest.name}' has a malformed plan", why=f"it lacks {error}") from None
 
 
 def _plan_words(
-    manifest: Manifest, constants: Mapping[str, Stretch], sections: Mapping[str, Stretch], weights: Stretch | None
+    manifest: Manifest,
+    constants: Mapping[str, Stretch],
+    sections: Mapping[str, Stretch],
+    weights: Stretch | None,
+    pool: bytes,
+    pool_entry: int,
 ) -> bytes:
     plans, missing = _Plans(manifest), ("", "")
     try:
@@ -249,9 +259,10 @@ def _plan_words(
     lies, digest = weights or Stretch(0, 0), manifest.weights.sha256 if manifest.weights is not None else "00" * 32
     head: _Row = [
         MAGIC, FORMAT_VERSION, 0, manifest.name, manifest.target, manifest.weft, manifest.machine,
-        missing[0] or 0, missing[1], threads if manifest.parallel else 0, len(plans.symbols), 0,
+        missing[0] or 0, missing[1], threads if manifest.parallel else 0, len(plans.symbols), pool_entry,
         _long(lies.at), _long(lies.bytes), bytes.fromhex(digest), manifest.signature(),
         features, places, table, plans.formula_rows(), rows,
+        [[pool[k : k + 4].ljust(4, b"\0")] for k in range(0, len(pool), 4)],
     ]  # fmt: skip
     layout = _Layout()
     layout.rows([head])

@@ -71,9 +71,8 @@ def real() -> Path:
         LIBWEFT / "src" / "library.c",
         LIBWEFT / "src" / "surroundings.c",
     ]
-    from libweft.build import pool_flags
 
-    return _compile([*compiler(), *pool_flags(machine())], sources, _folder() / "weft-run")
+    return _compile([*compiler()], sources, _folder() / "weft-run")
 
 
 def weft_command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
