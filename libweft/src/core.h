@@ -47,12 +47,36 @@ typedef struct scope {
 #define RUN "\x0a"
 #define SYSTEM "\x0b"
 
-/* Writes `text` with every %n replaced by the program's name, and every %s and %d by the next of `args`; returns the
-   code that `text` begins with. */
+/* What texts have in common, by a byte each. */
+#define OF_NAME "\x80"
+#define HAS_SIZE "\x81"
+#define ON_AXIS "\x82"
+#define EXPECTED "\x83"
+#define HINT "\x84"
+#define WHY "\x85"
+#define WHERE "\x86"
+#define STORAGE_FOR "\x87"
+#define RESULT_HAS "\x88"
+#define HINT_SMALLER "\x89"
+#define NULL_POINTER "\x8a"
+#define COLLECTS "\x8b"
+#define HINT_PACKAGE "\x8c"
+#define HINT_COMPILE "\x8d"
+#define HINT_COPY "\x8e"
+#define ARCHIVE_HAS "\x8f"
+#define THIS_LIBRARY "\x90"
+#define COMPILED_FOR "\x91"
+#define KIND_AND_NAME "\x92"
+static const char PHRASES[] =
+    " of '%n'\0 has size \0 on axis \0, expected \0\nhint: \0\nwhy: \0\nwhere: %s\0storage for output \0, the result has \0"
+    HINT "run smaller inputs\0 is a null pointer\0a loop" OF_NAME " collects results of \0" HINT "run it with the package weft-runtime\0"
+    HINT "compile the model again\0" HINT "save or copy it again\0the archive has \0this library \0'%n' was compiled for \0%s '%s'";
+
+/* Writes `text`: %n is the program's name, %s and %d the next of `args`, %0 to %7 those numbers, %8 and %9 those texts.
+   Returns the code that `text` begins with. */
 static int32_t fail(const scope *s, const char *text, const int64_t *args);
 #define ARGS(...) ((const int64_t[]){__VA_ARGS__})
 #define WORD(text) ((int64_t)(intptr_t)(text))
-#define SIZE_OF_VALUE "'%s' of '%n' has size %d on axis %d, expected %d"
 
 /* -- the plan, as weft_runtime.plan_words writes it: words of 32 bits, little-endian. A list says where its rows begin,
    in bytes from the beginning of the plan, and how many they are; a text says where it begins. */

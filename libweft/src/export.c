@@ -18,8 +18,8 @@ int32_t weft_open(const char *path, const weft_options *given, weft_program **pr
   const char *const here = (const char *)&weft_model;
   int32_t result = begin(&s, given, &options, program);
   if (result != WEFT_OK) return result;
-  if (path != NULL) return fail(&s, ARGUMENT "this library has its model inside and opens no file\nhint: give no path", NULL);
-  if (options.sha256 != NULL) return fail(&s, ARGUMENT "this library has its model inside, there is no file whose hash could be compared", NULL);
+  if (path != NULL) return fail(&s, ARGUMENT THIS_LIBRARY "has its model inside and opens no file" HINT "give no path", NULL);
+  if (options.sha256 != NULL) return fail(&s, ARGUMENT THIS_LIBRARY "has its model inside, there is no file whose hash could be compared", NULL);
   weft_program *const p = (weft_program *)zeros(sizeof *p);
   if (p == NULL) return no_memory(&s, sizeof *p);
   s.program = p;
@@ -38,7 +38,7 @@ int32_t weft_open_memory(const void *data, size_t bytes, const weft_options *opt
   const scope s = {NULL, error};
   (void)data, (void)bytes;
   const int32_t result = begin(&s, options, &read, program);
-  return result != WEFT_OK ? result : fail(&s, UNSUPPORTED "this library has its model inside and opens no archives\nhint: libweft does", NULL);
+  return result != WEFT_OK ? result : fail(&s, UNSUPPORTED THIS_LIBRARY "has its model inside and opens no archives" HINT "libweft does", NULL);
 }
 #if defined(__clang__)
 #pragma clang attribute pop

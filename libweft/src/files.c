@@ -31,7 +31,7 @@ static int32_t map_image(const scope *s, const char *image, size_t bytes, const 
   copy(at, image, bytes);
   if (mprotect(at, room, PROT_READ | PROT_EXEC) != 0) {
     munmap(at, room);
-    return fail(s, SYSTEM "compiled code cannot be made executable\nhint: the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL);
+    return fail(s, SYSTEM "compiled code cannot be made executable" HINT "the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL);
   }
   __builtin___clear_cache((char *)at, (char *)at + bytes);
   *made = (const char *)at;

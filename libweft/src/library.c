@@ -25,7 +25,7 @@ static int32_t open_archive(const char *path, const void *data, size_t bytes, co
   file *f;
   int32_t result = begin(&s, given, &options, program);
   if (result != WEFT_OK) return result;
-  if (path == NULL && data == NULL) return fail(&s, ARGUMENT "path is a null pointer\nhint: this library has no model inside, give the path of an archive", NULL);
+  if (path == NULL && data == NULL) return fail(&s, ARGUMENT "path" NULL_POINTER HINT THIS_LIBRARY "has no model inside, give the path of an archive", NULL);
   weft_program *const p = (weft_program *)zeros(sizeof *p);
   if (p == NULL || (p->file = f = (file *)zeros(sizeof *f)) == NULL) {
     release(p);
@@ -46,7 +46,7 @@ static int32_t open_archive(const char *path, const void *data, size_t bytes, co
   if (result == WEFT_OK && options.sha256 != NULL) {
     unsigned char wanted[32];
     if (!read_digest(options.sha256, wanted) || !hash_is(at, bytes, wanted))
-      result = fail(&s, ARCHIVE "the archive is not the expected one\nwhy: its SHA-256 is not %s", ARGS(WORD(options.sha256)));
+      result = fail(&s, ARCHIVE "the archive is not the expected one" WHY "its SHA-256 is not %s", ARGS(WORD(options.sha256)));
   }
   if (result == WEFT_OK) result = read_archive(&s, p, f, at, bytes, options.sha256 != NULL, &found);
   return finish(&s, p, result, &found, &options, program);

@@ -106,7 +106,7 @@ static int rows(reading *r, char kind, const list *l) {
 }
 
 static int32_t corrupt(const scope *s, const char *why) {
-  return fail(s, ARCHIVE "this is no archive of Weft, or it is truncated or corrupt\nwhy: %s\nhint: save or copy it again", ARGS(WORD(why)));
+  return fail(s, ARCHIVE "this is no archive of Weft, or it is truncated or corrupt" WHY "%s" HINT_COPY, ARGS(WORD(why)));
 }
 
 static int32_t malformed(const scope *s) { return corrupt(s, "its plan is malformed"); }
@@ -116,7 +116,7 @@ static int32_t read_plan(const scope *s, weft_program *p, const char *base, uint
   const head *const h = (const head *)(const void *)base;
   const list whole = {0, 1};
   if (room < sizeof *h || !same(h->magic, "weft", 4)) return corrupt(s, "it has no plan");
-  if (h->format != WEFT_FORMAT) return fail(s, VERSION "the archive has format %d, this library reads %d\nhint: compile the model again", ARGS(h->format, WEFT_FORMAT));
+  if (h->format != WEFT_FORMAT) return fail(s, VERSION ARCHIVE_HAS "format %d, " THIS_LIBRARY "reads %d" HINT_COMPILE, ARGS(h->format, WEFT_FORMAT));
   reading r = {base, 0, h->bytes, NULL, 0, 0};
   if (h->bytes < sizeof *h || h->bytes > room || base[h->bytes - 1] != 0 || !rows(&r, 'H', &whole) || h->plans.count == 0 || h->symbols < 0 || (h->pool.count > 0 && (uint32_t)h->pool_entry >= 4u * (uint32_t)h->pool.count)) return malformed(s);
   p->base = base;
@@ -129,13 +129,13 @@ static int32_t read_plan(const scope *s, weft_program *p, const char *base, uint
     if (infos[k].any && (k < p->own->ins || k >= p->own->infos.count - p->own->outs)) return malformed(s);
   const char *const machine = TEXT(p, h->machine), *const target = TEXT(p, h->target);
   if (!equal(machine, weft_machine) && !equal(machine, "any"))
-    return fail(s, MACHINE "'%n' was compiled for %s, this machine is %s\nwhere: %s", ARGS(WORD(machine), WORD(weft_machine), WORD(target)));
+    return fail(s, MACHINE COMPILED_FOR "%s, this machine is %s" WHERE, ARGS(WORD(machine), WORD(weft_machine), WORD(target)));
   for (int32_t k = 0; k < h->features.count; ++k) {
     const feature *const f = &ROWS(p, feature, h->features)[k];
-    if (!processor_has(f)) return fail(s, MACHINE "'%n' was compiled for a processor with %s, which this machine lacks\nwhere: %s", ARGS(WORD(TEXT(p, f->name)), WORD(target)));
+    if (!processor_has(f)) return fail(s, MACHINE COMPILED_FOR "a processor with %s, which this machine lacks" WHERE, ARGS(WORD(TEXT(p, f->name)), WORD(target)));
   }
   if (h->missing != 0)
-    return fail(s, UNSUPPORTED "'%n' needs %s '%s', which only runs where Python is\nhint: run it with the package weft-runtime, or cut the model there",
+    return fail(s, UNSUPPORTED "'%n' needs " KIND_AND_NAME ", which only runs where Python is" HINT_PACKAGE ", or cut the model there",
                 ARGS(WORD(TEXT(p, h->missing)), WORD(TEXT(p, h->what))));
   return WEFT_OK;
 }

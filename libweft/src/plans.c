@@ -14,7 +14,7 @@ static int truth(const held *h) {
   return 0;
 }
 
-static int32_t undecided(const scope *s) { return fail(s, RUN "a branch or loop of '%n' is decided by one element", NULL); }
+static int32_t undecided(const scope *s) { return fail(s, RUN "a branch or loop" OF_NAME " is decided by one element", NULL); }
 
 /* A signed integer of 1 to 8 bytes in the order of the machine. */
 static int64_t read_integer(const char *at, int64_t bytes) {
@@ -104,7 +104,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
   int going = 1;
   const held *const most = value_of(p, slot, in[0]), *const test = value_of(p, slot, in[1]);
   if (most != NULL) {
-    if (size_of(most) != most->element) return fail(s, RUN "a loop of '%n' takes one number of iterations", NULL);
+    if (size_of(most) != most->element) return fail(s, RUN "a loop" OF_NAME " takes one number of iterations", NULL);
     trips = read_integer(most->data, most->element);
   }
   if (test != NULL && (going = truth(test)) < 0) return undecided(s);
@@ -112,7 +112,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
     const held *const h = value_of(p, slot, in[1 + first + i]);
     if (h == NULL || taken[i].axis >= h->ndim) return unready(s);
     const int64_t n = h->shape[taken[i].axis];
-    if (length >= 0 && n != length) return fail(s, RUN "a loop of '%n' goes over %d and over %d items", ARGS(length, n));
+    if (length >= 0 && n != length) return fail(s, RUN "a loop" OF_NAME " goes over %d and over %d items", ARGS(length, n));
     length = n;
   }
   if (length >= 0 && length < trips) trips = length;
@@ -137,7 +137,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
     for (int32_t i = 0; i < carried; ++i) put(given, 1 + i, found[tests + i]);
     for (int32_t i = 0; i < rows; ++i) {
       held *const h = found[tests + carried + i];
-      if (result == WEFT_OK && k > 0 && !same_shape(collected[i].parts[0], h)) result = fail(s, RUN "a loop of '%n' collects results of different sizes", NULL);
+      if (result == WEFT_OK && k > 0 && !same_shape(collected[i].parts[0], h)) result = fail(s, RUN COLLECTS "different sizes", NULL);
       if (push(&collected[i], k, h)) continue;
       for (int32_t j = i; j < rows; ++j) drop(found[tests + carried + j]);
       for (int32_t j = 0; j < i; ++j) drop(collected[j].parts[k]);
@@ -155,7 +155,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
       const info *const row_info = &infos_of(p, body)[body->infos.count - body->outs + tests + i];
       const int32_t rank = k > 0 ? r->parts[0]->ndim : row_info->sizes.count;
       if (t->axis > rank || rank >= MOST_DIMENSIONS) {
-        result = fail(s, RUN "a loop of '%n' collects results of rank %d along axis %d", ARGS(rank, t->axis));
+        result = fail(s, RUN COLLECTS "rank %d along axis %d", ARGS(rank, t->axis));
         break;
       }
       made = k > 0 ? stack(r->parts, k, t->axis, t->back) : nothing_collected(p, of, slot, row_info, t->axis);
@@ -212,7 +212,7 @@ static int32_t check_sizes(const scope *s, const plan *of, held *const *slot) {
     for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->sizes.count && d < slot[i]->ndim && result == WEFT_OK; ++d) {
       const int64_t wanted = size_said(p, k, d, symbols);
       if (wanted >= 0 && slot[i]->shape[d] != wanted)
-        result = fail(s, i < of->ins ? INPUT SIZE_OF_VALUE : RUN SIZE_OF_VALUE, ARGS(WORD(TEXT(p, k->name)), slot[i]->shape[d], d, wanted));
+        result = tell(s, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%s'" OF_NAME HAS_SIZE "%d" ON_AXIS "%d" EXPECTED "%d", ARGS(WORD(TEXT(p, k->name)), slot[i]->shape[d], d, wanted), 1);
     }
   }
   release(symbols);
@@ -227,6 +227,8 @@ static int32_t run_plan(const scope *s, const plan *of, held *const *given, held
   int32_t result = WEFT_OK;
   if (slot == NULL) return no_memory(s, count);
   for (int32_t i = 0; i < of->ins; ++i) slot[i] = use(given[i]);
+  /* Native code looks at the sizes of its own inputs only: where it does not get all of them, they are compared before. */
+  if (storage != NULL && (of->steps.count != 1 || ROWS(p, step, of->steps)->kind != STEP_NATIVE)) result = check_sizes(s, of, slot);
   for (int32_t i = 0; i < of->steps.count && result == WEFT_OK; ++i) {
     const step *const st = &ROWS(p, step, of->steps)[i];
     if (st->kind == STEP_NATIVE) result = run_native(s, of, st, slot, storage);

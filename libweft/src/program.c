@@ -44,7 +44,7 @@ static int32_t check_arguments(const scope *s, const void *structure, uint32_t s
     error->message[0] = 0;
   }
   if (structure == NULL) return null_pointer(s, what);
-  if (*(const uint32_t *)structure < size) return fail(s, ARGUMENT "%s does not say its size\nhint: set size to sizeof", ARGS(WORD(what)));
+  if (*(const uint32_t *)structure < size) return fail(s, ARGUMENT "%s does not say its size" HINT "set size to sizeof", ARGS(WORD(what)));
   return WEFT_OK;
 }
 
@@ -111,7 +111,7 @@ static int32_t describe_value(const weft_program *p, int32_t index, int output, 
   if (result != WEFT_OK) return result;
   const plan *const of = p->own;
   const int32_t count = output ? of->outs : of->ins;
-  if (index < 0 || index >= count) return fail(&s, ARGUMENT "'%n' has no %s %d\nwhy: it has %d", ARGS(WORD(output ? "output" : "input"), index, count));
+  if (index < 0 || index >= count) return fail(&s, ARGUMENT "'%n' has no %s %d" WHY "it has %d", ARGS(WORD(output ? "output" : "input"), index, count));
   const info *const i = &infos_of(p, of)[output ? of->infos.count - count + index : index];
   out->ndim = i->sizes.count;
   out->code = i->code;
@@ -129,62 +129,50 @@ int32_t weft_output(const weft_program *p, int32_t index, weft_value_info *out, 
 
 /* Whether a tensor of the caller is one of an input or output; sizes of outputs without storage are not looked at. */
 static int32_t check_tensor(const scope *s, const info *i, const weft_tensor *t, int output) {
-#define WRONG(text, ...) fail(s, output ? OUTPUT text : INPUT text, ARGS(WORD(kind), WORD(name), __VA_ARGS__))
+#define WRONG(text, ...) tell(s, output ? WEFT_ERROR_OUTPUT : WEFT_ERROR_INPUT, text, ARGS(WORD(kind), WORD(name), __VA_ARGS__), 1)
   const weft_program *const p = s->program;
   const char *const kind = output ? "output" : "input", *const name = TEXT(p, i->name);
   const int32_t ndim = i->sizes.count, element = (int32_t)element_of(i);
   const int64_t *const sizes = ROWS(p, int64_t, i->sizes);
-  if (t == NULL) return fail(s, ARGUMENT "the tensor of %s '%s' is a null pointer", ARGS(WORD(kind), WORD(name)));
-  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of %s '%s' is a null pointer\nhint: it points to %d numbers", ARGS(WORD(kind), WORD(name), ndim));
+  if (t == NULL) return fail(s, ARGUMENT "the tensor of " KIND_AND_NAME NULL_POINTER, ARGS(WORD(kind), WORD(name)));
+  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of " KIND_AND_NAME NULL_POINTER HINT "it points to %d numbers", ARGS(WORD(kind), WORD(name), ndim));
   if (output && t->data == NULL) return WEFT_OK;
-  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG("%s '%s' is in the memory of device type %d, the host's is read", t->device_type);
+  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG(KIND_AND_NAME " is in the memory of device type %d, the host's is read", t->device_type);
   if (t->code != i->code || t->bits != i->bits || t->lanes != 1)
-    return WRONG("%s '%s' of '%n' has DLPack's type (%d, %d, %d), expected %s (%d, %d, 1)", t->code, t->bits, t->lanes, WORD(TEXT(p, i->dtype)), i->code, i->bits);
-  if (t->ndim != ndim) return WRONG("%s '%s' of '%n' has rank %d, expected %d", t->ndim, ndim);
+    return WRONG(KIND_AND_NAME OF_NAME " has DLPack's type (%d, %d, %d)" EXPECTED "%s (%d, %d, 1)", t->code, t->bits, t->lanes, WORD(TEXT(p, i->dtype)), i->code, i->bits);
+  if (t->ndim != ndim) return WRONG(KIND_AND_NAME OF_NAME " has rank %d" EXPECTED "%d", t->ndim, ndim);
   for (int32_t d = 0; d < ndim; ++d)
-    if (t->shape[d] < 0 || (sizes[d] >= 0 && t->shape[d] != sizes[d])) return WRONG("%s '%s' of '%n' has size %d on axis %d, expected %d", t->shape[d], d, sizes[d]);
+    if (t->shape[d] < 0 || (sizes[d] >= 0 && t->shape[d] != sizes[d])) return WRONG(KIND_AND_NAME OF_NAME HAS_SIZE "%d" ON_AXIS "%d" EXPECTED "%d", t->shape[d], d, sizes[d]);
   const int64_t bytes = bytes_of(t->shape, ndim, element);
-  if (bytes < 0) return WRONG("the sizes of %s '%s' are more than memory can hold", 0);
+  if (bytes < 0) return WRONG("the sizes of " KIND_AND_NAME " are more than memory can hold", 0);
   if (t->data == NULL && bytes > 0) return null_pointer(s, "the data of an input");
-  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of %s '%s' are at no multiple of %d bytes", element);
+  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of " KIND_AND_NAME " are at no multiple of %d bytes", element);
   int64_t step = 1;
   for (int32_t d = ndim; t->strides != NULL && bytes > 0 && d-- > 0; step *= t->shape[d])
-    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG("%s '%s' is not row-major: axis %d has the stride %d\nhint: copy it", d, t->strides[d]);
+    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG(KIND_AND_NAME " is not row-major: axis %d has the stride %d" HINT "copy it", d, t->strides[d]);
   return WEFT_OK;
 #undef WRONG
 }
 
-/* Sizes that have one formula in the plan must be equal; native code looks at those of its own inputs only. */
-static int32_t check_names(const scope *s, const plan *of, const weft_tensor *const *inputs) {
-  const weft_program *const p = s->program;
-  const info *const infos = infos_of(p, of);
-  for (int32_t i = 0; i < of->ins; ++i)
-    for (int32_t d = 0; d < infos[i].sizes.count; ++d) {
-      const int32_t number = ROWS(p, int32_t, infos[i].formulas)[d];
-      for (int32_t k = 0; number != 0 && k <= i; ++k)
-        for (int32_t e = 0; e < infos[k].sizes.count && (k < i || e < d); ++e)
-          if (ROWS(p, int32_t, infos[k].formulas)[e] == number && inputs[k]->shape[e] != inputs[i]->shape[d])
-            return fail(s, INPUT "input '%s' of '%n' has size %d on axis %d, expected %d\nwhy: axis %d of input '%s' has it",
-                        ARGS(WORD(TEXT(p, infos[i].name)), inputs[i]->shape[d], d, inputs[k]->shape[e], e, WORD(TEXT(p, infos[k].name))));
-    }
-  return WEFT_OK;
-}
-
-static int overlap(const weft_tensor *a, const info *of_a, const weft_tensor *b, const info *of_b) {
-  const uintptr_t first = (uintptr_t)a->data + (uintptr_t)a->byte_offset, second = (uintptr_t)b->data + (uintptr_t)b->byte_offset;
-  const int64_t bytes = bytes_of(a->shape, of_a->sizes.count, element_of(of_a)), more = bytes_of(b->shape, of_b->sizes.count, element_of(of_b));
-  return bytes > 0 && more > 0 && first < second + (uintptr_t)more && second < first + (uintptr_t)bytes;
+/* Where a tensor of the caller lies, and behind it. */
+static void lies(const weft_tensor *t, const info *i, uintptr_t ends[2]) {
+  ends[0] = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
+  ends[1] = ends[0] + (t->data == NULL ? 0 : (uintptr_t)bytes_of(t->shape, i->sizes.count, element_of(i)));
 }
 
 /* Storage is written while inputs are still read. */
 static int32_t check_apart(const scope *s, const plan *of, const weft_tensor *const *inputs, weft_tensor *const *outputs) {
   const info *const infos = infos_of(s->program, of), *const results = infos + (of->infos.count - of->outs);
+  uintptr_t a[2], b[2];
   for (int32_t i = 0; i < of->outs; ++i) {
-    int met = 0;
-    if (outputs[i]->data == NULL) continue;
-    for (int32_t k = 0; k < of->ins; ++k) met |= overlap(outputs[i], &results[i], inputs[k], &infos[k]);
-    for (int32_t k = 0; k < i; ++k) met |= outputs[k]->data != NULL && overlap(outputs[i], &results[i], outputs[k], &results[k]);
-    if (met) return fail(s, OUTPUT "storage for output '%s' of '%n' overlaps an input or the storage of another output", ARGS(WORD(TEXT(s->program, results[i].name))));
+    lies(outputs[i], &results[i], a);
+    for (int32_t k = 0; k < of->ins + i; ++k) {
+      const int32_t other = k - of->ins;
+      lies(other < 0 ? inputs[k] : outputs[other], other < 0 ? &infos[k] : &results[other], b);
+      /* an empty one overlaps nothing */
+      if (a[0] < a[1] && b[0] < b[1] && a[0] < b[1] && b[0] < a[1])
+        return fail(s, OUTPUT STORAGE_FOR "'%s'" OF_NAME " overlaps an input or the storage of another output", ARGS(WORD(TEXT(s->program, results[i].name))));
+    }
   }
   return WEFT_OK;
 }
@@ -196,7 +184,7 @@ static int32_t hand_over(const scope *s, const info *i, held *h, weft_tensor *t)
     char *const to = (char *)t->data + t->byte_offset;
     for (int32_t d = 0; d < h->ndim; ++d)
       if (t->shape[d] != h->shape[d])
-        return fail(s, OUTPUT "storage for output '%s' of '%n' has size %d on axis %d, the result has %d", ARGS(WORD(TEXT(s->program, i->name)), t->shape[d], d, h->shape[d]));
+        return fail(s, OUTPUT STORAGE_FOR "'%s'" OF_NAME HAS_SIZE "%d" ON_AXIS "%d" RESULT_HAS "%d", ARGS(WORD(TEXT(s->program, i->name)), t->shape[d], d, h->shape[d]));
     if (h->data != to) copy(to, h->data, (size_t)bytes);
     return WEFT_OK;
   }
@@ -232,8 +220,6 @@ int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor 
   if ((inputs == NULL && of->ins > 0) || (outputs == NULL && of->outs > 0)) return null_pointer(&s, inputs == NULL ? "inputs" : "outputs");
   for (int32_t i = 0; i < of->ins && result == WEFT_OK; ++i) result = check_tensor(&s, &infos[i], inputs[i], 0);
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) result = check_tensor(&s, &results[i], outputs[i], 1);
-  const int alone = of->steps.count == 1 && ROWS(p, step, of->steps)->kind == STEP_NATIVE; /* it looks at all of them itself */
-  if (result == WEFT_OK && !alone) result = check_names(&s, of, inputs);
   if (result == WEFT_OK) result = check_apart(&s, of, inputs, outputs);
   if (result != WEFT_OK) return result;
   held **const given = (held **)zeros((uint64_t)(of->ins + of->outs) * sizeof(held *)), **const found = given + of->ins;

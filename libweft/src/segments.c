@@ -85,29 +85,35 @@ static void end_call(call *c) {
   release(c);
 }
 
-static int32_t unready(const scope *s) { return fail(s, ARCHIVE "a step of '%n' needs a value that no step before it gives", NULL); }
+static int32_t unready(const scope *s) { return fail(s, ARCHIVE "a step" OF_NAME " needs a value that no step before it gives", NULL); }
+
+/* What the codes of a segment mean, in order from 1 on: %0 to %7 are its numbers, %8 an input or output, %9 a kernel. */
+static const char MEANINGS[] =
+    INPUT "input '%8'" OF_NAME " has another rank or dtype\0"
+    INPUT "input '%8'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1, expected %2\0"
+    OUTPUT STORAGE_FOR "'%8'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1" RESULT_HAS "%2\0"
+    MEMORY "no memory for intermediate results" OF_NAME ": %0 bytes" HINT_SMALLER "\0"
+    MEMORY "no memory for output '%8'" OF_NAME "\0"
+    RUN "kernel '%9'" OF_NAME " failed" WHY "it returned %1\0"
+    INPUT "input '%8'" OF_NAME " has %2 elements, element %1 is needed\0"
+    RUN "a size that %9" OF_NAME " needs is beyond 64 bits" HINT_SMALLER;
 
 static int32_t segment_failed(const scope *s, const plan *of, const step *st, const weft_context *x, int32_t returned) {
   const weft_program *const p = s->program;
-  const int64_t code = x->error_code != 0 ? x->error_code : returned, *const a = x->error_args;
+  int64_t code = x->error_code != 0 ? x->error_code : returned, args[WEFT_ERROR_ARGS + 2];
   const list *const ends = code == WEFT_OUTPUT_SIZE || code == WEFT_OUTPUT_ALLOCATION ? &st->out : &st->in;
-  const char *name = "?", *item = "the start";
-  if (a[0] >= 0 && a[0] < ends->count) name = TEXT(p, infos_of(p, of)[ROWS(p, int32_t, *ends)[a[0]]].name);
-  if (a[0] >= 0 && a[0] < st->items.count) item = TEXT(p, ROWS(p, uint32_t, st->items)[a[0]]);
-  switch (code) {
-    case WEFT_INPUT_TYPE: return fail(s, INPUT "input '%s' of '%n' has another rank or dtype", ARGS(WORD(name)));
-    case WEFT_INPUT_SIZE: return fail(s, INPUT "input '%s' of '%n' has size %d on axis %d, expected %d", ARGS(WORD(name), a[3], a[1], a[2]));
-    case WEFT_OUTPUT_SIZE: return fail(s, OUTPUT "storage for output '%s' of '%n' has size %d on axis %d, the result has %d", ARGS(WORD(name), a[3], a[1], a[2]));
-    case WEFT_ARENA: return fail(s, MEMORY "no memory for intermediate results of '%n': %d bytes\nhint: run smaller inputs", a);
-    case WEFT_OUTPUT_ALLOCATION: return fail(s, MEMORY "no memory for output '%s' of '%n'", ARGS(WORD(name)));
-    case WEFT_KERNEL: return fail(s, RUN "kernel '%s' of '%n' failed\nwhy: it returned %d", ARGS(WORD(item), a[1]));
-    case WEFT_DATA_SIZE: return fail(s, INPUT "input '%s' of '%n' has %d elements, element %d is needed", ARGS(WORD(name), a[2], a[1]));
-    case WEFT_OVERFLOW: return fail(s, RUN "a size that %s of '%n' needs is beyond 64 bits\nhint: run smaller inputs", ARGS(WORD(item)));
-    default: break;
+  const uint64_t k = (uint64_t)x->error_args[0];
+  copy(args, x->error_args, sizeof x->error_args);
+  args[8] = WORD(k < (uint64_t)ends->count ? TEXT(p, infos_of(p, of)[ROWS(p, int32_t, *ends)[k]].name) : "?");
+  args[9] = WORD(k < (uint64_t)st->items.count ? TEXT(p, ROWS(p, uint32_t, st->items)[k]) : "the start");
+  if (code >= WEFT_INPUT_TYPE && code <= WEFT_OVERFLOW) {
+    const char *text = MEANINGS;
+    while (--code > 0) text += length(text) + 1;
+    return fail(s, text, args);
   }
-  for (int32_t k = 0; k < st->checks.count; ++k) {
-    const check *const c = &ROWS(p, check, st->checks)[k];
-    if (c->code == code) return tell(s, WEFT_ERROR_RUN, TEXT(p, c->text), a, 0);
+  for (int32_t i = 0; i < st->checks.count; ++i) {
+    const check *const c = &ROWS(p, check, st->checks)[i];
+    if (c->code == code) return tell(s, WEFT_ERROR_RUN, TEXT(p, c->text), args, 0);
   }
   return fail(s, RUN "'%n' failed with code %d", &code);
 }

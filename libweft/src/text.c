@@ -65,30 +65,37 @@ static size_t append_number(weft_error *error, size_t at, int64_t number) {
   return append(error, at, digits + i);
 }
 
-/* Writes a text, of the runtime or of a plan; what a plan says is no address. In a text of a plan %0 to %7 are numbers,
-   and behind another % is what it says. */
-static int32_t tell(const scope *s, int32_t code, const char *text, const int64_t *args, int own) {
-  weft_error *const error = s->error;
-  size_t at = 0;
-  if (error == NULL || error->size < sizeof *error) return code;
+/* Appends a text, of the runtime or of a plan. What a plan says is neither an address nor a phrase, and in its text %
+   stands before what is no number. */
+static size_t append_text(const scope *s, size_t at, const char *text, const int64_t **next, const int64_t *args, int own) {
   for (; *text != 0; ++text) {
     char one[2] = {*text, 0};
     const char *more = one;
-    if (*text == '%' && text[1] != 0) {
-      const int digit = *++text - '0';
-      one[0] = *text;
-      if (!own && digit >= 0 && digit < WEFT_ERROR_ARGS) {
-        at = append_number(error, at, args[digit]);
-        continue;
-      }
-      if (own && *text == 'd') {
-        at = append_number(error, at, *args++);
-        continue;
-      }
-      if (own) more = *text == 'n' ? TEXT(s->program, s->program->head->name) : (const char *)(intptr_t)*args++;
+    int phrase = (unsigned char)*text - 0x80;
+    if (own && phrase >= 0) {
+      for (more = PHRASES; phrase-- > 0;) more += length(more) + 1;
+      at = append_text(s, at, more, next, args, own);
+      continue;
     }
-    at = append(error, at, more);
+    if (*text == '%' && text[1] != 0) {
+      const int digit = *++text - '0', number = digit >= 0 && digit < WEFT_ERROR_ARGS;
+      one[0] = *text;
+      if (number || (own && *text == 'd')) {
+        at = append_number(s->error, at, number ? args[digit] : *(*next)++);
+        continue;
+      }
+      if (own) more = *text == 'n' ? TEXT(s->program, s->program->head->name) : (const char *)(intptr_t)(*text == 's' ? *(*next)++ : args[digit]);
+    }
+    at = append(s->error, at, more);
   }
+  return at;
+}
+
+static int32_t tell(const scope *s, int32_t code, const char *text, const int64_t *args, int own) {
+  weft_error *const error = s->error;
+  const int64_t *next = args;
+  if (error == NULL || error->size < sizeof *error) return code;
+  size_t at = append_text(s, 0, text, &next, args, own);
   if (at == sizeof error->message - 1) { /* the last character is there whole or not at all */
     while (at > 0 && ((unsigned char)error->message[at - 1] & 0xC0) == 0x80) --at;
     if (at > 0 && (unsigned char)error->message[at - 1] >= 0xC0) --at;
@@ -103,7 +110,7 @@ static int32_t fail(const scope *s, const char *text, const int64_t *args) { ret
 static int32_t no_memory(const scope *s, int64_t bytes) { return fail(s, MEMORY "no memory for %d bytes", &bytes); }
 
 static int32_t null_pointer(const scope *s, const char *what) {
-  return fail(s, ARGUMENT "%s is a null pointer", ARGS(WORD(what)));
+  return fail(s, ARGUMENT "%s" NULL_POINTER, ARGS(WORD(what)));
 }
 
 /* The product of sizes and bytes of an element, or -1 if no memory holds it. One of 0 counts as 1 until the end. */
