@@ -6,6 +6,7 @@ python -m libweft.build bitcode             the runtime of exports, into weft-ll
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ FLAGS = (
     "-fvisibility=hidden", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror",
     "-D_FILE_OFFSET_BITS=64", "-fno-builtin",
 )  # fmt: skip
+SMALL = ("-mllvm", "-disable-lsr", "-mllvm", "-inline-threshold=-30")
+"""Of binaries: no pointers that run beside an index, and no function inside of others that is not smaller there."""
 BITCODE = {64: "x86_64-linux-musl", 32: "arm-linux-musleabihf"}
 """Any triple with pointers of so many bits: the module says nothing of it."""
 ARCHITECTURES = {
@@ -61,14 +64,46 @@ def shared_target(arch: str) -> str:
 
 def library(folder: Path, arch: str, *more: str) -> Path:
     """libweft.so for Linux."""
+    # zig has glibc for Arm, and not for Thumb, which is a third smaller and which all processors of armv7 have.
+    thumb = ("-Xclang", "-target-feature", "-Xclang", "+thumb-mode") if arch == "arm" else ()
     out = folder / arch / "libweft.so"
     out.parent.mkdir(parents=True, exist_ok=True)
     compiler(
-        "-target", shared_target(arch), *FLAGS, *include_flags(), "-shared",
+        "-target", shared_target(arch), *thumb, *FLAGS, *SMALL, *include_flags(), "-shared",
         "-s", "-Wl,-z,nodelete", "-Wl,-Bsymbolic", "-Wl,--hash-style=gnu", "-Wl,--gc-sections", "-Wl,--build-id=none",
         "-Wl,-soname,libweft.so.1", *more, "library.c", "surroundings.c", "-o", out,
     )  # fmt: skip
+    out.write_bytes(trimmed(out.read_bytes()))
     return out
+
+
+def trimmed(library: bytes) -> bytes:
+    """A shared library of ELF without the headers of sections that linkers do not read: 850 bytes."""
+    wide = library[4] == 2
+    header, (table_field, counts) = struct.Struct("<IIQQQQIIQQ" if wide else "<IIIIIIIIII"), ((40, 58) if wide else (32, 46))
+    (table,) = struct.unpack_from("<Q" if wide else "<I", library, table_field)
+    size, count, names_at = struct.unpack_from("<HHH", library, counts)
+    sections = [list(header.unpack_from(library, table + k * size)) for k in range(count)]
+    strings = sections[names_at][4]
+    kept, names = [0], b"\0"
+    for k, section in enumerate(sections):
+        name = library[strings + section[0] : library.index(b"\0", strings + section[0])] + b"\0"
+        if name in (b".dynsym\0", b".dynstr\0", b".dynamic\0", b".gnu.version\0", b".gnu.version_r\0", b".ARM.attributes\0", b".shstrtab\0"):
+            kept.append(k)
+            section[0] = len(names)
+            names += name
+    parts, headers = bytearray(library[: max(s[4] + s[5] for s in sections if s[2] & 2 and s[1] != 8)]), b""
+    for k in kept:
+        section = sections[k]
+        if k > 0 and not section[2] & 2:  # no part of the memory
+            content = names if k == names_at else library[section[4] : section[4] + section[5]]
+            section[4:6] = len(parts), len(content)
+            parts += content
+        headers += header.pack(*section[:6], kept.index(section[6]) if section[6] in kept else 0, *section[7:])
+    parts += bytes(-len(parts) % 8)
+    struct.pack_into("<Q" if wide else "<I", parts, table_field, len(parts))
+    struct.pack_into("<HH", parts, counts + 2, len(kept), kept.index(names_at))
+    return bytes(parts + headers)
 
 
 def program(folder: Path, arch: str) -> Path:
@@ -79,7 +114,7 @@ def program(folder: Path, arch: str) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     parts = sorted((HERE / "run").glob("*.c"))
     compiler(
-        "-target", target, *(f for f in FLAGS if f != "-fPIC"), *include_flags(),
+        "-target", target, *(f for f in FLAGS if f != "-fPIC"), *SMALL, *include_flags(),
         "-static", "-s", "-Wl,--gc-sections", "-Wl,--build-id=none", *parts, "library.c",
         "surroundings.c", "-o", out,
     )  # fmt: skip

@@ -1,4 +1,7 @@
 /* libweft: programs from archives. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "core.c"
 
 #include "sha256.c"

@@ -74,29 +74,10 @@ static held *nothing_collected(const weft_program *p, const plan *of, held *cons
   return fresh(element_of(row), shape, row->sizes.count + 1);
 }
 
-typedef struct row { /* what a loop has collected of a result */
-  held **parts;
-  int64_t room;
-} row;
-
-static int push(row *r, int64_t n, held *h) {
-  if (n == r->room) {
-    const int64_t more = n == 0 ? 16 : 2 * n;
-    held **const made = (held **)reserve(16, (uint64_t)more * sizeof *made);
-    if (made == NULL) return 0;
-    copy(made, r->parts, (size_t)n * sizeof *made);
-    release(r->parts);
-    r->parts = made;
-    r->room = more;
-  }
-  r->parts[n] = h;
-  return 1;
-}
-
 static int32_t run_loop(const scope *s, const plan *of, const step *st, held **slot) {
   const weft_program *const p = s->program;
   const plan *const body = &p->plan[st->of.loop.body];
-  const turn *const taken = ROWS(p, turn, st->taken), *const turns = ROWS(p, turn, st->rows);
+  const turn *const taken = ROWS(p, turn, st->taken), *turns = ROWS(p, turn, st->rows);
   const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
   const int32_t ins = body->ins, carried = st->of.loop.carried, tests = st->of.loop.tests, first = 1 + carried, items = st->taken.count, rows = st->rows.count;
   int32_t result = WEFT_OK;
@@ -116,10 +97,10 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
     length = n;
   }
   if (length >= 0 && length < trips) trips = length;
-  /* inputs of an iteration, what it gives, what is collected */
-  held **const given = (held **)zeros((uint64_t)(ins + body->outs) * sizeof(held *) + (uint64_t)rows * sizeof(row)), **const found = given + ins;
-  row *const collected = (row *)(void *)(found + body->outs);
-  if (given == NULL) return no_memory(s, ins);
+  /* inputs of an iteration, what it gives, what is collected: of each result the last one, and those before it behind it */
+  const int32_t count = ins + body->outs + rows;
+  held **const given = (held **)zeros((uint64_t)count * sizeof(held *)), **const found = given + ins, **const collected = found + body->outs;
+  if (given == NULL) return no_memory(s, count);
   for (int32_t i = 1; i < ins; ++i)
     if (i < first || i >= first + items) given[i] = use(value_of(p, slot, in[1 + i]));
   for (; going && k < trips && result == WEFT_OK; ++k) {
@@ -133,41 +114,41 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
     if (result == WEFT_OK) result = run_plan(s, body, given, found, NULL);
     if (result != WEFT_OK) break;
     if (tests && (going = truth(found[0])) < 0) result = undecided(s);
-    if (tests) drop(found[0]);
-    for (int32_t i = 0; i < carried; ++i) put(given, 1 + i, found[tests + i]);
-    for (int32_t i = 0; i < rows; ++i) {
-      held *const h = found[tests + carried + i];
-      if (result == WEFT_OK && k > 0 && !same_shape(collected[i].parts[0], h)) result = fail(s, RUN COLLECTS "different sizes", NULL);
-      if (push(&collected[i], k, h)) continue;
-      for (int32_t j = i; j < rows; ++j) drop(found[tests + carried + j]);
-      for (int32_t j = 0; j < i; ++j) drop(collected[j].parts[k]);
-      result = no_memory(s, k);
-      --k;
-      break;
+    for (int32_t i = 0; i < carried; ++i) put(given, 1 + i, use(found[tests + i]));
+    for (int32_t i = 0; i < rows && result == WEFT_OK; ++i) {
+      held *const h = found[tests + carried + i], *const before = collected[i];
+      if (before != NULL && !same_shape(before, h)) result = fail(s, RUN COLLECTS "different sizes", NULL);
+      else if ((collected[i] = part_of(h, h->shape, h->ndim, 0)) == NULL) {
+        collected[i] = before;
+        result = no_memory(s, k);
+      } else
+        collected[i]->next = before;
     }
+    for (int32_t i = 0; i < body->outs; ++i) put(found, i, NULL);
   }
   for (int32_t i = 0; i < st->out.count && result == WEFT_OK; ++i) {
     held *made;
     if (i < carried) made = use(given[1 + i]);
     else {
-      const row *const r = &collected[i - carried];
-      const turn *const t = &turns[i - carried];
-      const info *const row_info = &infos_of(p, body)[body->infos.count - body->outs + tests + i];
-      const int32_t rank = k > 0 ? r->parts[0]->ndim : row_info->sizes.count;
-      if (t->axis > rank || rank >= MOST_DIMENSIONS) {
-        result = fail(s, RUN COLLECTS "rank %d along axis %d", ARGS(rank, t->axis));
+      const held *const last = collected[i - carried];
+      const info *const row = &infos_of(p, body)[body->infos.count - body->outs + tests + i];
+      const int32_t rank = last != NULL ? last->ndim : row->sizes.count;
+      if (turns->axis > rank || rank >= MOST_DIMENSIONS) {
+        result = fail(s, RUN COLLECTS "rank %d along axis %d", ARGS(rank, turns->axis));
         break;
       }
-      made = k > 0 ? stack(r->parts, k, t->axis, t->back) : nothing_collected(p, of, slot, row_info, t->axis);
+      made = last != NULL ? stack(last, k, turns->axis, turns->back) : nothing_collected(p, of, slot, row, turns->axis);
+      ++turns;
     }
     if (made == NULL) result = i < carried ? unready(s) : no_memory(s, k);
     else put(slot, out[i], made);
   }
-  for (int32_t i = 0; i < rows; ++i) {
-    for (int64_t n = 0; n < k; ++n) drop(collected[i].parts[n]);
-    release(collected[i].parts);
-  }
-  for (int32_t i = 0; i < ins; ++i) drop(given[i]);
+  for (int32_t i = 0; i < count; ++i)
+    while (given[i] != NULL) {
+      held *const next = given[i]->next;
+      drop(given[i]);
+      given[i] = next;
+    }
   release(given);
   return result;
 }

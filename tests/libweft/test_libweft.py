@@ -265,7 +265,7 @@ def test_files_that_are_no_archives(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(good[:400])
     (tmp_path / "other").write_bytes(good[:64] + bytes(200))
     for name, code, what in (
-        ("none", 5, "cannot be opened"), ("", 5, "is no file"), ("empty", 6, "it is empty"),
+        ("none", 5, "cannot be opened"), ("", 5, "cannot be read"), ("empty", 6, "it is empty"),
         ("text", 6, "it does not begin as a zip"), ("cut", 6, "the archive is damaged"),
         ("short", 6, "its plan is malformed"), ("other", 6, "it has no plan"),
     ):  # fmt: skip
