@@ -88,7 +88,7 @@ def trimmed(library: bytes) -> bytes:
     kept, names = [0], b"\0"
     for k, section in enumerate(sections):
         name = library[strings + section[0] : library.index(b"\0", strings + section[0])] + b"\0"
-        if name in (b".dynsym\0", b".dynstr\0", b".dynamic\0", b".gnu.version\0", b".gnu.version_r\0", b".ARM.attributes\0", b".shstrtab\0"):
+        if name in (b".dynsym\0", b".dynstr\0", b".dynamic\0", b".gnu.version\0", b".gnu.version_r\0", b".text\0", b".ARM.attributes\0", b".shstrtab\0"):
             kept.append(k)
             section[0] = len(names)
             names += name
@@ -100,6 +100,11 @@ def trimmed(library: bytes) -> bytes:
             section[4:6] = len(parts), len(content)
             parts += content
         headers += header.pack(*section[:6], kept.index(section[6]) if section[6] in kept else 0, *section[7:])
+    at, length, each = next((s[4], s[5], s[9]) for s in sections if s[1] == 11)
+    for symbol in range(at, at + length, each):
+        place = symbol + (6 if wide else 14)
+        (k,) = struct.unpack_from("<H", parts, place)
+        struct.pack_into("<H", parts, place, kept.index(k))
     parts += bytes(-len(parts) % 8)
     struct.pack_into("<Q" if wide else "<I", parts, table_field, len(parts))
     struct.pack_into("<HH", parts, counts + 2, len(kept), kept.index(names_at))

@@ -51,7 +51,7 @@ static int32_t share_pool(const scope *s, weft_program *p) {
 /* Reads the plan, checks every section, and makes code executable. */
 static int32_t read_archive(const scope *s, weft_program *p, file *f, const char *data, uint64_t bytes, int vouched, parts *given) {
   if (bytes < 4 || !same(data, "PK\3\4", 4)) return corrupt(s, "it does not begin as a zip");
-  if (bytes > 43 && same(data + 30, "manifest.json", 13)) return fail(s, VERSION ARCHIVE_HAS "a format before %d, which " THIS_LIBRARY "reads" HINT_COMPILE, ARGS(WEFT_FORMAT));
+  if (bytes > 43 && same(data + 30, "manifest.json", 13)) return fail(s, VERSION ARCHIVE_HAS "a format before %0, which " THIS_LIBRARY "reads" HINT_COMPILE, ARGS(WEFT_FORMAT));
   if (bytes < PLAN) return corrupt(s, "it has no plan");
   const char *const base = data + PLAN;
   bytes -= PLAN;
@@ -59,7 +59,7 @@ static int32_t read_archive(const scope *s, weft_program *p, file *f, const char
   if (result != WEFT_OK) return result;
   const head *const h = p->head;
   if (bytes - h->bytes < 32 || !hash_is(base, h->bytes, (const unsigned char *)base + h->bytes)) return damaged(s, "plan");
-  if (h->sections.count > MOST_MAPS) return fail(s, UNSUPPORTED ARCHIVE_HAS "more than %d sections of code" HINT_PACKAGE, ARGS(MOST_MAPS));
+  if (h->sections.count > MOST_MAPS) return fail(s, UNSUPPORTED ARCHIVE_HAS "more than %0 sections of code" HINT_PACKAGE, ARGS(MOST_MAPS));
   bytes += PLAN;
   result = share_pool(s, p);
   if (result != WEFT_OK) return result;

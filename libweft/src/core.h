@@ -68,12 +68,12 @@ typedef struct scope {
 #define COMPILED_FOR "\x91"
 #define KIND_AND_NAME "\x92"
 static const char PHRASES[] =
-    " of '%n'\0 has size \0 on axis \0, expected \0\nhint: \0\nwhy: \0\nwhere: %s\0storage for output \0, the result has \0"
+    " of '%n'\0 has size \0 on axis \0, expected \0\nhint: \0\nwhy: \0\nwhere: %a\0storage for output \0, the result has \0"
     HINT "run smaller inputs\0 is a null pointer\0a loop" OF_NAME " collects results of \0" HINT "run it with the package weft-runtime\0"
-    HINT "compile the model again\0" HINT "save or copy it again\0the archive has \0this library \0'%n' was compiled for \0%s '%s'";
+    HINT "compile the model again\0" HINT "save or copy it again\0the archive has \0this library \0'%n' was compiled for \0%a '%b'";
 
-/* Writes `text`: %n is the program's name, %s and %d the next of `args`, %0 to %7 those numbers, %8 and %9 those texts.
-   Returns the code that `text` begins with. */
+/* Writes `text`, in which %n is the program's name, %0 to %7 the numbers and %a to %j the texts among `args`. Returns the
+   code that it begins with. */
 static int32_t fail(const scope *s, const char *text, const int64_t *args);
 #define ARGS(...) ((const int64_t[]){__VA_ARGS__})
 #define WORD(text) ((int64_t)(intptr_t)(text))
@@ -113,7 +113,7 @@ typedef struct section {
 } section;
 
 typedef struct constant {
-  int32_t bits, unused;
+  int32_t element, unused;
   uint64_t at; /* in the weights, of which it has as many bytes as its sizes say */
   list sizes;
 } constant;
@@ -121,7 +121,7 @@ typedef struct constant {
 typedef struct info { /* of a value */
   uint32_t name, dtype;
   uint8_t code, bits; /* DLPack's type */
-  uint8_t any, unused; /* any: the run says its rank and sizes, `sizes` is a guess */
+  uint8_t any, element; /* any: the run says its rank and sizes, `sizes` is a guess; bytes of an element */
   list sizes;    /* -1: open */
   list formulas; /* of each dimension the number of its formula, from 1 on; 0: it is fixed or only the run says it */
 } info;

@@ -66,11 +66,11 @@ static int32_t map_image(const scope *s, const char *image, size_t bytes, const 
 static int32_t read_file(const scope *s, file *f, const char *path) {
   enum { COPIED = 64 << 20 };
   const long fd = SYSTEM_CALL(SYS_openat, (long)AT_FDCWD, path, (long)(O_RDONLY | O_CLOEXEC | O_LARGEFILE));
-  if (fd < 0) return fail(s, UNREADABLE "'%s' cannot be opened", ARGS(WORD(path)));
+  if (fd < 0) return fail(s, UNREADABLE "'%a' cannot be opened", ARGS(WORD(path)));
   const int64_t bytes = place_in(fd, SEEK_END);
   int32_t result = WEFT_OK;
   if (bytes == 0) result = corrupt(s, "it is empty");
-  else if (bytes < 0 || bytes > LARGEST || place_in(fd, SEEK_SET) != 0) result = fail(s, UNREADABLE "'%s' cannot be read", ARGS(WORD(path)));
+  else if (bytes < 0 || bytes > LARGEST || place_in(fd, SEEK_SET) != 0) result = fail(s, UNREADABLE "'%a' cannot be read", ARGS(WORD(path)));
   else {
     f->bytes = (size_t)bytes;
     f->mapped = bytes > COPIED;
@@ -78,7 +78,7 @@ static int32_t read_file(const scope *s, file *f, const char *path) {
     if (f->data == NULL) result = no_memory(s, bytes);
     for (size_t at = 0; result == WEFT_OK && !f->mapped && at < f->bytes;) {
       const long n = SYSTEM_CALL(SYS_read, fd, (char *)f->data + at, f->bytes - at);
-      if (n <= 0) result = fail(s, UNREADABLE "'%s' cannot be read", ARGS(WORD(path)));
+      if (n <= 0) result = fail(s, UNREADABLE "'%a' cannot be read", ARGS(WORD(path)));
       at += (size_t)n;
     }
   }

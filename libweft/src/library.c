@@ -49,7 +49,7 @@ static int32_t open_archive(const char *path, const void *data, size_t bytes, co
   if (result == WEFT_OK && options.sha256 != NULL) {
     unsigned char wanted[32];
     if (!read_digest(options.sha256, wanted) || !hash_is(at, bytes, wanted))
-      result = fail(&s, ARCHIVE "the archive is not the expected one" WHY "its SHA-256 is not %s", ARGS(WORD(options.sha256)));
+      result = fail(&s, ARCHIVE "the archive is not the expected one" WHY "its SHA-256 is not %a", ARGS(WORD(options.sha256)));
   }
   if (result == WEFT_OK) result = read_archive(&s, p, f, at, bytes, options.sha256 != NULL, &found);
   return finish(&s, p, result, &found, &options, program);

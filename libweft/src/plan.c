@@ -18,11 +18,13 @@ static const char KINDS[] =
 
 static const head *head_of(const reading *r) { return (const head *)(const void *)r->base; }
 
+static int good_element(int32_t bytes) { return bytes > 0 && bytes <= 16 && (bytes & (bytes - 1)) == 0; }
+
 static int good_info(const reading *r, const info *i) {
   const int64_t *const sizes = ROWS(r, int64_t, i->sizes);
   for (int32_t d = 0; d < i->sizes.count; ++d)
     if (sizes[d] < -1 || sizes[d] > LARGEST) return 0;
-  return i->sizes.count <= MOST_DIMENSIONS && i->formulas.count == i->sizes.count && i->bits != 0 && (i->bits & (i->bits - 1)) == 0;
+  return i->sizes.count <= MOST_DIMENSIONS && i->formulas.count == i->sizes.count && good_element(i->element) && i->element == (i->bits < 8 ? 1 : i->bits / 8);
 }
 
 /* A plan by its number, which is before the one that runs it; NULL: there is none. */
@@ -106,7 +108,7 @@ static int rows(reading *r, char kind, const list *l) {
 }
 
 static int32_t corrupt(const scope *s, const char *why) {
-  return fail(s, ARCHIVE "this is no archive of Weft, or it is truncated or corrupt" WHY "%s" HINT_COPY, ARGS(WORD(why)));
+  return fail(s, ARCHIVE "this is no archive of Weft, or it is truncated or corrupt" WHY "%a" HINT_COPY, ARGS(WORD(why)));
 }
 
 static int32_t malformed(const scope *s) { return corrupt(s, "its plan is malformed"); }
@@ -116,7 +118,7 @@ static int32_t read_plan(const scope *s, weft_program *p, const char *base, uint
   const head *const h = (const head *)(const void *)base;
   const list whole = {0, 1};
   if (room < sizeof *h || !same(h->magic, "weft", 4)) return corrupt(s, "it has no plan");
-  if (h->format != WEFT_FORMAT) return fail(s, VERSION ARCHIVE_HAS "format %d, " THIS_LIBRARY "reads %d" HINT_COMPILE, ARGS(h->format, WEFT_FORMAT));
+  if (h->format != WEFT_FORMAT) return fail(s, VERSION ARCHIVE_HAS "format %0, " THIS_LIBRARY "reads %1" HINT_COMPILE, ARGS(h->format, WEFT_FORMAT));
   reading r = {base, 0, h->bytes, NULL, 0, 0};
   if (h->bytes < sizeof *h || h->bytes > room || base[h->bytes - 1] != 0 || !rows(&r, 'H', &whole) || h->plans.count == 0 || h->symbols < 0 || (h->pool.count > 0 && (uint32_t)h->pool_entry >= 4u * (uint32_t)h->pool.count)) return malformed(s);
   p->base = base;
@@ -129,10 +131,10 @@ static int32_t read_plan(const scope *s, weft_program *p, const char *base, uint
     if (infos[k].any && (k < p->own->ins || k >= p->own->infos.count - p->own->outs)) return malformed(s);
   const char *const machine = TEXT(p, h->machine), *const target = TEXT(p, h->target);
   if (!equal(machine, weft_machine) && !equal(machine, "any"))
-    return fail(s, MACHINE COMPILED_FOR "%s, this machine is %s" WHERE, ARGS(WORD(machine), WORD(weft_machine), WORD(target)));
+    return fail(s, MACHINE COMPILED_FOR "%b, this machine is %c" WHERE, ARGS(WORD(target), WORD(machine), WORD(weft_machine)));
   for (int32_t k = 0; k < h->features.count; ++k) {
     const feature *const f = &ROWS(p, feature, h->features)[k];
-    if (!processor_has(f)) return fail(s, MACHINE COMPILED_FOR "a processor with %s, which this machine lacks" WHERE, ARGS(WORD(TEXT(p, f->name)), WORD(target)));
+    if (!processor_has(f)) return fail(s, MACHINE COMPILED_FOR "a processor with %b, which this machine lacks" WHERE, ARGS(WORD(target), WORD(TEXT(p, f->name))));
   }
   if (h->missing != 0)
     return fail(s, UNSUPPORTED "'%n' needs " KIND_AND_NAME ", which only runs where Python is" HINT_PACKAGE ", or cut the model there",
@@ -151,10 +153,10 @@ static int32_t build(const scope *s, weft_program *p, const parts *given) {
     held *const h = &p->constants[k];
     h->refs = -1;
     h->ndim = c->sizes.count;
-    h->element = c->bits < 8 ? 1 : c->bits / 8;
+    h->element = c->element;
     h->shape = ROWS(p, int64_t, c->sizes);
     const int64_t bytes = size_of(h);
-    if (bytes < 0 || h->ndim > MOST_DIMENSIONS || c->at % 64 != 0 || c->at > given->weights_bytes || (uint64_t)bytes > given->weights_bytes - c->at) return malformed(s);
+    if (!good_element(c->element) || bytes < 0 || h->ndim > MOST_DIMENSIONS || c->at % 64 != 0 || c->at > given->weights_bytes || (uint64_t)bytes > given->weights_bytes - c->at) return malformed(s);
     h->data = (char *)(uintptr_t)given->weights + c->at;
   }
   for (int32_t k = 0; k < p->head->plans.count; ++k)

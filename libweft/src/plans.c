@@ -71,7 +71,7 @@ static held *nothing_collected(const weft_program *p, const plan *of, held *cons
     shape[i] = found < 0 ? 0 : found;
   }
   release(symbols);
-  return fresh(element_of(row), shape, row->sizes.count + 1);
+  return fresh(row->element, shape, row->sizes.count + 1);
 }
 
 static int32_t run_loop(const scope *s, const plan *of, const step *st, held **slot) {
@@ -93,7 +93,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
     const held *const h = value_of(p, slot, in[1 + first + i]);
     if (h == NULL || taken[i].axis >= h->ndim) return unready(s);
     const int64_t n = h->shape[taken[i].axis];
-    if (length >= 0 && n != length) return fail(s, RUN "a loop" OF_NAME " goes over %d and over %d items", ARGS(length, n));
+    if (length >= 0 && n != length) return fail(s, RUN "a loop" OF_NAME " goes over %0 and over %1 items", ARGS(length, n));
     length = n;
   }
   if (length >= 0 && length < trips) trips = length;
@@ -134,7 +134,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
       const info *const row = &infos_of(p, body)[body->infos.count - body->outs + tests + i];
       const int32_t rank = last != NULL ? last->ndim : row->sizes.count;
       if (turns->axis > rank || rank >= MOST_DIMENSIONS) {
-        result = fail(s, RUN COLLECTS "rank %d along axis %d", ARGS(rank, turns->axis));
+        result = fail(s, RUN COLLECTS "rank %0 along axis %1", ARGS(rank, turns->axis));
         break;
       }
       made = last != NULL ? stack(last, k, turns->axis, turns->back) : nothing_collected(p, of, slot, row, turns->axis);
@@ -193,7 +193,7 @@ static int32_t check_sizes(const scope *s, const plan *of, held *const *slot) {
     for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->sizes.count && d < slot[i]->ndim && result == WEFT_OK; ++d) {
       const int64_t wanted = size_said(p, k, d, symbols);
       if (wanted >= 0 && slot[i]->shape[d] != wanted)
-        result = tell(s, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%s'" OF_NAME HAS_SIZE "%d" ON_AXIS "%d" EXPECTED "%d", ARGS(WORD(TEXT(p, k->name)), slot[i]->shape[d], d, wanted), 1);
+        result = tell(s, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%a'" OF_NAME HAS_SIZE "%1" ON_AXIS "%2" EXPECTED "%3", ARGS(WORD(TEXT(p, k->name)), slot[i]->shape[d], d, wanted), 1);
     }
   }
   release(symbols);
@@ -219,7 +219,7 @@ static int32_t run_plan(const scope *s, const plan *of, held *const *given, held
   }
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) {
     const info *const wanted = &infos_of(p, of)[count - of->outs + i];
-    if (outputs[i] == NULL || (outputs[i]->ndim != wanted->sizes.count && !wanted->any) || outputs[i]->element != element_of(wanted)) result = unready(s);
+    if (outputs[i] == NULL || (outputs[i]->ndim != wanted->sizes.count && !wanted->any) || outputs[i]->element != wanted->element) result = unready(s);
   }
   if (result == WEFT_OK) result = check_sizes(s, of, slot);
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) results[i] = use(outputs[i]);

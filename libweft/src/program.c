@@ -36,7 +36,7 @@ static int32_t thread_count(int32_t asked, int32_t model) {
 }
 
 /* What a function of the interface begins with that gets a program and a structure that says its size. */
-static int32_t check_arguments(const scope *s, const void *structure, uint32_t size, const char *what) {
+static int32_t check_arguments(const scope *s, const void *program, const void *structure, uint32_t size, const char *what) {
   weft_error *const error = s->error;
   if (error != NULL) {
     if (error->size < sizeof *error) return WEFT_ERROR_ARGUMENT;
@@ -44,7 +44,8 @@ static int32_t check_arguments(const scope *s, const void *structure, uint32_t s
     error->message[0] = 0;
   }
   if (structure == NULL) return null_pointer(s, what);
-  if (*(const uint32_t *)structure < size) return fail(s, ARGUMENT "%s does not say its size" HINT "set size to sizeof", ARGS(WORD(what)));
+  if (*(const uint32_t *)structure < size) return fail(s, ARGUMENT "%a does not say its size" HINT "set size to sizeof", ARGS(WORD(what)));
+  if (program == NULL) return null_pointer(s, "the program");
   return WEFT_OK;
 }
 
@@ -53,11 +54,10 @@ static int32_t begin(const scope *s, const weft_options *given, weft_options *op
   static const weft_options none = {sizeof none, 0, NULL};
   if (program != NULL) *program = NULL;
   if (given == NULL) given = &none;
-  const int32_t result = check_arguments(s, given, sizeof *options, "options");
+  const int32_t result = check_arguments(s, program, given, sizeof *options, "options");
   if (result != WEFT_OK) return result;
-  if (program == NULL) return null_pointer(s, "program");
   *options = *given;
-  if (options->threads < 0) return fail(s, ARGUMENT "%d threads are asked for", ARGS(options->threads));
+  if (options->threads < 0) return fail(s, ARGUMENT "%0 threads are asked for", ARGS(options->threads));
   return WEFT_OK;
 }
 
@@ -92,8 +92,7 @@ void weft_close(weft_program *p) {
 
 int32_t weft_describe(const weft_program *p, weft_program_info *out, weft_error *error) {
   const scope s = {p, error};
-  int32_t result = check_arguments(&s, out, sizeof *out, "info");
-  if (result == WEFT_OK && p == NULL) result = null_pointer(&s, "the program");
+  const int32_t result = check_arguments(&s, p, out, sizeof *out, "info");
   if (result != WEFT_OK) return result;
   out->inputs = p->own->ins;
   out->outputs = p->own->outs;
@@ -106,12 +105,11 @@ int32_t weft_describe(const weft_program *p, weft_program_info *out, weft_error 
 
 static int32_t describe_value(const weft_program *p, int32_t index, int output, weft_value_info *out, weft_error *error) {
   const scope s = {p, error};
-  int32_t result = check_arguments(&s, out, sizeof *out, "info");
-  if (result == WEFT_OK && p == NULL) result = null_pointer(&s, "the program");
+  const int32_t result = check_arguments(&s, p, out, sizeof *out, "info");
   if (result != WEFT_OK) return result;
   const plan *const of = p->own;
   const int32_t count = output ? of->outs : of->ins;
-  if (index < 0 || index >= count) return fail(&s, ARGUMENT "'%n' has no %s %d" WHY "it has %d", ARGS(WORD(output ? "output" : "input"), index, count));
+  if (index < 0 || index >= count) return fail(&s, ARGUMENT "'%n' has no %a %1" WHY "it has %2", ARGS(WORD(output ? "output" : "input"), index, count));
   const info *const i = &infos_of(p, of)[output ? of->infos.count - count + index : index];
   out->ndim = i->sizes.count;
   out->code = i->code;
@@ -132,24 +130,24 @@ static int32_t check_tensor(const scope *s, const info *i, const weft_tensor *t,
 #define WRONG(text, ...) tell(s, output ? WEFT_ERROR_OUTPUT : WEFT_ERROR_INPUT, text, ARGS(WORD(kind), WORD(name), __VA_ARGS__), 1)
   const weft_program *const p = s->program;
   const char *const kind = output ? "output" : "input", *const name = TEXT(p, i->name);
-  const int32_t ndim = i->sizes.count, element = (int32_t)element_of(i);
+  const int32_t ndim = i->sizes.count, element = i->element;
   const int64_t *const sizes = ROWS(p, int64_t, i->sizes);
   if (t == NULL) return fail(s, ARGUMENT "the tensor of " KIND_AND_NAME NULL_POINTER, ARGS(WORD(kind), WORD(name)));
-  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of " KIND_AND_NAME NULL_POINTER HINT "it points to %d numbers", ARGS(WORD(kind), WORD(name), ndim));
+  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of " KIND_AND_NAME NULL_POINTER HINT "it points to %2 numbers", ARGS(WORD(kind), WORD(name), ndim));
   if (output && t->data == NULL) return WEFT_OK;
-  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG(KIND_AND_NAME " is in the memory of device type %d, the host's is read", t->device_type);
+  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG(KIND_AND_NAME " is in the memory of device type %2, the host's is read", t->device_type);
   if (t->code != i->code || t->bits != i->bits || t->lanes != 1)
-    return WRONG(KIND_AND_NAME OF_NAME " has DLPack's type (%d, %d, %d)" EXPECTED "%s (%d, %d, 1)", t->code, t->bits, t->lanes, WORD(TEXT(p, i->dtype)), i->code, i->bits);
-  if (t->ndim != ndim) return WRONG(KIND_AND_NAME OF_NAME " has rank %d" EXPECTED "%d", t->ndim, ndim);
+    return WRONG(KIND_AND_NAME OF_NAME " has DLPack's type (%2, %3, %4)" EXPECTED "%f (%6, %7, 1)", t->code, t->bits, t->lanes, WORD(TEXT(p, i->dtype)), i->code, i->bits);
+  if (t->ndim != ndim) return WRONG(KIND_AND_NAME OF_NAME " has rank %2" EXPECTED "%3", t->ndim, ndim);
   for (int32_t d = 0; d < ndim; ++d)
-    if (t->shape[d] < 0 || (sizes[d] >= 0 && t->shape[d] != sizes[d])) return WRONG(KIND_AND_NAME OF_NAME HAS_SIZE "%d" ON_AXIS "%d" EXPECTED "%d", t->shape[d], d, sizes[d]);
+    if (t->shape[d] < 0 || (sizes[d] >= 0 && t->shape[d] != sizes[d])) return WRONG(KIND_AND_NAME OF_NAME HAS_SIZE "%2" ON_AXIS "%3" EXPECTED "%4", t->shape[d], d, sizes[d]);
   const int64_t bytes = bytes_of(t->shape, ndim, element);
   if (bytes < 0) return WRONG("the sizes of " KIND_AND_NAME " are more than memory can hold", 0);
   if (t->data == NULL && bytes > 0) return null_pointer(s, "the data of an input");
-  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of " KIND_AND_NAME " are at no multiple of %d bytes", element);
+  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of " KIND_AND_NAME " are at no multiple of %2 bytes", element);
   int64_t step = 1;
   for (int32_t d = ndim; t->strides != NULL && bytes > 0 && d-- > 0; step *= t->shape[d])
-    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG(KIND_AND_NAME " is not row-major: axis %d has the stride %d" HINT "copy it", d, t->strides[d]);
+    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG(KIND_AND_NAME " is not row-major: axis %2 has the stride %3" HINT "copy it", d, t->strides[d]);
   return WEFT_OK;
 #undef WRONG
 }
@@ -157,7 +155,7 @@ static int32_t check_tensor(const scope *s, const info *i, const weft_tensor *t,
 /* Where a tensor of the caller lies, and behind it. */
 static void lies(const weft_tensor *t, const info *i, uintptr_t ends[2]) {
   ends[0] = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
-  ends[1] = ends[0] + (t->data == NULL ? 0 : (uintptr_t)bytes_of(t->shape, i->sizes.count, element_of(i)));
+  ends[1] = ends[0] + (t->data == NULL ? 0 : (uintptr_t)bytes_of(t->shape, i->sizes.count, i->element));
 }
 
 /* Storage is written while inputs are still read. */
@@ -171,7 +169,7 @@ static int32_t check_apart(const scope *s, const plan *of, const weft_tensor *co
       lies(other < 0 ? inputs[k] : outputs[other], other < 0 ? &infos[k] : &results[other], b);
       /* an empty one overlaps nothing */
       if (a[0] < a[1] && b[0] < b[1] && a[0] < b[1] && b[0] < a[1])
-        return fail(s, OUTPUT STORAGE_FOR "'%s'" OF_NAME " overlaps an input or the storage of another output", ARGS(WORD(TEXT(s->program, results[i].name))));
+        return fail(s, OUTPUT STORAGE_FOR "'%a'" OF_NAME " overlaps an input or the storage of another output", ARGS(WORD(TEXT(s->program, results[i].name))));
     }
   }
   return WEFT_OK;
@@ -184,7 +182,7 @@ static int32_t hand_over(const scope *s, const info *i, held *h, weft_tensor *t)
     char *const to = (char *)t->data + t->byte_offset;
     for (int32_t d = 0; d < h->ndim; ++d)
       if (t->shape[d] != h->shape[d])
-        return fail(s, OUTPUT STORAGE_FOR "'%s'" OF_NAME HAS_SIZE "%d" ON_AXIS "%d" RESULT_HAS "%d", ARGS(WORD(TEXT(s->program, i->name)), t->shape[d], d, h->shape[d]));
+        return fail(s, OUTPUT STORAGE_FOR "'%a'" OF_NAME HAS_SIZE "%1" ON_AXIS "%2" RESULT_HAS "%3", ARGS(WORD(TEXT(s->program, i->name)), t->shape[d], d, h->shape[d]));
     if (h->data != to) copy(to, h->data, (size_t)bytes);
     return WEFT_OK;
   }
@@ -196,25 +194,16 @@ static int32_t hand_over(const scope *s, const info *i, held *h, weft_tensor *t)
     if (t->data == NULL) return no_memory(s, bytes);
     copy(t->data, h->data, (size_t)bytes);
   }
-  t->device_type = WEFT_DEVICE_CPU;
-  t->device_id = 0;
-  t->ndim = h->ndim;
-  t->code = i->code;
-  t->bits = i->bits;
-  t->lanes = 1;
-  t->strides = NULL;
-  t->byte_offset = 0;
+  set_type(t, i, h->ndim);
   copy(t->shape, h->shape, (size_t)h->ndim * sizeof(int64_t));
   return WEFT_OK;
 }
 
 int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor *const *outputs, weft_error *error) {
-  static const char none[64] = {0};
-  const uint32_t enough = sizeof enough;
+  static const uint64_t none[8] = {0};
   const scope s = {p, error};
-  int32_t result = check_arguments(&s, &enough, 0, "");
+  int32_t result = check_arguments(&s, p, none, 0, "");
   if (result != WEFT_OK) return result;
-  if (p == NULL) return null_pointer(&s, "the program");
   const plan *const of = p->own;
   const info *const infos = infos_of(p, of), *const results = infos + (of->infos.count - of->outs);
   if ((inputs == NULL && of->ins > 0) || (outputs == NULL && of->outs > 0)) return null_pointer(&s, inputs == NULL ? "inputs" : "outputs");
@@ -225,7 +214,7 @@ int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor 
   held **const given = (held **)zeros((uint64_t)(of->ins + of->outs) * sizeof(held *)), **const found = given + of->ins;
   if (given == NULL) return no_memory(&s, of->ins);
   for (int32_t i = 0; i < of->ins && result == WEFT_OK; ++i) {
-    given[i] = shaped(element_of(&infos[i]), inputs[i]->shape, infos[i].sizes.count);
+    given[i] = shaped(infos[i].element, inputs[i]->shape, infos[i].sizes.count);
     if (given[i] == NULL) result = no_memory(&s, of->ins);
     else given[i]->data = inputs[i]->data == NULL ? (char *)(uintptr_t)none : (char *)inputs[i]->data + inputs[i]->byte_offset;
   }

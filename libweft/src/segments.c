@@ -56,11 +56,7 @@ static call *new_call(const weft_program *p, const plan *of, const step *st) {
   for (int32_t i = 0; i < ins + outs; ++i) {
     weft_tensor *const t = &c->tensors[i];
     const info *const k = &infos[i < ins ? in[i] : out[i - ins]];
-    t->device_type = WEFT_DEVICE_CPU;
-    t->ndim = k->sizes.count;
-    t->code = k->code;
-    t->bits = k->bits;
-    t->lanes = 1;
+    set_type(t, k, k->sizes.count);
     if (i < ins) c->in[i] = t;
     else {
       c->out[i - ins] = t;
@@ -87,16 +83,16 @@ static void end_call(call *c) {
 
 static int32_t unready(const scope *s) { return fail(s, ARCHIVE "a step" OF_NAME " needs a value that no step before it gives", NULL); }
 
-/* What the codes of a segment mean, in order from 1 on: %0 to %7 are its numbers, %8 an input or output, %9 a kernel. */
+/* What the codes of a segment mean, in order from 1 on: %0 to %7 are its numbers, %i an input or output, %j a kernel. */
 static const char MEANINGS[] =
-    INPUT "input '%8'" OF_NAME " has another rank or dtype\0"
-    INPUT "input '%8'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1, expected %2\0"
-    OUTPUT STORAGE_FOR "'%8'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1" RESULT_HAS "%2\0"
+    INPUT "input '%i'" OF_NAME " has another rank or dtype\0"
+    INPUT "input '%i'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1, expected %2\0"
+    OUTPUT STORAGE_FOR "'%i'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1" RESULT_HAS "%2\0"
     MEMORY "no memory for intermediate results" OF_NAME ": %0 bytes" HINT_SMALLER "\0"
-    MEMORY "no memory for output '%8'" OF_NAME "\0"
-    RUN "kernel '%9'" OF_NAME " failed" WHY "it returned %1\0"
-    INPUT "input '%8'" OF_NAME " has %2 elements, element %1 is needed\0"
-    RUN "a size that %9" OF_NAME " needs is beyond 64 bits" HINT_SMALLER;
+    MEMORY "no memory for output '%i'" OF_NAME "\0"
+    RUN "kernel '%j'" OF_NAME " failed" WHY "it returned %1\0"
+    INPUT "input '%i'" OF_NAME " has %2 elements, element %1 is needed\0"
+    RUN "a size that %j" OF_NAME " needs is beyond 64 bits" HINT_SMALLER;
 
 static int32_t segment_failed(const scope *s, const plan *of, const step *st, const weft_context *x, int32_t returned) {
   const weft_program *const p = s->program;
@@ -115,7 +111,7 @@ static int32_t segment_failed(const scope *s, const plan *of, const step *st, co
     const check *const c = &ROWS(p, check, st->checks)[i];
     if (c->code == code) return tell(s, WEFT_ERROR_RUN, TEXT(p, c->text), args, 0);
   }
-  return fail(s, RUN "'%n' failed with code %d", &code);
+  return fail(s, RUN "'%n' failed with code %0", &code);
 }
 
 /* Runs a native step. `storage` is, for each output of the plan, the caller's tensor or NULL. */
@@ -136,7 +132,7 @@ static int32_t run_native(const scope *s, const plan *of, const step *st, held *
     held *const h = slot[in[i]];
     c->tensors[i].data = h->data;
     c->tensors[i].shape = (int64_t *)(uintptr_t)h->shape;
-    if (h->ndim != c->tensors[i].ndim || h->element != element_of(&infos[in[i]])) result = unready(s);
+    if (h->ndim != c->tensors[i].ndim || h->element != infos[in[i]].element) result = unready(s);
   }
   for (int32_t i = 0; i < st->out.count; ++i) {
     const int32_t k = out[i] - (of->infos.count - of->outs);
@@ -152,7 +148,7 @@ static int32_t run_native(const scope *s, const plan *of, const step *st, held *
     weft_tensor *const t = c->out[i];
     const int32_t k = out[i] - (of->infos.count - of->outs);
     const int theirs = storage != NULL && k >= 0 && storage[k] != NULL && storage[k]->data != NULL;
-    held *const h = result == WEFT_OK ? shaped(element_of(&infos[out[i]]), t->shape, t->ndim) : NULL;
+    held *const h = result == WEFT_OK ? shaped(infos[out[i]].element, t->shape, t->ndim) : NULL;
     if (h == NULL) {
       if (!theirs) release(t->data);
       if (result == WEFT_OK) result = no_memory(s, t->ndim);

@@ -94,8 +94,6 @@ static int same_shape(const held *a, const held *b) {
   return 1;
 }
 
-static int64_t element_of(const info *i) { return i->bits < 8 ? 1 : i->bits / 8; }
-
 /* Tensors of one shape along a new axis; `last` is the last of them, or the first if they go backward. */
 static held *stack(const held *last, int64_t n, int32_t axis, int backward) {
   int64_t shape[MOST_DIMENSIONS + 1];
@@ -105,4 +103,16 @@ static held *stack(const held *last, int64_t n, int32_t axis, int backward) {
   const int64_t bytes = inner(last, axis), count = outer(last, axis);
   for (int64_t k = 0; k < n; ++k, last = last->next) copy_blocks(made->data + (backward ? k : n - 1 - k) * bytes, n * bytes, last->data, bytes, bytes, count);
   return made;
+}
+
+/* What a tensor for others is: of an info, in the host's memory, row-major. */
+static void set_type(weft_tensor *t, const info *i, int32_t ndim) {
+  t->device_type = WEFT_DEVICE_CPU;
+  t->device_id = 0;
+  t->ndim = ndim;
+  t->code = i->code;
+  t->bits = i->bits;
+  t->lanes = 1;
+  t->strides = NULL;
+  t->byte_offset = 0;
 }

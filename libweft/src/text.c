@@ -65,26 +65,26 @@ static size_t append_number(weft_error *error, size_t at, int64_t number) {
   return append(error, at, digits + i);
 }
 
-/* Appends a text, of the runtime or of a plan. What a plan says is neither an address nor a phrase, and in its text %
-   stands before what is no number. */
-static size_t append_text(const scope *s, size_t at, const char *text, const int64_t **next, const int64_t *args, int own) {
+/* Appends a text, of the runtime or of a plan. A text of a plan has numbers alone: what it says is neither an address nor
+   a phrase. */
+static size_t append_text(const scope *s, size_t at, const char *text, const int64_t *args, int own) {
   for (; *text != 0; ++text) {
     char one[2] = {*text, 0};
     const char *more = one;
     int phrase = (unsigned char)*text - 0x80;
     if (own && phrase >= 0) {
       for (more = PHRASES; phrase-- > 0;) more += length(more) + 1;
-      at = append_text(s, at, more, next, args, own);
+      at = append_text(s, at, more, args, own);
       continue;
     }
     if (*text == '%' && text[1] != 0) {
-      const int digit = *++text - '0', number = digit >= 0 && digit < WEFT_ERROR_ARGS;
+      const unsigned digit = (unsigned)*++text - '0';
       one[0] = *text;
-      if (number || (own && *text == 'd')) {
-        at = append_number(s->error, at, number ? args[digit] : *(*next)++);
+      if (digit < WEFT_ERROR_ARGS) {
+        at = append_number(s->error, at, args[digit]);
         continue;
       }
-      if (own) more = *text == 'n' ? TEXT(s->program, s->program->head->name) : (const char *)(intptr_t)(*text == 's' ? *(*next)++ : args[digit]);
+      if (own) more = *text == 'n' ? TEXT(s->program, s->program->head->name) : (const char *)(intptr_t)args[*text - 'a'];
     }
     at = append(s->error, at, more);
   }
@@ -93,9 +93,8 @@ static size_t append_text(const scope *s, size_t at, const char *text, const int
 
 static int32_t tell(const scope *s, int32_t code, const char *text, const int64_t *args, int own) {
   weft_error *const error = s->error;
-  const int64_t *next = args;
   if (error == NULL || error->size < sizeof *error) return code;
-  size_t at = append_text(s, 0, text, &next, args, own);
+  size_t at = append_text(s, 0, text, args, own);
   if (at == sizeof error->message - 1) { /* the last character is there whole or not at all */
     while (at > 0 && ((unsigned char)error->message[at - 1] & 0xC0) == 0x80) --at;
     if (at > 0 && (unsigned char)error->message[at - 1] >= 0xC0) --at;
@@ -107,10 +106,10 @@ static int32_t tell(const scope *s, int32_t code, const char *text, const int64_
 
 static int32_t fail(const scope *s, const char *text, const int64_t *args) { return tell(s, *text, text + 1, args, 1); }
 
-static int32_t no_memory(const scope *s, int64_t bytes) { return fail(s, MEMORY "no memory for %d bytes", &bytes); }
+static int32_t no_memory(const scope *s, int64_t bytes) { return fail(s, MEMORY "no memory for %0 bytes", &bytes); }
 
 static int32_t null_pointer(const scope *s, const char *what) {
-  return fail(s, ARGUMENT "%s" NULL_POINTER, ARGS(WORD(what)));
+  return fail(s, ARGUMENT "%a" NULL_POINTER, ARGS(WORD(what)));
 }
 
 /* The product of sizes and bytes of an element, or -1 if no memory holds it. One of 0 counts as 1 until the end. */

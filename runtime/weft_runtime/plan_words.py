@@ -128,7 +128,8 @@ class _Plans:
         if isinstance(t, ObjectInfo):
             sizes = [(0, 0)] * (t.rank or 0)
         code, bits = dlpack_type(t.dtype)
-        return [t.name, t.dtype, code | bits << 8 | of_objects << 16, [[_long(s)] for s, _ in sizes], [[f] for _, f in sizes]]
+        kind = bytes((code, bits, of_objects, max(1, bits // 8)))
+        return [t.name, t.dtype, kind, [[_long(s)] for s, _ in sizes], [[f] for _, f in sizes]]
 
     def plan(self, p: Plan | Manifest) -> _Row:
         ends, infos = p is self.manifest, [*p.inputs, *p.values, *p.outputs]
@@ -253,7 +254,7 @@ def _plan_words(
         lies = sections.get(name, Stretch(0, s.bytes))
         places.append([name, 0, _long(lies.at), _long(lies.bytes), bytes.fromhex(s.sha256)])
     table: list[_Row] = [
-        [dlpack_type(c.dtype)[1], 0, _long(constants[c.name].at), [[_long(d)] for d in c.shape]]
+        [max(1, dlpack_type(c.dtype)[1] // 8), 0, _long(constants[c.name].at), [[_long(d)] for d in c.shape]]
         for c in manifest.constants
     ]
     lies, digest = weights or Stretch(0, 0), manifest.weights.sha256 if manifest.weights is not None else "00" * 32
