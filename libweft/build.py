@@ -23,8 +23,11 @@ FLAGS = (
     "-fvisibility=hidden", "-fPIC", "-fno-sanitize=all", "-fno-stack-protector", "-Wall", "-Wextra", "-Werror",
     "-D_FILE_OFFSET_BITS=64", "-fno-builtin",
 )  # fmt: skip
-SMALL = ("-mllvm", "-disable-lsr", "-mllvm", "-inline-threshold=-30")
-"""Of binaries: no pointers that run beside an index, and no function inside of others that is not smaller there."""
+SMALL = (
+    "-mllvm", "-disable-lsr", "-mllvm", "-disable-machine-licm", "-mllvm", "-enable-pre=false",
+    "-mllvm", "-inline-threshold=-15", "-fno-jump-tables",
+)  # fmt: skip
+"""Of binaries: optimisations that make code faster and longer are off."""
 BITCODE = {64: "x86_64-linux-musl", 32: "arm-linux-musleabihf"}
 """Any triple with pointers of so many bits: the module says nothing of it."""
 ARCHITECTURES = {

@@ -7,25 +7,29 @@ static int32_t damaged(const scope *s, const char *name) {
   return fail(s, ARCHIVE "the archive is damaged" WHERE WHY "its hash or size is not the one in the plan" HINT_COPY, ARGS(WORD(name)));
 }
 
-static int hash_is(const char *data, uint64_t bytes, const unsigned char *wanted) {
-  unsigned char digest[32];
+static void hash_of(const char *data, uint64_t bytes, unsigned char digest[32]) {
   sha256 h;
   sha_begin(&h);
   sha_add(&h, data, (size_t)bytes);
   sha_end(&h, digest);
+}
+
+static int hash_is(const char *data, uint64_t bytes, const unsigned char *wanted) {
+  unsigned char digest[32];
+  hash_of(data, bytes, digest);
   return same((const char *)digest, (const char *)wanted, sizeof digest);
 }
 
 /* The hash of the hashes of pieces of 4 MiB, as weights have it. */
 static int pieces_are(const char *data, uint64_t bytes, const unsigned char *wanted) {
-  sha256 whole, part;
+  sha256 whole;
   unsigned char digest[32];
   sha_begin(&whole);
-  for (uint64_t at = 0; at < bytes; at += PIECE) {
-    sha_begin(&part);
-    sha_add(&part, data + at, (size_t)(bytes - at < PIECE ? bytes - at : PIECE));
-    sha_end(&part, digest);
+  for (; bytes > 0; data += PIECE) {
+    const uint64_t size = bytes < PIECE ? bytes : PIECE;
+    hash_of(data, size, digest);
     sha_add(&whole, digest, 32);
+    bytes -= size;
   }
   sha_end(&whole, digest);
   return same((const char *)digest, (const char *)wanted, sizeof digest);

@@ -55,7 +55,7 @@ static int32_t map_image(const scope *s, const char *image, size_t bytes, const 
   copy(at, image, bytes);
   if (SYSTEM_CALL(SYS_mprotect, at, bytes + 1, (long)(PROT_READ | PROT_EXEC)) != 0) {
     unmap(at, bytes + 1);
-    return fail(s, SYSTEM "compiled code cannot be made executable" HINT "the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL);
+    return fail(s, SYSTEM "compiled code cannot be made executable" HINT "allow new executable memory for this process, or write a library by weft export", NULL);
   }
   __builtin___clear_cache(at, at + bytes);
   *made = at;

@@ -28,7 +28,7 @@ static int32_t open_archive(const char *path, const void *data, size_t bytes, co
   file *f;
   int32_t result = begin(&s, given, &options, program);
   if (result != WEFT_OK) return result;
-  if (path == NULL && data == NULL) return fail(&s, ARGUMENT "path" NULL_POINTER HINT THIS_LIBRARY "has no model inside, give the path of an archive", NULL);
+  if (path == NULL && data == NULL) return fail(&s, ARGUMENT "path" NULL_POINTER HINT THIS_LIBRARY "has no model inside", NULL);
   weft_program *const p = (weft_program *)zeros(sizeof *p);
   if (p == NULL || (p->file = f = (file *)zeros(sizeof *f)) == NULL) {
     release(p);

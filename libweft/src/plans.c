@@ -16,14 +16,13 @@ static int truth(const held *h) {
 
 static int32_t undecided(const scope *s) { return fail(s, RUN "a branch or loop" OF_NAME " is decided by one element", NULL); }
 
-/* A signed integer of 1 to 8 bytes in the order of the machine. */
-static int64_t read_integer(const char *at, int64_t bytes) {
-  switch (bytes) {
-    case 1: return *(const int8_t *)at;
-    case 2: return *(const int16_t *)(const void *)at;
-    case 4: return *(const int32_t *)(const void *)at;
-    default: return *(const int64_t *)(const void *)at;
-  }
+/* An integer of 1 to 8 bytes, the lowest first. */
+static int64_t read_integer(const held *h, int64_t index, int has_sign) {
+  const char *const at = h->data + index * h->element;
+  int32_t bytes = h->element < 8 ? (int32_t)h->element : 8;
+  uint64_t found = has_sign && at[bytes - 1] & 0x80 ? UINT64_MAX : 0;
+  while (bytes-- > 0) found = found << 8 | (unsigned char)at[bytes];
+  return (int64_t)found;
 }
 
 /* The sizes of symbols, as far as the values of a plan say them; -1: unknown. NULL: there is no memory. */
@@ -46,9 +45,7 @@ static int64_t *learn(const weft_program *p, const plan *of, held *const *slot) 
     const symbol *const y = &ROWS(p, symbol, of->symbols)[k];
     const held *const h = y->slot < 0 ? NULL : slot[y->slot];
     if (h == NULL || y->number < 0 || y->number >= count || symbols[y->number] >= 0 || y->index < 0 || y->index >= size_of(h) / h->element) continue;
-    int64_t number = read_integer(h->data + y->index * h->element, h->element);
-    if (infos_of(p, of)[y->slot].code == WEFT_UINT && h->element < 8) number &= ((int64_t)1 << 8 * h->element) - 1;
-    symbols[y->number] = number;
+    symbols[y->number] = read_integer(h, y->index, infos_of(p, of)[y->slot].code != WEFT_UINT);
   }
   return symbols;
 }
@@ -86,7 +83,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
   const held *const most = value_of(p, slot, in[0]), *const test = value_of(p, slot, in[1]);
   if (most != NULL) {
     if (size_of(most) != most->element) return fail(s, RUN "a loop" OF_NAME " takes one number of iterations", NULL);
-    trips = read_integer(most->data, most->element);
+    trips = read_integer(most, 0, 1);
   }
   if (test != NULL && (going = truth(test)) < 0) return undecided(s);
   for (int32_t i = 0; i < items; ++i) {

@@ -20,8 +20,7 @@ static int32_t processors(void) {
   uint32_t mask[32] = {0};
   int32_t found = 0;
   if (affinity == NULL || affinity(0, sizeof mask, mask) < 0) return 1;
-  for (int k = 0; k < 32; ++k)
-    for (uint32_t bits = mask[k]; bits != 0; bits &= bits - 1) ++found;
+  for (uint32_t k = 0; k < 1024; ++k) found += mask[k / 32] >> k % 32 & 1;
   return found < 1 ? 1 : found;
 }
 
@@ -127,27 +126,31 @@ int32_t weft_output(const weft_program *p, int32_t index, weft_value_info *out, 
 
 /* Whether a tensor of the caller is one of an input or output; sizes of outputs without storage are not looked at. */
 static int32_t check_tensor(const scope *s, const info *i, const weft_tensor *t, int output) {
-#define WRONG(text, ...) tell(s, output ? WEFT_ERROR_OUTPUT : WEFT_ERROR_INPUT, text, ARGS(WORD(kind), WORD(name), __VA_ARGS__), 1)
+#define WRONG(text, x, y, z) (args[2] = (x), args[3] = (y), args[4] = (z), tell(s, output ? WEFT_ERROR_OUTPUT : WEFT_ERROR_INPUT, text, args, 1))
   const weft_program *const p = s->program;
-  const char *const kind = output ? "output" : "input", *const name = TEXT(p, i->name);
   const int32_t ndim = i->sizes.count, element = i->element;
   const int64_t *const sizes = ROWS(p, int64_t, i->sizes);
-  if (t == NULL) return fail(s, ARGUMENT "the tensor of " KIND_AND_NAME NULL_POINTER, ARGS(WORD(kind), WORD(name)));
-  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of " KIND_AND_NAME NULL_POINTER HINT "it points to %2 numbers", ARGS(WORD(kind), WORD(name), ndim));
+  int64_t args[WEFT_ERROR_ARGS] = {WORD(output ? "output" : "input"), WORD(TEXT(p, i->name)), ndim};
+  if (t == NULL) return fail(s, ARGUMENT "the tensor of " KIND_AND_NAME NULL_POINTER, args);
+  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of " KIND_AND_NAME NULL_POINTER HINT "it points to %2 numbers", args);
   if (output && t->data == NULL) return WEFT_OK;
-  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG(KIND_AND_NAME " is in the memory of device type %2, the host's is read", t->device_type);
-  if (t->code != i->code || t->bits != i->bits || t->lanes != 1)
-    return WRONG(KIND_AND_NAME OF_NAME " has DLPack's type (%2, %3, %4)" EXPECTED "%f (%6, %7, 1)", t->code, t->bits, t->lanes, WORD(TEXT(p, i->dtype)), i->code, i->bits);
-  if (t->ndim != ndim) return WRONG(KIND_AND_NAME OF_NAME " has rank %2" EXPECTED "%3", t->ndim, ndim);
+  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG(KIND_AND_NAME " is in the memory of device type %2, the host's is read", t->device_type, 0, 0);
+  if (t->code != i->code || t->bits != i->bits || t->lanes != 1) {
+    args[5] = WORD(TEXT(p, i->dtype));
+    args[6] = i->code;
+    args[7] = i->bits;
+    return WRONG(KIND_AND_NAME OF_NAME " has DLPack's type (%2, %3, %4)" EXPECTED "%f (%6, %7, 1)", t->code, t->bits, t->lanes);
+  }
+  if (t->ndim != ndim) return WRONG(KIND_AND_NAME OF_NAME " has rank %2" EXPECTED "%3", t->ndim, ndim, 0);
   for (int32_t d = 0; d < ndim; ++d)
     if (t->shape[d] < 0 || (sizes[d] >= 0 && t->shape[d] != sizes[d])) return WRONG(KIND_AND_NAME OF_NAME HAS_SIZE "%2" ON_AXIS "%3" EXPECTED "%4", t->shape[d], d, sizes[d]);
   const int64_t bytes = bytes_of(t->shape, ndim, element);
-  if (bytes < 0) return WRONG("the sizes of " KIND_AND_NAME " are more than memory can hold", 0);
+  if (bytes < 0) return WRONG("the sizes of " KIND_AND_NAME " are more than memory can hold", 0, 0, 0);
   if (t->data == NULL && bytes > 0) return null_pointer(s, "the data of an input");
-  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of " KIND_AND_NAME " are at no multiple of %2 bytes", element);
+  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of " KIND_AND_NAME " are at no multiple of %2 bytes", element, 0, 0);
   int64_t step = 1;
   for (int32_t d = ndim; t->strides != NULL && bytes > 0 && d-- > 0; step *= t->shape[d])
-    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG(KIND_AND_NAME " is not row-major: axis %2 has the stride %3" HINT "copy it", d, t->strides[d]);
+    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG(KIND_AND_NAME " is not row-major: axis %2 has the stride %3" HINT "copy it", d, t->strides[d], 0);
   return WEFT_OK;
 #undef WRONG
 }
@@ -200,9 +203,8 @@ static int32_t hand_over(const scope *s, const info *i, held *h, weft_tensor *t)
 }
 
 int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor *const *outputs, weft_error *error) {
-  static const uint64_t none[8] = {0};
   const scope s = {p, error};
-  int32_t result = check_arguments(&s, p, none, 0, "");
+  int32_t result = check_arguments(&s, p, &s, 0, "");
   if (result != WEFT_OK) return result;
   const plan *const of = p->own;
   const info *const infos = infos_of(p, of), *const results = infos + (of->infos.count - of->outs);
@@ -216,7 +218,7 @@ int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor 
   for (int32_t i = 0; i < of->ins && result == WEFT_OK; ++i) {
     given[i] = shaped(infos[i].element, inputs[i]->shape, infos[i].sizes.count);
     if (given[i] == NULL) result = no_memory(&s, of->ins);
-    else given[i]->data = inputs[i]->data == NULL ? (char *)(uintptr_t)none : (char *)inputs[i]->data + inputs[i]->byte_offset;
+    else given[i]->data = inputs[i]->data == NULL ? (char *)(uintptr_t)&weft_sys : (char *)inputs[i]->data + inputs[i]->byte_offset;
   }
   if (result == WEFT_OK) result = run_plan(&s, of, given, found, outputs);
   const int ran = result == WEFT_OK;

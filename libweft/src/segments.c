@@ -114,31 +114,39 @@ static int32_t segment_failed(const scope *s, const plan *of, const step *st, co
   return fail(s, RUN "'%n' failed with code %0", &code);
 }
 
-/* Runs a native step. `storage` is, for each output of the plan, the caller's tensor or NULL. */
+/* The caller's tensor with storage for the value of a slot, or NULL. */
+static const weft_tensor *storage_of(const plan *of, weft_tensor *const *storage, int32_t slot) {
+  const int32_t k = slot - (of->infos.count - of->outs);
+  return storage != NULL && k >= 0 && storage[k]->data != NULL ? storage[k] : NULL;
+}
+
+/* Runs a native step. `storage` is, for each output of the plan, the caller's tensor; NULL: there are none. */
 static int32_t run_native(const scope *s, const plan *of, const step *st, held **slot, weft_tensor *const *storage) {
   const weft_program *const p = s->program;
   const info *const infos = infos_of(p, of);
   const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
   native *const n = &p->natives[st->of.native.number];
   int32_t result = WEFT_OK;
-  for (int32_t i = 0; i < st->in.count; ++i)
-    if (slot[in[i]] == NULL) return unready(s);
   lock(&n->lock);
   call *c = n->free;
   if (c != NULL) n->free = c->next;
   unlock(&n->lock);
   if (c == NULL && (c = new_call(p, of, st)) == NULL) return no_memory(s, sizeof *c);
   for (int32_t i = 0; i < st->in.count; ++i) {
-    held *const h = slot[in[i]];
-    c->tensors[i].data = h->data;
-    c->tensors[i].shape = (int64_t *)(uintptr_t)h->shape;
-    if (h->ndim != c->tensors[i].ndim || h->element != infos[in[i]].element) result = unready(s);
+    const held *const h = slot[in[i]];
+    weft_tensor *const t = &c->tensors[i];
+    if (h == NULL || h->ndim != t->ndim || h->element != infos[in[i]].element) result = unready(s);
+    else {
+      t->data = h->data;
+      t->shape = (int64_t *)(uintptr_t)h->shape;
+    }
   }
   for (int32_t i = 0; i < st->out.count; ++i) {
-    const int32_t k = out[i] - (of->infos.count - of->outs);
-    const weft_tensor *const t = storage != NULL && k >= 0 ? storage[k] : NULL;
-    c->out[i]->data = t != NULL && t->data != NULL ? (char *)t->data + t->byte_offset : NULL;
-    if (c->out[i]->data != NULL) copy(c->out[i]->shape, t->shape, (size_t)t->ndim * sizeof(int64_t));
+    const weft_tensor *const t = storage_of(of, storage, out[i]);
+    c->out[i]->data = NULL;
+    if (t == NULL) continue;
+    c->out[i]->data = (char *)t->data + t->byte_offset;
+    copy(c->out[i]->shape, t->shape, (size_t)t->ndim * sizeof(int64_t));
   }
   if (result == WEFT_OK) {
     const int32_t returned = n->run(&c->context, c->in, c->out);
@@ -146,8 +154,7 @@ static int32_t run_native(const scope *s, const plan *of, const step *st, held *
   }
   for (int32_t i = 0; i < st->out.count; ++i) {
     weft_tensor *const t = c->out[i];
-    const int32_t k = out[i] - (of->infos.count - of->outs);
-    const int theirs = storage != NULL && k >= 0 && storage[k] != NULL && storage[k]->data != NULL;
+    const int theirs = storage_of(of, storage, out[i]) != NULL;
     held *const h = result == WEFT_OK ? shaped(infos[out[i]].element, t->shape, t->ndim) : NULL;
     if (h == NULL) {
       if (!theirs) release(t->data);

@@ -48,8 +48,8 @@ const weft_system weft_sys = {
             FUNCTION(memcpy),
         },
     .getenv = getenv,
-#ifdef __linux__
-    .getauxval = getauxval,
+#if defined(__linux__) && !defined(__x86_64__) && !defined(__i386__)
+    .getauxval = getauxval, /* x86 tells by an instruction */
 #endif
 };
 
