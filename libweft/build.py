@@ -28,6 +28,10 @@ SMALL = (
     "-mllvm", "-inline-threshold=-15", "-fno-jump-tables",
 )  # fmt: skip
 """Of binaries: optimisations that make code faster and longer are off."""
+_KEPT = (
+    b".dynsym", b".dynstr", b".dynamic", b".gnu.version", b".gnu.version_r", b".text", b".ARM.attributes", b".shstrtab",
+)  # fmt: skip
+_NO_BITS, _DYNAMIC_SYMBOLS = 8, 11
 BITCODE = {64: "x86_64-linux-musl", 32: "arm-linux-musleabihf"}
 """Any triple with pointers of so many bits: the module says nothing of it."""
 ARCHITECTURES = {
@@ -81,35 +85,36 @@ def library(folder: Path, arch: str, *more: str) -> Path:
 
 
 def trimmed(library: bytes) -> bytes:
-    """A shared library of ELF without the headers of sections that linkers do not read: 850 bytes."""
+    """A shared library of ELF with the headers of those sections alone that linkers read: 850 bytes less."""
     wide = library[4] == 2
-    header, (table_field, counts) = struct.Struct("<IIQQQQIIQQ" if wide else "<IIIIIIIIII"), ((40, 58) if wide else (32, 46))
-    (table,) = struct.unpack_from("<Q" if wide else "<I", library, table_field)
+    header = struct.Struct("<IIQQQQIIQQ" if wide else "<IIIIIIIIII")
+    word, table_field, counts, symbol_field = ("<Q", 40, 58, 6) if wide else ("<I", 32, 46, 14)
+    (table,) = struct.unpack_from(word, library, table_field)
     size, count, names_at = struct.unpack_from("<HHH", library, counts)
+    # name, kind, flags, address, offset, size, link, info, alignment, size of an entry
     sections = [list(header.unpack_from(library, table + k * size)) for k in range(count)]
-    strings = sections[names_at][4]
-    kept, names = [0], b"\0"
+    strings, kept, names = sections[names_at][4], [0], b"\0"
     for k, section in enumerate(sections):
-        name = library[strings + section[0] : library.index(b"\0", strings + section[0])] + b"\0"
-        if name in (b".dynsym\0", b".dynstr\0", b".dynamic\0", b".gnu.version\0", b".gnu.version_r\0", b".text\0", b".ARM.attributes\0", b".shstrtab\0"):
+        name = library[strings + section[0] : library.index(b"\0", strings + section[0]) + 1]
+        if name[:-1] in _KEPT:
             kept.append(k)
             section[0] = len(names)
             names += name
-    parts, headers = bytearray(library[: max(s[4] + s[5] for s in sections if s[2] & 2 and s[1] != 8)]), b""
+    parts, headers = bytearray(library[: max(s[4] + s[5] for s in sections if s[2] & 2 and s[1] != _NO_BITS)]), b""
     for k in kept:
         section = sections[k]
         if k > 0 and not section[2] & 2:  # no part of the memory
             content = names if k == names_at else library[section[4] : section[4] + section[5]]
             section[4:6] = len(parts), len(content)
             parts += content
-        headers += header.pack(*section[:6], kept.index(section[6]) if section[6] in kept else 0, *section[7:])
-    at, length, each = next((s[4], s[5], s[9]) for s in sections if s[1] == 11)
-    for symbol in range(at, at + length, each):
-        place = symbol + (6 if wide else 14)
+        section[6] = kept.index(section[6]) if section[6] in kept else 0
+        headers += header.pack(*section)
+    at, length, each = next((s[4], s[5], s[9]) for s in sections if s[1] == _DYNAMIC_SYMBOLS)
+    for place in range(at + symbol_field, at + length, each):  # the section that a symbol is in
         (k,) = struct.unpack_from("<H", parts, place)
         struct.pack_into("<H", parts, place, kept.index(k))
     parts += bytes(-len(parts) % 8)
-    struct.pack_into("<Q" if wide else "<I", parts, table_field, len(parts))
+    struct.pack_into(word, parts, table_field, len(parts))
     struct.pack_into("<HH", parts, counts + 2, len(kept), kept.index(names_at))
     return bytes(parts + headers)
 

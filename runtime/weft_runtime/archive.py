@@ -421,6 +421,15 @@ class _Reader:
             ) from None
         return Manifest.from_json(text, self.where)
 
+    def check_plan(self) -> None:
+        """Compares the plan of the C runtime, which nothing here reads, with its hash."""
+        begin, size = self.members.get(PLAN, (0, 0))
+        content, digest = self.data[begin : begin + size - 32], self.data[begin + size - 32 : begin + size]
+        if size and (size < 32 or hashlib.sha256(content).digest() != digest):
+            raise ArchiveError(
+                f"{self.where} is corrupt", why=f"the hash of '{PLAN}' is another", hint="save or copy it again"
+            )
+
     def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
         """Its bytes, where they lie."""
         if name not in self.members:
@@ -519,6 +528,7 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
     foreign = sorted(set(reader.members) - known)
     if foreign:
         raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
+    reader.check_plan()
     signature = manifest.signature()
     code = {name: reader.code(name, info, signature) for name, info in manifest.sections.items()}
     bare = {

@@ -239,7 +239,7 @@ def _plan_words(
 ) -> bytes:
     plans, missing = _Plans(manifest), ("", "")
     try:
-        rows = [plans.plan(p) for p in (*manifest.plans, manifest)]
+        rows: list[_Row] = [*map(plans.plan, manifest.plans), plans.plan(manifest)]
     except _NeedsPython as found:
         # The plan says what is missing, and nothing else.
         plans, missing = _Plans(manifest), (found.args[0], found.args[1])

@@ -114,7 +114,7 @@ def repaired(data: bytearray) -> bytes:
         signature = data[PLAN + SIGNATURE : PLAN + SIGNATURE + 32]
         for row in rows(data, SECTIONS, 56):
             at, length = struct.unpack_from("<QQ", data, row + 8)
-            if PLAN + size + 32 <= at and 32 <= length and at + length <= len(data):
+            if PLAN + size + 32 <= at and length >= 32 and at + length <= len(data):
                 data[at + length - 32 : at + length] = signature
                 data[row + 24 : row + 56] = hashlib.sha256(data[at : at + length]).digest()
         data[PLAN + size : PLAN + size + 32] = hashlib.sha256(data[PLAN : PLAN + size]).digest()
@@ -141,7 +141,9 @@ def changed(good: bytes, draw: random.Random) -> bytes:
         elif what == 2:
             data[at : at + 8] = struct.pack("<q", draw.choice((0, -1, 1 << 31, 1 << 47, (1 << 63) - 1)))
         elif what == 3:
-            number = draw.choice((0, 1, 2, 3, -1, -2, 64, 65, size, size - 8, 1 << 20, 1 << 24, (1 << 31) - 1, -(1 << 31)))
+            number = draw.choice(
+                (0, 1, 2, 3, -1, -2, 64, 65, size, size - 8, 1 << 20, 1 << 24, (1 << 31) - 1, -(1 << 31))
+            )
             data[word : word + 4] = struct.pack("<i", number)
         elif what == 4 and word + 4 <= len(data):
             (number,) = struct.unpack_from("<I", data, word)

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.libweft import hostile
 from tests.bindings.test_javascript import FLOATS, INTEGERS, LOOP, SCAN, drawn, onnx_model
+from tests.libweft import hostile
 from tests.libweft.native import Array, Error, Options, Program, Refused, Tensor, digest, library, loaded
 
 import weft
@@ -326,10 +326,12 @@ def test_words_of_a_plan_are_those_that_they_may_be(tmp_path: Path) -> None:
     changes += [(own + 8, "<i", n) for n in (-1, 3, 1 << 30)] + [(own + 32, "<i", n) for n in (-1, 65)]  # inputs, depth
     changes += [(step, "<i", n) for n in (-1, 3, 4, 5)] + [(step + 4, "<i", n) for n in (-1, 9)]  # kinds, sections
     changes += [(step + 8, "<i", n) for n in (-1, 1 << 30)] + [(step + 12, "<i", 1)]  # entries, natives
-    changes += [(hostile.PLAN + struct.unpack_from("<I", good, step + k)[0], "<i", n) for k in (16, 24) for n in (-3, -1, 2)]
+    changes += [
+        (hostile.PLAN + struct.unpack_from("<I", good, step + k)[0], "<i", n) for k in (16, 24) for n in (-3, -1, 2)
+    ]
     changes += [(constant + 8, "<Q", at) for at in (1, 1 << 20, 1 << 40, (1 << 64) - 64)]
     for at, form, word in changes:
-        with pytest.raises(Refused, match="its plan is malformed|the archive is damaged") as refused:
+        with pytest.raises(Refused, match=r"its plan is malformed|the archive is damaged") as refused:
             Program(_with_word(good, at, form, word)).close()
             pytest.fail(f"{word} at {at - hostile.PLAN}")
         assert refused.value.code == 6

@@ -15,8 +15,6 @@ from urllib.parse import quote
 import pytest
 from tests.needs import require
 
-from weft_runtime.cpu_features import machine
-
 HERE = Path(__file__).parent
 LIBWEFT = HERE.parents[1] / "libweft"
 ARCHITECTURES = {"aarch64": "aarch64-linux-musl", "arm": "arm-linux-musleabihf", "riscv64": "riscv64-linux-musl"}
