@@ -14,11 +14,12 @@ from weft_llvm.link import Image, link, undefined
 from weft_llvm.target import architecture, elf_triple
 from weft_llvm.toolchain import compile_object
 from weft_runtime.cpu_features import byte_order
-from weft_runtime.plan_words import PLAIN
 
 if TYPE_CHECKING:
     from weft_runtime import Executable
 
+PLAIN = frozenset({"Sizes", "WithSizes"})
+"""Functions of the host that the C runtime has."""
 MOST_SECTIONS = 32
 
 
