@@ -30,7 +30,8 @@ static int good_info(const reading *r, const info *i) {
 /* A plan by its number, which is before the one that runs it; NULL: there is none. */
 static const plan *before(const reading *r, int32_t number) {
   const plan *const plans = ROWS(r, plan, head_of(r)->plans);
-  return number >= 0 && number < r->of - plans && plans[number].depth < r->of->depth ? &plans[number] : NULL;
+  /* no difference of the pointers: it is a division, which is a call on 32-bit Arm */
+  return number >= 0 && number < head_of(r)->plans.count && plans + number < r->of && plans[number].depth < r->of->depth ? plans + number : NULL;
 }
 
 static int good_turns(const reading *r, const list *l) {
