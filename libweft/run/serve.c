@@ -934,7 +934,6 @@ int weft_serve(int argc, char **argv) {
     }
     else return misused("weft-run --serve: there is no option ", argv[i]);
   }
-  (void)is_digest; /* libweft uses it */
   if (isatty(0)) return misused("weft-run --serve speaks with a program, not on a terminal: ", "see weft.remote");
   const char *temporary = access("/tmp", W_OK) && !access("/data/local/tmp", W_OK) ? "/data/local/tmp" : "/tmp";
   if (!my.store) {

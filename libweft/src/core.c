@@ -3,13 +3,13 @@
 
 #include "text.c"
 
-#include "json.c"
-
 #include "processor.c"
 
 #include "tensors.c"
 
-#include "manifest.c"
+#include "plan.c"
+
+#include "formulas.c"
 
 #include "segments.c"
 

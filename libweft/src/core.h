@@ -21,124 +21,186 @@
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((minsize)), apply_to = function)
 #endif
-#define WEFT_FORMAT 6
+#define WEFT_FORMAT 7
 #define LARGEST ((int64_t)1 << 47) /* bytes, sizes: processors address no more memory */
 #define MOST_DIMENSIONS 64
 #define DEEPEST_PLAN 64 /* branches and loops inside of each other */
 
 /* -- errors */
 
-/* Writes `text` with every %s replaced by the next of `words` and every %d by the next of `numbers`; returns `code`. */
-static int32_t fail(weft_error *error, int32_t code, const char *text, const char *const *words, const int64_t *numbers);
-#define WORDS(...) ((const char *const[]){__VA_ARGS__})
-#define NUMBERS(...) ((const int64_t[]){__VA_ARGS__})
+/* What the functions of one call share. */
+typedef struct scope {
+  const weft_program *program; /* NULL: there is none yet */
+  weft_error *error;           /* NULL: the caller asks for none */
+} scope;
 
-/* -- text and memory */
+/* Texts of errors begin with their code. */
+#define ARGUMENT "\x01"
+#define INPUT "\x02"
+#define OUTPUT "\x03"
+#define MEMORY "\x04"
+#define UNREADABLE "\x05"
+#define ARCHIVE "\x06"
+#define VERSION "\x07"
+#define MACHINE "\x08"
+#define UNSUPPORTED "\x09"
+#define RUN "\x0a"
+#define SYSTEM "\x0b"
 
-/* Memory that is given back as a whole. */
-typedef struct pool {
-  void *blocks;
-  char *place; /* where the last block goes on */
-  size_t room; /* and how much of it is left */
-} pool;
+/* What texts have in common, by a byte each. */
+#define OF_NAME "\x80"
+#define HAS_SIZE "\x81"
+#define ON_AXIS "\x82"
+#define EXPECTED "\x83"
+#define HINT "\x84"
+#define WHY "\x85"
+#define WHERE "\x86"
+#define STORAGE_FOR "\x87"
+#define RESULT_HAS "\x88"
+#define HINT_SMALLER "\x89"
+#define NULL_POINTER "\x8a"
+#define COLLECTS "\x8b"
+#define HINT_PACKAGE "\x8c"
+#define HINT_COMPILE "\x8d"
+#define HINT_COPY "\x8e"
+#define ARCHIVE_HAS "\x8f"
+#define THIS_LIBRARY "\x90"
+#define COMPILED_FOR "\x91"
+#define KIND_AND_NAME "\x92"
+static const char PHRASES[] =
+    " of '%n'\0 has size \0 on axis \0, expected \0\nhint: \0\nwhy: \0\nwhere: %a\0storage for output \0, the result has \0"
+    HINT "run smaller inputs\0 is a null pointer\0a loop" OF_NAME " collects results of \0" HINT "run it with the package weft-runtime\0"
+    HINT "compile the model again\0" HINT "save or copy it again\0the archive has \0this library \0'%n' was compiled for \0%a '%b'";
 
-static int equal(const char *a, const char *b);
-static void copy(void *to, const void *from, size_t bytes);
+/* Writes `text`, in which %n is the program's name, %0 to %7 the numbers and %a to %j the texts among `args`. Returns the
+   code that it begins with. */
+static int32_t fail(const scope *s, const char *text, const int64_t *args);
+#define ARGS(...) ((const int64_t[]){__VA_ARGS__})
+#define WORD(text) ((int64_t)(intptr_t)(text))
 
-/* -- values of JSON, in memory of the caller */
+/* -- the plan, as weft_runtime.plan_words writes it: words of 32 bits, little-endian. A list says where its rows begin,
+   in bytes from the beginning of the plan, and how many they are; a text says where it begins. */
 
-typedef struct node {
-  char kind;                /* { [ " 0 . t f n: an integer is 0, another number is . */
-  const char *key;          /* in an object */
-  const char *text;         /* of a string, ended with 0 */
-  int64_t number;           /* of an integer, or how many an array or object has */
-  size_t begin, end;        /* where it stands in the text that was read */
-  struct node *first, *next;
-} node;
+typedef struct list {
+  uint32_t at;
+  int32_t count;
+} list;
 
-/* -- what a program is */
+typedef struct head {
+  char magic[4]; /* "weft" */
+  int32_t format;
+  uint32_t bytes; /* of the plan, without the hash that follows it */
+  uint32_t name, target, version, machine;
+  uint32_t missing, what; /* what only runs where Python is; `missing` is 0 if there is nothing */
+  int32_t threads;        /* of parallel loops; -1: as many as there are processors, 0: there are no such loops */
+  int32_t symbols, pool_entry; /* of the pool, where its code of parallel loops begins */
+  uint64_t weights, weights_bytes; /* where they lie in the archive; no bytes: there are none */
+  unsigned char weights_hash[32], signature[32];
+  list features, sections, constants, formulas, plans; /* of plans, the last is the program's own */
+  list pool; /* words of the image of the worker pool; an export has it elsewhere */
+} head;
 
-typedef struct info {
-  const char *name, *dtype;
-  uint8_t code, bits;
-  int32_t element; /* bytes of one */
-  int32_t ndim;
-  int32_t any;                /* the run says its rank and sizes: `ndim` is a guess */
-  const int64_t *shape;       /* -1: open */
-  const char *const *formula; /* of each dimension: postfix code, or NULL where it is fixed or only the run says it */
-} info;
+typedef struct feature { /* an extension of the instruction set, and how to ask for it (processor.c) */
+  uint32_t name;
+  uint8_t kind, place, number, part;
+  uint32_t leaf, saved;
+} feature;
 
-typedef struct held held; /* a tensor of a run */
+typedef struct section {
+  uint32_t name, unused;
+  uint64_t at, bytes; /* where it lies in the archive */
+  unsigned char hash[32];
+} section;
 
 typedef struct constant {
-  const char *name;
-  held *value;
+  int32_t element, unused;
+  uint64_t at; /* in the weights, of which it has as many bytes as its sizes say */
+  list sizes;
 } constant;
 
+typedef struct info { /* of a value */
+  uint32_t name, dtype;
+  uint8_t code, bits; /* DLPack's type */
+  uint8_t any, element; /* any: the run says its rank and sizes, `sizes` is a guess; bytes of an element */
+  list sizes;    /* -1: open */
+  list formulas; /* of each dimension the number of its formula, from 1 on; 0: it is fixed or only the run says it */
+} info;
+
 typedef struct check {
-  int64_t code;
-  const char *what, *hint;
+  int32_t code;
+  uint32_t text;
 } check;
 
-typedef struct call call; /* what a call of a segment needs for itself */
+typedef struct turn { /* how a loop goes over a value */
+  int32_t axis, back;
+} turn;
 
 enum { STEP_NATIVE, STEP_SIZES, STEP_SAME, STEP_IF, STEP_LOOP };
 enum { ABSENT = -1, CONSTANT = -2 }; /* slot CONSTANT - k is constant k */
 
 typedef struct step {
-  int32_t kind, ins, outs;
-  const int32_t *in, *out; /* slots */
-  /* native */
-  weft_segment *run;
-  void *const *table; /* of constants */
-  const char *const *items;
-  int32_t item_count, check_count;
-  const check *checks;
-  call *free; /* calls that nobody uses */
-  int32_t lock;
-  /* if: the plans; loop: the body is `then` */
-  int32_t then, other;
-  int32_t carried, tests, items_in, rows;
-  const int8_t *item_axis, *item_back, *row_axis, *row_back;
+  int32_t kind;
+  union {
+    struct { int32_t section, entry, number; } native; /* number: among the native steps of all plans */
+    struct { int32_t then, other, unused; } branch;
+    struct { int32_t body, carried, tests; } loop;
+  } of;
+  list in, out;          /* slots */
+  list items, constants; /* of native steps: names of kernels, numbers of constants */
+  list checks;
+  list taken, rows; /* of loops: turns */
 } step;
 
-typedef struct symbol {
-  int32_t number, slot;
-  int64_t index;
+typedef struct symbol { /* a size that data say */
+  int32_t number, slot, index, unused;
 } symbol;
 
 typedef struct plan {
-  int32_t ins, outs, slots, steps, symbols, depth;
-  const info *infos;   /* of every slot: inputs, values, outputs */
-  const int32_t *gives; /* slots of the outputs */
-  step *step;
-  const symbol *symbol;
+  list infos; /* of every slot: inputs, values, outputs */
+  int32_t ins, outs;
+  list steps, symbols;
+  int32_t depth, unused; /* more than those of the plans that it runs */
 } plan;
 
+/* -- what a program is */
+
+typedef struct held held; /* a tensor of a run */
+typedef struct call call; /* what a call of a segment needs for itself */
+
+typedef struct native {
+  weft_segment *run;
+  call *free; /* calls that nobody uses */
+  int32_t lock;
+} native;
+
 struct weft_program {
-  const char *name, *target, *version;
-  int32_t threads, plans, constants, symbols;
-  plan *plan; /* the last is the program's own */
-  const constant *constant;
+  const char *base; /* the plan */
+  const head *head;
+  const plan *plan, *own;
+  int32_t threads;
+  int32_t natives_count;
+  held *constants;
+  native *natives;
   void *workers; /* the state of the pool of threads */
   weft_parallel_for *parallel_for;
-  pool memory; /* what lives as long as it */
   void (*leave)(void *file); /* gives back what it was opened from */
   void *file;
 };
 
+/* The rows of a list of the plan, and a text. */
+#define ROWS(p, type, l) ((const type *)(const void *)((p)->base + (l).at))
+#define TEXT(p, at) ((p)->base + (at))
+
 /* What a program is made of. */
 typedef struct code_part {
-  const char *name;
   const char *base; /* where the image is mapped */
   size_t bytes;
 } code_part;
 
 typedef struct parts {
-  const char *manifest, *weights;
-  size_t manifest_bytes, weights_bytes;
-  const code_part *code;
-  int32_t codes;
+  const char *weights;
+  uint64_t weights_bytes;
+  const code_part *code; /* of each section of the plan */
 } parts;
 
 #endif

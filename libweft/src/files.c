@@ -1,11 +1,12 @@
-/* Files and executable memory of POSIX systems. */
-#include <errno.h>
+/* Files and executable memory, by Linux's own calls: a function of the C library that is called by name costs a hundred
+   bytes of tables. */
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { MOST_MAPS = 32 };
+#define SYSTEM_CALL(...) ((long (*)(long, ...))weft_sys.imports[WEFT_IMPORT_syscall])(__VA_ARGS__)
 
 /* What an open archive has of the system. */
 typedef struct file {
@@ -14,61 +15,73 @@ typedef struct file {
   int mapped;
   code_part code[MOST_MAPS];
   int32_t maps;
-  pool memory;
 } file;
+
+/* NULL: it is refused. Places of no `fd` are zeros. */
+static void *map(size_t bytes, long rights, int fd) {
+#ifdef SYS_mmap2
+  const long number = SYS_mmap2;
+#else
+  const long number = SYS_mmap;
+#endif
+  const long flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_PRIVATE, found = SYSTEM_CALL(number, NULL, bytes, rights, flags, (long)fd, 0L);
+  return found == -1 ? NULL : (void *)found;
+}
+
+static void unmap(const void *at, size_t bytes) { SYSTEM_CALL(SYS_munmap, at, bytes); }
+
+/* Where a file is read next, after a move by nothing from its beginning or end; -1: it has no such places. */
+static int64_t place_in(long fd, long from) {
+#ifdef SYS__llseek
+  int64_t found;
+  return SYSTEM_CALL(SYS__llseek, fd, 0L, 0L, &found, from) < 0 ? -1 : found;
+#else
+  return SYSTEM_CALL(SYS_lseek, fd, 0L, from);
+#endif
+}
 
 static void leave_file(void *opened) {
   file *const f = (file *)opened;
-  for (int32_t k = 0; k < f->maps; ++k) munmap((void *)(uintptr_t)f->code[k].base, f->code[k].bytes == 0 ? 1 : f->code[k].bytes);
-  if (f->mapped) munmap(f->data, f->bytes);
+  for (int32_t k = 0; k < f->maps; ++k) unmap(f->code[k].base, f->code[k].bytes + 1);
+  if (f->mapped) unmap(f->data, f->bytes);
   else release(f->data);
-  give_back(&f->memory);
   release(f);
 }
 
 /* A copy of an image that is written first and executed then, never both at a time. */
-static int32_t map_code(file *f, const char *image, size_t bytes, weft_error *error) {
-  const size_t room = bytes == 0 ? 1 : bytes;
-  void *const at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) return no_memory(error, (int64_t)bytes);
+static int32_t map_image(const scope *s, const char *image, size_t bytes, const char **made) {
+  char *const at = (char *)map(bytes + 1, PROT_READ | PROT_WRITE, -1);
+  if (at == NULL) return no_memory(s, (int64_t)bytes);
   copy(at, image, bytes);
-  f->code[f->maps].base = (const char *)at;
-  f->code[f->maps++].bytes = bytes;
-  if (mprotect(at, room, PROT_READ | PROT_EXEC) != 0)
-    return fail(error, WEFT_ERROR_SYSTEM, "compiled code cannot be made executable\nhint: the system forbids new executable memory: allow it for this process, or write the model as a library by weft export", NULL, NULL);
-  __builtin___clear_cache((char *)at, (char *)at + bytes);
+  if (SYSTEM_CALL(SYS_mprotect, at, bytes + 1, (long)(PROT_READ | PROT_EXEC)) != 0) {
+    unmap(at, bytes + 1);
+    return fail(s, SYSTEM "compiled code cannot be made executable" HINT "allow new executable memory for this process, or write a library by weft export", NULL);
+  }
+  __builtin___clear_cache(at, at + bytes);
+  *made = at;
   return WEFT_OK;
 }
 
 /* Small files are read, so that what was checked is what runs; large ones are mapped. */
-static int32_t read_file(file *f, const char *path, weft_error *error) {
+static int32_t read_file(const scope *s, file *f, const char *path) {
   enum { COPIED = 64 << 20 };
-  struct stat about;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fail(error, WEFT_ERROR_FILE, "'%s' cannot be opened", WORDS(path), NULL);
+  const long fd = SYSTEM_CALL(SYS_openat, (long)AT_FDCWD, path, (long)(O_RDONLY | O_CLOEXEC | O_LARGEFILE));
+  if (fd < 0) return fail(s, UNREADABLE "'%a' cannot be opened", ARGS(WORD(path)));
+  const int64_t bytes = place_in(fd, SEEK_END);
   int32_t result = WEFT_OK;
-  if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) result = fail(error, WEFT_ERROR_FILE, "'%s' is no file", WORDS(path), NULL);
-  else if (about.st_size <= 0 || (int64_t)about.st_size > LARGEST) result = corrupt(error, "it is empty");
+  if (bytes == 0) result = corrupt(s, "it is empty");
+  else if (bytes < 0 || bytes > LARGEST || place_in(fd, SEEK_SET) != 0) result = fail(s, UNREADABLE "'%a' cannot be read", ARGS(WORD(path)));
   else {
-    f->bytes = (size_t)about.st_size;
-    if (f->bytes > COPIED) {
-      f->data = mmap(NULL, f->bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-      f->mapped = f->data != MAP_FAILED;
-      if (!f->mapped) f->data = NULL;
-    } else {
-      f->data = reserve(4096, f->bytes);
-      for (size_t at = 0; f->data != NULL && at < f->bytes;) {
-        const ssize_t n = read(fd, (char *)f->data + at, f->bytes - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-          result = fail(error, WEFT_ERROR_FILE, "'%s' cannot be read", WORDS(path), NULL);
-          break;
-        }
-        at += (size_t)n;
-      }
+    f->bytes = (size_t)bytes;
+    f->mapped = bytes > COPIED;
+    f->data = f->mapped ? map(f->bytes, PROT_READ, (int)fd) : reserve(4096, f->bytes);
+    if (f->data == NULL) result = no_memory(s, bytes);
+    for (size_t at = 0; result == WEFT_OK && !f->mapped && at < f->bytes;) {
+      const long n = SYSTEM_CALL(SYS_read, fd, (char *)f->data + at, f->bytes - at);
+      if (n <= 0) result = fail(s, UNREADABLE "'%a' cannot be read", ARGS(WORD(path)));
+      at += (size_t)n;
     }
-    if (f->data == NULL) result = no_memory(error, about.st_size);
   }
-  close(fd);
+  SYSTEM_CALL(SYS_close, fd);
   return result;
 }

@@ -1,56 +1,58 @@
 /* libweft: programs from archives. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "core.c"
 
 #include "sha256.c"
-
-static int32_t corrupt(weft_error *error, const char *why);
 
 #include "files.c"
 
 #include "archive.c"
 
+/* The 32 bytes that 64 hexadecimal digits say; 0: they are none. */
+static int read_digest(const char *digits, unsigned char digest[32]) {
+  for (int i = 0; i < 64; ++i) {
+    const int letter = digits[i] | 32, value = digits[i] <= '9' ? digits[i] - '0' : letter - 'a' + 10;
+    if (value < 0 || value > 15 || (digits[i] > '9' && value < 10)) return 0;
+    digest[i / 2] = (unsigned char)(digest[i / 2] << 4 | value);
+  }
+  return digits[64] == 0;
+}
+
 /* Opens what `data` or, if it is NULL, the file at `path` holds. */
 static int32_t open_archive(const char *path, const void *data, size_t bytes, const weft_options *given, weft_program **program, weft_error *error) {
   weft_options options;
-  parts found = {NULL, NULL, 0, 0, NULL, 0};
-  if (program != NULL) *program = NULL;
-  if (check_error(error) != WEFT_OK) return WEFT_ERROR_ARGUMENT;
-  if (program == NULL) return null_pointer(error, "program");
-  if (path == NULL && data == NULL) return fail(error, WEFT_ERROR_ARGUMENT, "path is a null pointer\nhint: this library has no model inside, give the path of an archive", NULL, NULL);
-  int32_t result = read_options(given, &options, error);
+  parts found;
+  scope s = {NULL, error};
+  file *f;
+  int32_t result = begin(&s, given, &options, program);
   if (result != WEFT_OK) return result;
-  file *const f = (file *)reserve(16, sizeof *f);
-  if (f == NULL) return no_memory(error, sizeof *f);
-  zero(f, sizeof *f);
+  if (path == NULL && data == NULL) return fail(&s, ARGUMENT "path" NULL_POINTER HINT THIS_LIBRARY "has no model inside", NULL);
+  weft_program *const p = (weft_program *)zeros(sizeof *p);
+  if (p == NULL || (p->file = f = (file *)zeros(sizeof *f)) == NULL) {
+    release(p);
+    return no_memory(&s, sizeof *f);
+  }
+  s.program = p;
+  p->leave = leave_file;
   const char *at = (const char *)data;
   if (data == NULL) {
-    result = read_file(f, path, error);
+    result = read_file(&s, f, path);
     at = (const char *)f->data;
     bytes = f->bytes;
   } else if ((uintptr_t)data % 64 != 0) {
-    f->data = reserve(4096, bytes);
-    f->bytes = bytes;
-    if (f->data == NULL) result = no_memory(error, (int64_t)bytes);
+    at = (const char *)(f->data = reserve(4096, bytes));
+    if (at == NULL) result = no_memory(&s, (int64_t)bytes);
     else copy(f->data, data, bytes);
-    at = (const char *)f->data;
   }
   if (result == WEFT_OK && options.sha256 != NULL) {
-    unsigned char digest[32];
-    sha256 s;
-    sha_begin(&s);
-    sha_add(&s, at, bytes);
-    sha_end(&s, digest);
-    if (!is_digest(digest, options.sha256)) result = fail(error, WEFT_ERROR_ARCHIVE, "the archive is not the expected one\nwhy: its SHA-256 is not %s", WORDS(options.sha256), NULL);
+    unsigned char wanted[32];
+    if (!read_digest(options.sha256, wanted) || !hash_is(at, bytes, wanted))
+      result = fail(&s, ARCHIVE "the archive is not the expected one" WHY "its SHA-256 is not %a", ARGS(WORD(options.sha256)));
   }
-  if (result == WEFT_OK) result = read_archive(f, at, bytes, options.sha256 != NULL, &found, error);
-  if (result == WEFT_OK) result = make_program(&found, &options, program, error);
-  if (result != WEFT_OK) {
-    leave_file(f);
-    return result;
-  }
-  (*program)->leave = leave_file;
-  (*program)->file = f;
-  return WEFT_OK;
+  if (result == WEFT_OK) result = read_archive(&s, p, f, at, bytes, options.sha256 != NULL, &found);
+  return finish(&s, p, result, &found, &options, program);
 }
 
 int32_t weft_open(const char *path, const weft_options *options, weft_program **program, weft_error *error) {

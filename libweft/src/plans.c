@@ -1,9 +1,9 @@
 /* Runs plans: steps in order, branches and loops over plans of their own. */
 
-static int32_t run_plan(const weft_program *p, const plan *of, held *const *given, held **results, weft_tensor *const *storage, weft_error *error);
+static int32_t run_plan(const scope *s, const plan *of, held *const *given, held **results, weft_tensor *const *storage);
 
 static held *value_of(const weft_program *p, held *const *slot, int32_t k) {
-  return k >= 0 ? slot[k] : k <= CONSTANT ? p->constant[CONSTANT - k].value : NULL;
+  return k >= 0 ? slot[k] : k <= CONSTANT ? &p->constants[CONSTANT - k] : NULL;
 }
 
 /* A condition, which is one element; -1: it is not. */
@@ -14,241 +14,183 @@ static int truth(const held *h) {
   return 0;
 }
 
-static int32_t undecided(const weft_program *p, weft_error *error) {
-  return fail(error, WEFT_ERROR_RUN, "a branch or loop of '%s' is decided by one element", WORDS(p->name), NULL);
+static int32_t undecided(const scope *s) { return fail(s, RUN "a branch or loop" OF_NAME " is decided by one element", NULL); }
+
+/* An integer of 1 to 8 bytes, the lowest first. */
+static int64_t read_integer(const held *h, int64_t index, int has_sign) {
+  const char *const at = h->data + index * h->element;
+  int32_t bytes = h->element < 8 ? (int32_t)h->element : 8;
+  uint64_t found = has_sign && at[bytes - 1] & 0x80 ? UINT64_MAX : 0;
+  while (bytes-- > 0) found = found << 8 | (unsigned char)at[bytes];
+  return (int64_t)found;
 }
 
-/* A signed integer of 1 to 8 bytes in the order of the machine. */
-static int64_t read_integer(const char *at, int64_t bytes) {
-  switch (bytes) {
-    case 1: return *(const int8_t *)at;
-    case 2: return *(const int16_t *)(const void *)at;
-    case 4: return *(const int32_t *)(const void *)at;
-    default: return *(const int64_t *)(const void *)at;
-  }
-}
-
-/* Whether all symbols of a formula have a size. */
-static int all_known(const weft_program *p, const char *code, const int64_t *symbols) {
-  for (; *code != 0; ++code) {
-    int64_t number = 0;
-    if (*code != '$') continue;
-    for (; code[1] >= '0' && code[1] <= '9' && number < p->symbols; ++code) number = number * 10 + (code[1] - '0');
-    if (number >= p->symbols || symbols[number] < 0) return 0;
-  }
-  return 1;
-}
-
-/* The sizes of symbols, as far as the values of a plan say them; -1: unknown. */
-static void learn(const weft_program *p, const plan *of, held *const *slot, int64_t *symbols) {
-  for (int32_t k = 0; k < p->symbols; ++k) symbols[k] = -1;
-  for (int32_t i = 0; i < of->slots; ++i)
-    for (int32_t d = 0; slot[i] != NULL && d < of->infos[i].ndim && d < slot[i]->ndim; ++d) {
-      const char *const code = of->infos[i].formula[d];
-      int64_t number = 0;
-      if (code == NULL || code[0] != '$' || of->infos[i].any) continue;
-      const char *at = code + 1;
-      for (; *at >= '0' && *at <= '9' && number < p->symbols; ++at) number = number * 10 + (*at - '0');
-      if (*at == 0 && number < p->symbols && symbols[number] < 0) symbols[number] = slot[i]->shape[d];
+/* The sizes of symbols, as far as the values of a plan say them; -1: unknown. NULL: there is no memory. */
+static int64_t *learn(const weft_program *p, const plan *of, held *const *slot) {
+  const int32_t count = p->head->symbols;
+  int64_t *const symbols = (int64_t *)reserve(16, (uint64_t)count * sizeof *symbols);
+  if (symbols == NULL) return NULL;
+  for (int32_t k = 0; k < count; ++k) symbols[k] = -1;
+  for (int32_t i = 0; i < of->infos.count; ++i) {
+    const info *const k = &infos_of(p, of)[i];
+    for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->sizes.count && d < slot[i]->ndim; ++d) {
+      const int32_t number = ROWS(p, int32_t, k->formulas)[d];
+      if (number == 0) continue;
+      const list code = ROWS(p, list, p->head->formulas)[number - 1];
+      const int64_t *const words = ROWS(p, int64_t, code); /* a symbol alone */
+      if (code.count == 2 && words[0] == SYMBOL && words[1] >= 0 && words[1] < count && symbols[words[1]] < 0) symbols[words[1]] = slot[i]->shape[d];
     }
-  for (int32_t k = 0; k < of->symbols; ++k) {
-    const symbol *const s = &of->symbol[k];
-    const held *const h = slot[s->slot];
-    if (h == NULL || s->number < 0 || symbols[s->number] >= 0 || s->index >= size_of(h) / h->element) continue;
-    int64_t number = read_integer(h->data + s->index * h->element, h->element);
-    if (of->infos[s->slot].code == WEFT_UINT) number = h->element == 1 ? (uint8_t)number : h->element == 2 ? (uint16_t)number : h->element == 4 ? (uint32_t)number : number;
-    symbols[s->number] = number;
   }
+  for (int32_t k = 0; k < of->symbols.count; ++k) {
+    const symbol *const y = &ROWS(p, symbol, of->symbols)[k];
+    const held *const h = y->slot < 0 ? NULL : slot[y->slot];
+    if (h == NULL || y->number < 0 || y->number >= count || symbols[y->number] >= 0 || y->index < 0 || y->index >= size_of(h) / h->element) continue;
+    symbols[y->number] = read_integer(h, y->index, infos_of(p, of)[y->slot].code != WEFT_UINT);
+  }
+  return symbols;
+}
+
+/* The size of a dimension that the plan says; -1: it does not. */
+static int64_t size_said(const weft_program *p, const info *i, int32_t d, const int64_t *symbols) {
+  const int32_t number = ROWS(p, int32_t, i->formulas)[d];
+  int64_t found = ROWS(p, int64_t, i->sizes)[d];
+  if (number != 0 && !evaluate(p, number, symbols, &found)) return -1;
+  return found;
 }
 
 /* What a loop of no iterations collected: no elements, of sizes as far as they are known. */
 static held *nothing_collected(const weft_program *p, const plan *of, held *const *slot, const info *row, int32_t axis) {
   int64_t shape[MOST_DIMENSIONS + 1];
-  int64_t *const symbols = (int64_t *)reserve(16, (size_t)p->symbols * sizeof *symbols);
-  if (symbols == NULL) {
-    release(symbols);
-    return NULL;
-  }
-  learn(p, of, slot, symbols);
-  for (int32_t i = 0; i <= row->ndim; ++i) {
-    const int32_t d = i < axis ? i : i - 1;
-    int64_t found = 0;
-    if (i != axis && row->formula[d] == NULL) found = row->shape[d] < 0 ? 0 : row->shape[d];
-    else if (i != axis && (!all_known(p, row->formula[d], symbols) || weft_formula(row->formula[d], symbols, p->symbols, &found) != WEFT_FORMULA_OK)) found = 0;
+  int64_t *const symbols = learn(p, of, slot);
+  if (symbols == NULL) return NULL;
+  for (int32_t i = 0; i <= row->sizes.count; ++i) {
+    const int64_t found = i == axis ? 0 : size_said(p, row, i < axis ? i : i - 1, symbols);
     shape[i] = found < 0 ? 0 : found;
   }
   release(symbols);
-  return fresh(row->element, shape, row->ndim + 1);
+  return fresh(row->element, shape, row->sizes.count + 1);
 }
 
-typedef struct rows {
-  held **parts;
-  int64_t room;
-} rows;
-
-static int push(rows *r, int64_t n, held *h) {
-  if (n == r->room) {
-    const int64_t more = n == 0 ? 16 : 2 * n;
-    held **const made = (held **)reserve(16, (size_t)more * sizeof *made);
-    if (made == NULL) return 0;
-    copy(made, r->parts, (size_t)n * sizeof *made);
-    release(r->parts);
-    r->parts = made;
-    r->room = more;
-  }
-  r->parts[n] = h;
-  return 1;
-}
-
-static int32_t run_loop(const weft_program *p, const plan *of, const step *s, held **slot, weft_error *error) {
-  const plan *const body = &p->plan[s->then];
-  const int32_t ins = body->ins, outs = body->outs, first = 1 + s->carried;
+static int32_t run_loop(const scope *s, const plan *of, const step *st, held **slot) {
+  const weft_program *const p = s->program;
+  const plan *const body = &p->plan[st->of.loop.body];
+  const turn *const taken = ROWS(p, turn, st->taken), *turns = ROWS(p, turn, st->rows);
+  const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
+  const int32_t ins = body->ins, carried = st->of.loop.carried, tests = st->of.loop.tests, first = 1 + carried, items = st->taken.count, rows = st->rows.count;
   int32_t result = WEFT_OK;
-  int64_t trips = INT64_MAX, k = 0;
+  int64_t trips = INT64_MAX, k = 0, length = -1;
   int going = 1;
-  const held *const most = value_of(p, slot, s->in[0]), *const test = value_of(p, slot, s->in[1]);
+  const held *const most = value_of(p, slot, in[0]), *const test = value_of(p, slot, in[1]);
   if (most != NULL) {
-    if (size_of(most) != most->element) return fail(error, WEFT_ERROR_RUN, "a loop of '%s' takes one number of iterations", WORDS(p->name), NULL);
-    trips = read_integer(most->data, most->element);
+    if (size_of(most) != most->element) return fail(s, RUN "a loop" OF_NAME " takes one number of iterations", NULL);
+    trips = read_integer(most, 0, 1);
   }
-  if (test != NULL && (going = truth(test)) < 0) return undecided(p, error);
-  int64_t length = -1;
-  for (int32_t i = 0; i < s->items_in; ++i) {
-    const held *const h = value_of(p, slot, s->in[1 + first + i]);
-    if (h == NULL || s->item_axis[i] >= h->ndim) return unready(p, error);
-    const int64_t n = h->shape[s->item_axis[i]];
-    if (length >= 0 && n != length) return fail(error, WEFT_ERROR_RUN, "a loop of '%s' goes over %d and over %d items", WORDS(p->name), NUMBERS(length, n));
+  if (test != NULL && (going = truth(test)) < 0) return undecided(s);
+  for (int32_t i = 0; i < items; ++i) {
+    const held *const h = value_of(p, slot, in[1 + first + i]);
+    if (h == NULL || taken[i].axis >= h->ndim) return unready(s);
+    const int64_t n = h->shape[taken[i].axis];
+    if (length >= 0 && n != length) return fail(s, RUN "a loop" OF_NAME " goes over %0 and over %1 items", ARGS(length, n));
     length = n;
   }
   if (length >= 0 && length < trips) trips = length;
-  held **const given = (held **)reserve(16, (size_t)(ins + outs + 1) * sizeof(held *)), **const found = given + ins;
-  rows *const row = (rows *)reserve(16, (size_t)(s->rows + 1) * sizeof *row);
-  if (given == NULL || row == NULL) {
-    release(given);
-    release(row);
-    return no_memory(error, ins);
-  }
-  zero(given, (size_t)(ins + outs) * sizeof(held *));
-  zero(row, (size_t)s->rows * sizeof *row);
+  /* inputs of an iteration, what it gives, what is collected: of each result the last one, and those before it behind it */
+  const int32_t count = ins + body->outs + rows;
+  held **const given = (held **)zeros((uint64_t)count * sizeof(held *)), **const found = given + ins, **const collected = found + body->outs;
+  if (given == NULL) return no_memory(s, count);
   for (int32_t i = 1; i < ins; ++i)
-    if (i < first || i >= first + s->items_in) given[i] = use(value_of(p, slot, s->in[1 + i]));
+    if (i < first || i >= first + items) given[i] = use(value_of(p, slot, in[1 + i]));
   for (; going && k < trips && result == WEFT_OK; ++k) {
-    given[0] = fresh(8, NULL, 0);
-    if (given[0] != NULL) *(int64_t *)(void *)given[0]->data = k;
-    else result = no_memory(error, 8);
-    for (int32_t i = 0; i < s->items_in && result == WEFT_OK; ++i) {
-      given[first + i] = slice(value_of(p, slot, s->in[1 + first + i]), s->item_axis[i], s->item_back[i] ? length - 1 - k : k);
-      if (given[first + i] == NULL) result = no_memory(error, 8);
+    put(given, 0, fresh(8, NULL, 0));
+    if (given[0] == NULL) result = no_memory(s, 8);
+    else *(int64_t *)(void *)given[0]->data = k;
+    for (int32_t i = 0; i < items && result == WEFT_OK; ++i) {
+      put(given, first + i, slice(value_of(p, slot, in[1 + first + i]), taken[i].axis, taken[i].back ? length - 1 - k : k));
+      if (given[first + i] == NULL) result = no_memory(s, 8);
     }
-    if (result == WEFT_OK) result = run_plan(p, body, given, found, NULL, error);
-    drop(given[0]);
-    given[0] = NULL;
-    for (int32_t i = 0; i < s->items_in; ++i) {
-      drop(given[first + i]);
-      given[first + i] = NULL;
-    }
+    if (result == WEFT_OK) result = run_plan(s, body, given, found, NULL);
     if (result != WEFT_OK) break;
-    if (s->tests && (going = truth(found[0])) < 0) result = undecided(p, error);
-    if (s->tests) drop(found[0]);
-    for (int32_t i = 0; i < s->carried; ++i) {
-      drop(given[1 + i]);
-      given[1 + i] = found[s->tests + i];
+    if (tests && (going = truth(found[0])) < 0) result = undecided(s);
+    for (int32_t i = 0; i < carried; ++i) put(given, 1 + i, use(found[tests + i]));
+    for (int32_t i = 0; i < rows && result == WEFT_OK; ++i) {
+      held *const h = found[tests + carried + i], *const before = collected[i];
+      if (before != NULL && !same_shape(before, h)) result = fail(s, RUN COLLECTS "different sizes", NULL);
+      else if ((collected[i] = part_of(h, h->shape, h->ndim, 0)) == NULL) {
+        collected[i] = before;
+        result = no_memory(s, k);
+      } else
+        collected[i]->next = before;
     }
-    for (int32_t i = 0; i < s->rows; ++i) {
-      held *const h = found[s->tests + s->carried + i];
-      if (result == WEFT_OK && k > 0 && !same_shape(row[i].parts[0], h))
-        result = fail(error, WEFT_ERROR_RUN, "a loop of '%s' collects results of different sizes", WORDS(p->name), NULL);
-      if (!push(&row[i], k, h)) {
-        drop(h);
-        for (int32_t j = i + 1; j < s->rows; ++j) drop(found[s->tests + s->carried + j]);
-        for (int32_t j = 0; j < i; ++j) drop(row[j].parts[k]);
-        result = no_memory(error, k);
-        --k;
-        break;
-      }
-    }
+    for (int32_t i = 0; i < body->outs; ++i) put(found, i, NULL);
   }
-  for (int32_t i = 0; i < s->outs && result == WEFT_OK; ++i) {
+  for (int32_t i = 0; i < st->out.count && result == WEFT_OK; ++i) {
     held *made;
-    if (i < s->carried) made = use(given[1 + i]);
+    if (i < carried) made = use(given[1 + i]);
     else {
-      const int32_t r = i - s->carried;
-      const info *const of_row = &body->infos[body->slots - body->outs + s->tests + i];
-      const int32_t rank = k > 0 ? row[r].parts[0]->ndim : of_row->ndim;
-      if (s->row_axis[r] > rank || rank >= MOST_DIMENSIONS) {
-        result = fail(error, WEFT_ERROR_RUN, "a loop of '%s' collects results of rank %d along axis %d", WORDS(p->name), NUMBERS(rank, s->row_axis[r]));
+      const held *const last = collected[i - carried];
+      const info *const row = &infos_of(p, body)[body->infos.count - body->outs + tests + i];
+      const int32_t rank = last != NULL ? last->ndim : row->sizes.count;
+      if (turns->axis > rank || rank >= MOST_DIMENSIONS) {
+        result = fail(s, RUN COLLECTS "rank %0 along axis %1", ARGS(rank, turns->axis));
         break;
       }
-      made = k > 0 ? stack(row[r].parts, k, s->row_axis[r], s->row_back[r]) : nothing_collected(p, of, slot, of_row, s->row_axis[r]);
+      made = last != NULL ? stack(last, k, turns->axis, turns->back) : nothing_collected(p, of, slot, row, turns->axis);
+      ++turns;
     }
-    if (made == NULL) result = i < s->carried ? unready(p, error) : no_memory(error, k);
-    else if (s->out[i] >= 0) {
-      drop(slot[s->out[i]]);
-      slot[s->out[i]] = made;
-    } else
-      drop(made);
+    if (made == NULL) result = i < carried ? unready(s) : no_memory(s, k);
+    else put(slot, out[i], made);
   }
-  for (int32_t i = 0; i < s->rows; ++i) {
-    for (int64_t n = 0; n < k; ++n) drop(row[i].parts[n]);
-    release(row[i].parts);
-  }
-  for (int32_t i = 0; i < ins; ++i) drop(given[i]);
-  release(given);
-  release(row);
-  return result;
-}
-
-static int32_t run_branch(const weft_program *p, const step *s, held **slot, weft_error *error) {
-  const int taken = truth(value_of(p, slot, s->in[0]));
-  if (taken < 0) return undecided(p, error);
-  const plan *const chosen = &p->plan[taken ? s->then : s->other];
-  const int32_t first = 1 + (taken ? 0 : p->plan[s->then].ins);
-  held **const given = (held **)reserve(16, (size_t)(chosen->ins + chosen->outs + 1) * sizeof(held *)), **const found = given + chosen->ins;
-  if (given == NULL) return no_memory(error, chosen->ins);
-  for (int32_t i = 0; i < chosen->ins; ++i) given[i] = value_of(p, slot, s->in[first + i]);
-  const int32_t result = run_plan(p, chosen, given, found, NULL, error);
-  for (int32_t i = 0; i < s->outs && result == WEFT_OK; ++i)
-    if (s->out[i] >= 0) {
-      drop(slot[s->out[i]]);
-      slot[s->out[i]] = found[i];
-    } else
-      drop(found[i]);
+  for (int32_t i = 0; i < count; ++i)
+    while (given[i] != NULL) {
+      held *const next = given[i]->next;
+      drop(given[i]);
+      given[i] = next;
+    }
   release(given);
   return result;
 }
 
-static int32_t run_host(const weft_program *p, const step *s, held **slot, weft_error *error) {
-  for (int32_t i = 0; i < s->outs; ++i) {
-    held *const h = value_of(p, slot, s->in[i]);
-    held *made = s->kind == STEP_SAME ? use(h) : NULL;
-    if (h == NULL) return unready(p, error);
-    if (s->kind == STEP_SIZES) {
-      const int64_t n = h->ndim;
-      if ((made = fresh(8, &n, 1)) == NULL) return no_memory(error, n);
-      copy(made->data, h->shape, (size_t)n * 8);
-    }
-    if (s->out[i] < 0) drop(made);
-    else {
-      drop(slot[s->out[i]]);
-      slot[s->out[i]] = made;
-    }
+static int32_t run_branch(const scope *s, const step *st, held **slot) {
+  const weft_program *const p = s->program;
+  const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
+  const int holds = truth(value_of(p, slot, in[0]));
+  if (holds < 0) return undecided(s);
+  const plan *const chosen = &p->plan[holds ? st->of.branch.then : st->of.branch.other];
+  const int32_t first = 1 + (holds ? 0 : p->plan[st->of.branch.then].ins);
+  held **const given = (held **)reserve(16, (uint64_t)(chosen->ins + chosen->outs) * sizeof(held *)), **const found = given + chosen->ins;
+  if (given == NULL) return no_memory(s, chosen->ins);
+  for (int32_t i = 0; i < chosen->ins; ++i) given[i] = value_of(p, slot, in[first + i]);
+  const int32_t result = run_plan(s, chosen, given, found, NULL);
+  for (int32_t i = 0; i < st->out.count && result == WEFT_OK; ++i) put(slot, out[i], found[i]);
+  release(given);
+  return result;
+}
+
+static int32_t run_host(const scope *s, const step *st, held **slot) {
+  for (int32_t i = 0; i < st->out.count; ++i) {
+    held *const h = value_of(s->program, slot, ROWS(s->program, int32_t, st->in)[i]);
+    if (h == NULL) return unready(s);
+    const int64_t n = h->ndim;
+    held *const made = st->kind == STEP_SAME ? use(h) : fresh(8, &n, 1);
+    if (made == NULL) return no_memory(s, n);
+    if (st->kind == STEP_SIZES) copy(made->data, h->shape, (size_t)n * 8);
+    put(slot, ROWS(s->program, int32_t, st->out)[i], made);
   }
   return WEFT_OK;
 }
 
 /* Whether every value has the sizes that the plan says, as far as they are known. */
-static int32_t check_sizes(const weft_program *p, const plan *of, held *const *slot, weft_error *error) {
-  int64_t *const symbols = (int64_t *)reserve(16, (uint64_t)p->symbols * sizeof *symbols);
-  if (symbols == NULL) return no_memory(error, p->symbols);
-  learn(p, of, slot, symbols);
+static int32_t check_sizes(const scope *s, const plan *of, held *const *slot) {
+  const weft_program *const p = s->program;
+  int64_t *const symbols = learn(p, of, slot);
   int32_t result = WEFT_OK;
-  for (int32_t i = 0; i < of->slots && result == WEFT_OK; ++i) {
-    const info *const k = &of->infos[i];
-    for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->ndim && d < slot[i]->ndim && result == WEFT_OK; ++d) {
-      int64_t wanted = k->shape[d];
-      if (k->formula[d] != NULL && (!all_known(p, k->formula[d], symbols) || weft_formula(k->formula[d], symbols, p->symbols, &wanted) != WEFT_FORMULA_OK)) continue;
+  if (symbols == NULL) return no_memory(s, p->head->symbols);
+  for (int32_t i = 0; i < of->infos.count; ++i) {
+    const info *const k = &infos_of(p, of)[i];
+    for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->sizes.count && d < slot[i]->ndim && result == WEFT_OK; ++d) {
+      const int64_t wanted = size_said(p, k, d, symbols);
       if (wanted >= 0 && slot[i]->shape[d] != wanted)
-        result = fail(error, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%s' of '%s' has size %d on axis %d, expected %d", WORDS(k->name, p->name), NUMBERS(slot[i]->shape[d], d, wanted));
+        result = tell(s, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%a'" OF_NAME HAS_SIZE "%1" ON_AXIS "%2" EXPECTED "%3", ARGS(WORD(TEXT(p, k->name)), slot[i]->shape[d], d, wanted), 1);
     }
   }
   release(symbols);
@@ -256,27 +198,29 @@ static int32_t check_sizes(const weft_program *p, const plan *of, held *const *s
 }
 
 /* The results have a use each, which the caller gives back. */
-static int32_t run_plan(const weft_program *p, const plan *of, held *const *given, held **results, weft_tensor *const *storage, weft_error *error) {
-  held **const slot = (held **)reserve(16, (size_t)(of->slots + 1) * sizeof(held *));
+static int32_t run_plan(const scope *s, const plan *of, held *const *given, held **results, weft_tensor *const *storage) {
+  const weft_program *const p = s->program;
+  const int32_t count = of->infos.count;
+  held **const slot = (held **)zeros((uint64_t)count * sizeof(held *)), **const outputs = slot + (count - of->outs);
   int32_t result = WEFT_OK;
-  if (slot == NULL) return no_memory(error, of->slots);
-  zero(slot, (size_t)of->slots * sizeof(held *));
+  if (slot == NULL) return no_memory(s, count);
   for (int32_t i = 0; i < of->ins; ++i) slot[i] = use(given[i]);
-  for (int32_t i = 0; i < of->steps && result == WEFT_OK; ++i) {
-    step *const s = &of->step[i];
-    if (s->kind == STEP_NATIVE) result = run_native(p, of, s, slot, storage, error);
-    else if (s->kind == STEP_IF) result = run_branch(p, s, slot, error);
-    else if (s->kind == STEP_LOOP) result = run_loop(p, of, s, slot, error);
-    else result = run_host(p, s, slot, error);
+  /* Native code looks at the sizes of its own inputs only: where it does not get all of them, they are compared before. */
+  if (storage != NULL && (of->steps.count != 1 || ROWS(p, step, of->steps)->kind != STEP_NATIVE)) result = check_sizes(s, of, slot);
+  for (int32_t i = 0; i < of->steps.count && result == WEFT_OK; ++i) {
+    const step *const st = &ROWS(p, step, of->steps)[i];
+    if (st->kind == STEP_NATIVE) result = run_native(s, of, st, slot, storage);
+    else if (st->kind == STEP_IF) result = run_branch(s, st, slot);
+    else if (st->kind == STEP_LOOP) result = run_loop(s, of, st, slot);
+    else result = run_host(s, st, slot);
   }
-  held **const outputs = slot + (of->slots - of->outs);
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) {
-    const info *const wanted = &of->infos[of->slots - of->outs + i];
-    if (outputs[i] == NULL || (outputs[i]->ndim != wanted->ndim && !wanted->any) || outputs[i]->element != wanted->element) result = unready(p, error);
+    const info *const wanted = &infos_of(p, of)[count - of->outs + i];
+    if (outputs[i] == NULL || (outputs[i]->ndim != wanted->sizes.count && !wanted->any) || outputs[i]->element != wanted->element) result = unready(s);
   }
-  if (result == WEFT_OK) result = check_sizes(p, of, slot, error);
+  if (result == WEFT_OK) result = check_sizes(s, of, slot);
   for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) results[i] = use(outputs[i]);
-  for (int32_t i = 0; i < of->slots; ++i) drop(slot[i]);
+  for (int32_t i = 0; i < count; ++i) drop(slot[i]);
   release(slot);
   return result;
 }

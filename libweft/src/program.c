@@ -20,8 +20,7 @@ static int32_t processors(void) {
   uint32_t mask[32] = {0};
   int32_t found = 0;
   if (affinity == NULL || affinity(0, sizeof mask, mask) < 0) return 1;
-  for (int k = 0; k < 32; ++k)
-    for (uint32_t bits = mask[k]; bits != 0; bits &= bits - 1) ++found;
+  for (uint32_t k = 0; k < 1024; ++k) found += mask[k / 32] >> k % 32 & 1;
   return found < 1 ? 1 : found;
 }
 
@@ -35,240 +34,199 @@ static int32_t thread_count(int32_t asked, int32_t model) {
   return found > 255 ? 255 : found;
 }
 
-static int32_t wrong_size(weft_error *error, const char *what) {
-  return fail(error, WEFT_ERROR_ARGUMENT, "%s does not say its size\nhint: set size to sizeof", WORDS(what), NULL);
-}
-
-/* What every function of the interface that gets `error` begins with. */
-static int32_t check_error(weft_error *error) {
-  if (error == NULL) return WEFT_OK;
-  if (error->size < sizeof *error) return WEFT_ERROR_ARGUMENT;
-  error->code = WEFT_OK;
-  error->message[0] = 0;
+/* What a function of the interface begins with that gets a program and a structure that says its size. */
+static int32_t check_arguments(const scope *s, const void *program, const void *structure, uint32_t size, const char *what) {
+  weft_error *const error = s->error;
+  if (error != NULL) {
+    if (error->size < sizeof *error) return WEFT_ERROR_ARGUMENT;
+    error->code = WEFT_OK;
+    error->message[0] = 0;
+  }
+  if (structure == NULL) return null_pointer(s, what);
+  if (*(const uint32_t *)structure < size) return fail(s, ARGUMENT "%a does not say its size" HINT "set size to sizeof", ARGS(WORD(what)));
+  if (program == NULL) return null_pointer(s, "the program");
   return WEFT_OK;
 }
 
-static int32_t read_options(const weft_options *given, weft_options *options, weft_error *error) {
-  zero(options, sizeof *options);
-  if (given != NULL) {
-    if (given->size < sizeof *options) return wrong_size(error, "options");
-    *options = *given;
-    if (options->threads < 0) return fail(error, WEFT_ERROR_ARGUMENT, "%d threads are asked for", NULL, NUMBERS(options->threads));
-  }
+/* What every weft_open begins with. */
+static int32_t begin(const scope *s, const weft_options *given, weft_options *options, weft_program **program) {
+  static const weft_options none = {sizeof none, 0, NULL};
+  if (program != NULL) *program = NULL;
+  if (given == NULL) given = &none;
+  const int32_t result = check_arguments(s, program, given, sizeof *options, "options");
+  if (result != WEFT_OK) return result;
+  *options = *given;
+  if (options->threads < 0) return fail(s, ARGUMENT "%0 threads are asked for", ARGS(options->threads));
   return WEFT_OK;
 }
 
-/* Makes a program. Its parts stay where they are until it is closed. */
-static int32_t make_program(const parts *given, const weft_options *options, weft_program **made, weft_error *error) {
-  pool own = {NULL, NULL, 0}, scratch = {NULL, NULL, 0};
-  weft_program *const p = (weft_program *)keep(&own, sizeof *p);
-  char *const text = given->manifest_bytes > 16 << 20 ? NULL : (char *)keep(&scratch, given->manifest_bytes + 1);
-  if (p == NULL || text == NULL) {
-    give_back(&own);
-    give_back(&scratch);
-    return given->manifest_bytes > 16 << 20 ? fail(error, WEFT_ERROR_ARCHIVE, "the manifest has %d bytes, at most 16 MiB are read", NULL, NUMBERS((int64_t)given->manifest_bytes))
-                                             : no_memory(error, (int64_t)given->manifest_bytes);
-  }
-  p->memory = own;
-  p->name = p->target = p->version = "";
-  copy(text, given->manifest, given->manifest_bytes);
-  building b = {p, given, error, NULL, NULL, NULL, NULL, scratch, WEFT_OK};
-  const node *const root = read_json(&b.scratch, text, given->manifest_bytes);
-  if (root == NULL || root->kind != '{') b.wrong = fail(error, WEFT_ERROR_ARCHIVE, "the manifest is no JSON", NULL, NULL);
-  else build(&b, root);
-  give_back(&b.scratch);
+/* What every weft_open ends with: gives the program to the caller, unless there was an error. */
+static int32_t finish(const scope *s, weft_program *p, int32_t result, const parts *given, const weft_options *options, weft_program **made) {
+  if (result == WEFT_OK) result = build(s, p, given);
   /* A static program may have been linked without threads. */
-  p->parallel_for = weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL ? weft_pool() : NULL;
-  if (b.wrong == WEFT_OK && p->threads != 0) {
-    p->threads = p->parallel_for == NULL ? 0 : thread_count(options->threads, p->threads);
-    if (p->threads > 0 && (p->workers = workers()) == NULL) b.wrong = no_memory(error, POOL_BYTES);
+  if (result == WEFT_OK && p->head->threads != 0 && weft_sys.imports[WEFT_IMPORT_pthread_create] != NULL && p->parallel_for != NULL) {
+    p->threads = thread_count(options->threads, p->head->threads);
+    if ((p->workers = workers()) == NULL) result = no_memory(s, POOL_BYTES);
   }
-  if (b.wrong != WEFT_OK) {
-    weft_close(p);
-    return b.wrong;
-  }
-  *made = p;
-  return WEFT_OK;
+  if (result != WEFT_OK) weft_close(p);
+  else *made = p;
+  return result;
 }
 
 int32_t weft_api_version(void) { return WEFT_API_VERSION; }
 
 void weft_close(weft_program *p) {
   if (p == NULL) return;
-  for (int32_t k = 0; k < p->plans; ++k)
-    for (int32_t i = 0; i < p->plan[k].steps; ++i)
-      for (call *c = p->plan[k].step[i].free; c != NULL;) {
-        call *const next = c->next;
-        end_call(c);
-        c = next;
-      }
+  for (int32_t k = 0; p->natives != NULL && k < p->natives_count; ++k)
+    for (call *c = p->natives[k].free; c != NULL;) {
+      call *const next = c->next;
+      end_call(c);
+      c = next;
+    }
+  release(p->natives);
+  release(p->constants);
   if (p->leave != NULL) p->leave(p->file);
-  pool memory = p->memory; /* the program itself lies in it */
-  give_back(&memory);
+  release(p);
 }
 
 int32_t weft_describe(const weft_program *p, weft_program_info *out, weft_error *error) {
-  if (check_error(error) != WEFT_OK) return WEFT_ERROR_ARGUMENT;
-  if (p == NULL || out == NULL) return null_pointer(error, p == NULL ? "the program" : "info");
-  if (out->size < sizeof *out) return wrong_size(error, "info");
-  const plan *const of = &p->plan[p->plans - 1];
-  out->inputs = of->ins;
-  out->outputs = of->outs;
+  const scope s = {p, error};
+  const int32_t result = check_arguments(&s, p, out, sizeof *out, "info");
+  if (result != WEFT_OK) return result;
+  out->inputs = p->own->ins;
+  out->outputs = p->own->outs;
   out->threads = p->threads > 0 ? p->threads : 1;
-  out->name = p->name;
-  out->target = p->target;
-  out->version = p->version;
+  out->name = TEXT(p, p->head->name);
+  out->target = TEXT(p, p->head->target);
+  out->version = TEXT(p, p->head->version);
   return WEFT_OK;
 }
 
 static int32_t describe_value(const weft_program *p, int32_t index, int output, weft_value_info *out, weft_error *error) {
-  if (check_error(error) != WEFT_OK) return WEFT_ERROR_ARGUMENT;
-  if (p == NULL || out == NULL) return null_pointer(error, p == NULL ? "the program" : "info");
-  if (out->size < sizeof *out) return wrong_size(error, "info");
-  const plan *const of = &p->plan[p->plans - 1];
+  const scope s = {p, error};
+  const int32_t result = check_arguments(&s, p, out, sizeof *out, "info");
+  if (result != WEFT_OK) return result;
+  const plan *const of = p->own;
   const int32_t count = output ? of->outs : of->ins;
-  if (index < 0 || index >= count)
-    return fail(error, WEFT_ERROR_ARGUMENT, "'%s' has no %s %d\nwhy: it has %d", WORDS(p->name, output ? "output" : "input"), NUMBERS(index, count));
-  const info *const i = &of->infos[output ? of->slots - of->outs + index : index];
-  out->ndim = i->ndim;
+  if (index < 0 || index >= count) return fail(&s, ARGUMENT "'%n' has no %a %1" WHY "it has %2", ARGS(WORD(output ? "output" : "input"), index, count));
+  const info *const i = &infos_of(p, of)[output ? of->infos.count - count + index : index];
+  out->ndim = i->sizes.count;
   out->code = i->code;
   out->bits = i->bits;
   out->lanes = 1;
-  out->name = i->name;
-  out->dtype = i->dtype;
-  out->shape = i->shape;
+  out->name = TEXT(p, i->name);
+  out->dtype = TEXT(p, i->dtype);
+  out->shape = ROWS(p, int64_t, i->sizes);
   return WEFT_OK;
 }
 
 int32_t weft_input(const weft_program *p, int32_t index, weft_value_info *out, weft_error *error) { return describe_value(p, index, 0, out, error); }
 int32_t weft_output(const weft_program *p, int32_t index, weft_value_info *out, weft_error *error) { return describe_value(p, index, 1, out, error); }
 
+
 /* Whether a tensor of the caller is one of an input or output; sizes of outputs without storage are not looked at. */
-static int32_t check_tensor(const weft_program *p, const info *i, const weft_tensor *t, int output, weft_error *error) {
-  const int32_t code = output ? WEFT_ERROR_OUTPUT : WEFT_ERROR_INPUT;
-  const char *const kind = output ? "output" : "input";
-  const int empty = output && t != NULL && t->data == NULL;
-  if (t == NULL) return fail(error, WEFT_ERROR_ARGUMENT, "the tensor of %s '%s' is a null pointer", WORDS(kind, i->name), NULL);
-  if (t->shape == NULL && i->ndim > 0) return fail(error, WEFT_ERROR_ARGUMENT, "the shape of %s '%s' is a null pointer\nhint: it points to %d numbers", WORDS(kind, i->name), NUMBERS(i->ndim));
-  if (empty) return WEFT_OK;
-  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST)
-    return fail(error, code, "%s '%s' is in the memory of device type %d, the host's is read", WORDS(kind, i->name), NUMBERS(t->device_type));
-  if (t->code != i->code || t->bits != i->bits || t->lanes != 1)
-    return fail(error, code, "%s '%s' of '%s' has DLPack's type (%d, %d, %d), expected %s (%d, %d, 1)", WORDS(kind, i->name, p->name, i->dtype), NUMBERS(t->code, t->bits, t->lanes, i->code, i->bits));
-  if (t->ndim != i->ndim)
-    return fail(error, code, "%s '%s' of '%s' has rank %d, expected %d", WORDS(kind, i->name, p->name), NUMBERS(t->ndim, i->ndim));
-  for (int32_t d = 0; d < i->ndim; ++d)
-    if (t->shape[d] < 0 || (i->shape[d] >= 0 && t->shape[d] != i->shape[d]))
-      return fail(error, code, "%s '%s' of '%s' has size %d on axis %d, expected %d", WORDS(kind, i->name, p->name), NUMBERS(t->shape[d], d, i->shape[d]));
-  const int64_t bytes = bytes_of(t->shape, t->ndim, i->element);
-  if (bytes < 0) return fail(error, code, "the sizes of %s '%s' are more than memory can hold", WORDS(kind, i->name), NULL);
-  if (t->data == NULL && bytes > 0) return null_pointer(error, "the data of an input");
-  if (((uintptr_t)t->data + t->byte_offset) % (i->element < 8 ? (uintptr_t)i->element : 8) != 0)
-    return fail(error, code, "the data of %s '%s' are at no multiple of %d bytes", WORDS(kind, i->name), NUMBERS(i->element));
+static int32_t check_tensor(const scope *s, const info *i, const weft_tensor *t, int output) {
+#define WRONG(text, x, y, z) (args[2] = (x), args[3] = (y), args[4] = (z), tell(s, output ? WEFT_ERROR_OUTPUT : WEFT_ERROR_INPUT, text, args, 1))
+  const weft_program *const p = s->program;
+  const int32_t ndim = i->sizes.count, element = i->element;
+  const int64_t *const sizes = ROWS(p, int64_t, i->sizes);
+  int64_t args[WEFT_ERROR_ARGS] = {WORD(output ? "output" : "input"), WORD(TEXT(p, i->name)), ndim};
+  if (t == NULL) return fail(s, ARGUMENT "the tensor of " KIND_AND_NAME NULL_POINTER, args);
+  if (t->shape == NULL && ndim > 0) return fail(s, ARGUMENT "the shape of " KIND_AND_NAME NULL_POINTER HINT "it points to %2 numbers", args);
+  if (output && t->data == NULL) return WEFT_OK;
+  if (t->device_type != WEFT_DEVICE_CPU && t->device_type != WEFT_DEVICE_CUDA_HOST) return WRONG(KIND_AND_NAME " is in the memory of device type %2, the host's is read", t->device_type, 0, 0);
+  if (t->code != i->code || t->bits != i->bits || t->lanes != 1) {
+    args[5] = WORD(TEXT(p, i->dtype));
+    args[6] = i->code;
+    args[7] = i->bits;
+    return WRONG(KIND_AND_NAME OF_NAME " has DLPack's type (%2, %3, %4)" EXPECTED "%f (%6, %7, 1)", t->code, t->bits, t->lanes);
+  }
+  if (t->ndim != ndim) return WRONG(KIND_AND_NAME OF_NAME " has rank %2" EXPECTED "%3", t->ndim, ndim, 0);
+  for (int32_t d = 0; d < ndim; ++d)
+    if (t->shape[d] < 0 || (sizes[d] >= 0 && t->shape[d] != sizes[d])) return WRONG(KIND_AND_NAME OF_NAME HAS_SIZE "%2" ON_AXIS "%3" EXPECTED "%4", t->shape[d], d, sizes[d]);
+  const int64_t bytes = bytes_of(t->shape, ndim, element);
+  if (bytes < 0) return WRONG("the sizes of " KIND_AND_NAME " are more than memory can hold", 0, 0, 0);
+  if (t->data == NULL && bytes > 0) return null_pointer(s, "the data of an input");
+  if (((uintptr_t)t->data + t->byte_offset) % (element < 8 ? (uintptr_t)element : 8) != 0) return WRONG("the data of " KIND_AND_NAME " are at no multiple of %2 bytes", element, 0, 0);
   int64_t step = 1;
-  for (int32_t d = i->ndim; t->strides != NULL && bytes > 0 && d-- > 0; step *= t->shape[d])
-    if (t->shape[d] != 1 && t->strides[d] != step) return fail(error, code, "%s '%s' is not row-major: axis %d has the stride %d\nhint: copy it", WORDS(kind, i->name), NUMBERS(d, t->strides[d]));
+  for (int32_t d = ndim; t->strides != NULL && bytes > 0 && d-- > 0; step *= t->shape[d])
+    if (t->shape[d] != 1 && t->strides[d] != step) return WRONG(KIND_AND_NAME " is not row-major: axis %2 has the stride %3" HINT "copy it", d, t->strides[d], 0);
   return WEFT_OK;
+#undef WRONG
 }
 
-/* Sizes that have one name in the model must be equal; native code looks at those of its own inputs only. */
-static int32_t check_names(const weft_program *p, const plan *of, const weft_tensor *const *inputs, weft_error *error) {
-  for (int32_t i = 0; i < of->ins; ++i)
-    for (int32_t d = 0; d < of->infos[i].ndim; ++d) {
-      const char *const name = of->infos[i].formula[d];
-      if (name == NULL) continue;
-      for (int32_t k = 0; k <= i; ++k)
-        for (int32_t e = 0; e < of->infos[k].ndim && (k < i || e < d); ++e)
-          if (of->infos[k].formula[e] != NULL && equal(of->infos[k].formula[e], name) && inputs[k]->shape[e] != inputs[i]->shape[d])
-            return fail(error, WEFT_ERROR_INPUT, "input '%s' of '%s' has size %d on axis %d, expected %d\nwhy: axis %d of input '%s' has it",
-                        WORDS(of->infos[i].name, p->name, of->infos[k].name), NUMBERS(inputs[i]->shape[d], d, inputs[k]->shape[e], e));
-    }
-  return WEFT_OK;
-}
-
-static int overlap(const weft_tensor *a, const info *of_a, const weft_tensor *b, const info *of_b) {
-  const uintptr_t first = (uintptr_t)a->data + (uintptr_t)a->byte_offset, second = (uintptr_t)b->data + (uintptr_t)b->byte_offset;
-  const int64_t bytes = bytes_of(a->shape, of_a->ndim, of_a->element), more = bytes_of(b->shape, of_b->ndim, of_b->element);
-  return bytes > 0 && more > 0 && first < second + (uintptr_t)more && second < first + (uintptr_t)bytes;
+/* Where a tensor of the caller lies, and behind it. */
+static void lies(const weft_tensor *t, const info *i, uintptr_t ends[2]) {
+  ends[0] = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
+  ends[1] = ends[0] + (t->data == NULL ? 0 : (uintptr_t)bytes_of(t->shape, i->sizes.count, i->element));
 }
 
 /* Storage is written while inputs are still read. */
-static int32_t check_apart(const weft_program *p, const plan *of, const weft_tensor *const *inputs, weft_tensor *const *outputs, weft_error *error) {
-  const info *const results = of->infos + (of->slots - of->outs);
+static int32_t check_apart(const scope *s, const plan *of, const weft_tensor *const *inputs, weft_tensor *const *outputs) {
+  const info *const infos = infos_of(s->program, of), *const results = infos + (of->infos.count - of->outs);
+  uintptr_t a[2], b[2];
   for (int32_t i = 0; i < of->outs; ++i) {
-    int met = 0;
-    if (outputs[i]->data == NULL) continue;
-    for (int32_t k = 0; k < of->ins; ++k) met |= overlap(outputs[i], &results[i], inputs[k], &of->infos[k]);
-    for (int32_t k = 0; k < i; ++k) met |= outputs[k]->data != NULL && overlap(outputs[i], &results[i], outputs[k], &results[k]);
-    if (met) return fail(error, WEFT_ERROR_OUTPUT, "storage for output '%s' of '%s' overlaps an input or the storage of another output", WORDS(results[i].name, p->name), NULL);
+    lies(outputs[i], &results[i], a);
+    for (int32_t k = 0; k < of->ins + i; ++k) {
+      const int32_t other = k - of->ins;
+      lies(other < 0 ? inputs[k] : outputs[other], other < 0 ? &infos[k] : &results[other], b);
+      /* an empty one overlaps nothing */
+      if (a[0] < a[1] && b[0] < b[1] && a[0] < b[1] && b[0] < a[1])
+        return fail(s, OUTPUT STORAGE_FOR "'%a'" OF_NAME " overlaps an input or the storage of another output", ARGS(WORD(TEXT(s->program, results[i].name))));
+    }
   }
   return WEFT_OK;
 }
 
 /* Gives an output of the run to the caller. */
-static int32_t hand_over(const weft_program *p, const info *i, held *h, weft_tensor *t, weft_error *error) {
+static int32_t hand_over(const scope *s, const info *i, held *h, weft_tensor *t) {
+  const int64_t bytes = size_of(h);
   if (t->data != NULL) {
     char *const to = (char *)t->data + t->byte_offset;
     for (int32_t d = 0; d < h->ndim; ++d)
       if (t->shape[d] != h->shape[d])
-        return fail(error, WEFT_ERROR_OUTPUT, "storage for output '%s' of '%s' has size %d on axis %d, the result has %d", WORDS(i->name, p->name), NUMBERS(t->shape[d], d, h->shape[d]));
-    if (h->data != to) copy(to, h->data, (size_t)size_of(h));
+        return fail(s, OUTPUT STORAGE_FOR "'%a'" OF_NAME HAS_SIZE "%1" ON_AXIS "%2" RESULT_HAS "%3", ARGS(WORD(TEXT(s->program, i->name)), t->shape[d], d, h->shape[d]));
+    if (h->data != to) copy(to, h->data, (size_t)bytes);
     return WEFT_OK;
   }
-  void *data = NULL;
   if (h->refs == 1 && h->owned == h->data) {
-    data = h->owned;
+    t->data = h->owned;
     h->owned = NULL;
   } else {
-    data = reserve(64, (uint64_t)size_of(h));
-    if (data == NULL) return no_memory(error, size_of(h));
-    copy(data, h->data, (size_t)size_of(h));
+    t->data = reserve(64, (uint64_t)bytes);
+    if (t->data == NULL) return no_memory(s, bytes);
+    copy(t->data, h->data, (size_t)bytes);
   }
-  t->data = data;
-  t->device_type = WEFT_DEVICE_CPU;
-  t->device_id = 0;
-  t->ndim = i->ndim;
-  t->code = i->code;
-  t->bits = i->bits;
-  t->lanes = 1;
-  t->strides = NULL;
-  t->byte_offset = 0;
-  for (int32_t d = 0; d < h->ndim; ++d) t->shape[d] = h->shape[d];
+  set_type(t, i, h->ndim);
+  copy(t->shape, h->shape, (size_t)h->ndim * sizeof(int64_t));
   return WEFT_OK;
 }
 
 int32_t weft_run(weft_program *p, const weft_tensor *const *inputs, weft_tensor *const *outputs, weft_error *error) {
-  static const char none[64] = {0};
-  if (check_error(error) != WEFT_OK) return WEFT_ERROR_ARGUMENT;
-  if (p == NULL) return null_pointer(error, "the program");
-  const plan *const of = &p->plan[p->plans - 1];
-  const info *const results = of->infos + (of->slots - of->outs);
-  if ((inputs == NULL && of->ins > 0) || (outputs == NULL && of->outs > 0)) return null_pointer(error, inputs == NULL ? "inputs" : "outputs");
-  int32_t result = WEFT_OK;
-  for (int32_t i = 0; i < of->ins && result == WEFT_OK; ++i) result = check_tensor(p, &of->infos[i], inputs[i], 0, error);
-  for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) result = check_tensor(p, &results[i], outputs[i], 1, error);
-  const int alone = of->steps == 1 && of->step[0].kind == STEP_NATIVE; /* it looks at all of them itself */
-  if (result == WEFT_OK && !alone) result = check_names(p, of, inputs, error);
-  if (result == WEFT_OK) result = check_apart(p, of, inputs, outputs, error);
+  const scope s = {p, error};
+  int32_t result = check_arguments(&s, p, &s, 0, "");
   if (result != WEFT_OK) return result;
-  held **const given = (held **)reserve(16, (size_t)(of->ins + of->outs + 1) * sizeof(held *)), **const found = given + of->ins;
-  if (given == NULL) return no_memory(error, of->ins);
-  zero(given, (size_t)(of->ins + of->outs) * sizeof(held *));
+  const plan *const of = p->own;
+  const info *const infos = infos_of(p, of), *const results = infos + (of->infos.count - of->outs);
+  if ((inputs == NULL && of->ins > 0) || (outputs == NULL && of->outs > 0)) return null_pointer(&s, inputs == NULL ? "inputs" : "outputs");
+  for (int32_t i = 0; i < of->ins && result == WEFT_OK; ++i) result = check_tensor(&s, &infos[i], inputs[i], 0);
+  for (int32_t i = 0; i < of->outs && result == WEFT_OK; ++i) result = check_tensor(&s, &results[i], outputs[i], 1);
+  if (result == WEFT_OK) result = check_apart(&s, of, inputs, outputs);
+  if (result != WEFT_OK) return result;
+  held **const given = (held **)zeros((uint64_t)(of->ins + of->outs) * sizeof(held *)), **const found = given + of->ins;
+  if (given == NULL) return no_memory(&s, of->ins);
   for (int32_t i = 0; i < of->ins && result == WEFT_OK; ++i) {
-    given[i] = shaped(of->infos[i].element, inputs[i]->shape, of->infos[i].ndim);
-    if (given[i] == NULL) result = no_memory(error, of->ins);
-    else given[i]->data = inputs[i]->data == NULL ? (char *)(uintptr_t)none : (char *)inputs[i]->data + inputs[i]->byte_offset;
+    given[i] = shaped(infos[i].element, inputs[i]->shape, infos[i].sizes.count);
+    if (given[i] == NULL) result = no_memory(&s, of->ins);
+    else given[i]->data = inputs[i]->data == NULL ? (char *)(uintptr_t)&weft_sys : (char *)inputs[i]->data + inputs[i]->byte_offset;
   }
-  if (result == WEFT_OK) result = run_plan(p, of, given, found, outputs, error);
+  if (result == WEFT_OK) result = run_plan(&s, of, given, found, outputs);
   const int ran = result == WEFT_OK;
   int32_t over = 0;
   for (; over < of->outs && result == WEFT_OK; ++over) {
     const int storage = outputs[over]->data != NULL;
-    result = hand_over(p, &results[over], found[over], outputs[over], error);
-    if (!storage && result == WEFT_OK) { /* its memory is the caller's now */
-      drop(found[over]);
-      found[over] = NULL;
-    }
+    result = hand_over(&s, &results[over], found[over], outputs[over]);
+    if (!storage && result == WEFT_OK) put(found, over, NULL); /* its memory is the caller's now */
   }
   for (int32_t i = 0; ran && result != WEFT_OK && i + 1 < over; ++i)
     if (found[i] == NULL) weft_release(outputs[i]);

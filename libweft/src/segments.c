@@ -3,11 +3,11 @@
 struct call {
   weft_context context; /* first: what a segment gives to functions of the runtime is the call */
   call *next;
-  const step *step;
   weft_tensor **out;
   const weft_tensor **in;
   weft_tensor *tensors; /* inputs, then outputs */
   int64_t *sizes;       /* of outputs */
+  void **table;         /* of constants */
 };
 
 static void *call_arena(weft_context *context, int64_t bytes) {
@@ -35,38 +35,38 @@ static void lock(int32_t *at) {
 }
 static void unlock(int32_t *at) { __atomic_store_n(at, 0, __ATOMIC_RELEASE); }
 
-static call *new_call(const weft_program *p, const plan *of, const step *s) {
-  const size_t n = (size_t)(s->ins + s->outs);
+static const info *infos_of(const weft_program *p, const plan *of) { return ROWS(p, info, of->infos); }
+
+static call *new_call(const weft_program *p, const plan *of, const step *st) {
+  const info *const infos = infos_of(p, of);
+  const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
+  const int32_t ins = st->in.count, outs = st->out.count;
+  const size_t n = (size_t)(ins + outs);
   size_t sizes = 0;
-  for (int32_t i = 0; i < s->outs; ++i) sizes += (size_t)of->infos[s->out[i]].ndim;
-  const size_t bytes = sizeof(call) + n * (sizeof(weft_tensor) + sizeof(void *)) + (sizes + 1) * sizeof(int64_t);
-  call *const c = (call *)reserve(16, bytes);
+  for (int32_t i = 0; i < outs; ++i) sizes += (size_t)infos[out[i]].sizes.count;
+  call *const c = (call *)zeros(sizeof(call) + n * (sizeof(weft_tensor) + sizeof(void *)) + sizes * sizeof(int64_t) + (size_t)st->constants.count * sizeof(void *));
   if (c == NULL) return NULL;
-  zero(c, bytes);
-  c->step = s;
   c->tensors = (weft_tensor *)(void *)(c + 1);
   c->sizes = (int64_t *)(void *)(c->tensors + n);
-  c->in = (const weft_tensor **)(void *)(c->sizes + sizes + 1);
-  c->out = (weft_tensor **)(uintptr_t)(c->in + s->ins);
+  c->in = (const weft_tensor **)(void *)(c->sizes + sizes);
+  c->out = (weft_tensor **)(uintptr_t)(c->in + ins);
+  c->table = (void **)(c->out + outs);
+  for (int32_t i = 0; i < st->constants.count; ++i) c->table[i] = p->constants[ROWS(p, int32_t, st->constants)[i]].data;
   sizes = 0;
-  for (int32_t i = 0; i < s->ins + s->outs; ++i) {
+  for (int32_t i = 0; i < ins + outs; ++i) {
     weft_tensor *const t = &c->tensors[i];
-    const info *const k = &of->infos[i < s->ins ? s->in[i] : s->out[i - s->ins]];
-    t->device_type = WEFT_DEVICE_CPU;
-    t->ndim = k->ndim;
-    t->code = k->code;
-    t->bits = k->bits;
-    t->lanes = 1;
-    if (i < s->ins) c->in[i] = t;
+    const info *const k = &infos[i < ins ? in[i] : out[i - ins]];
+    set_type(t, k, k->sizes.count);
+    if (i < ins) c->in[i] = t;
     else {
-      c->out[i - s->ins] = t;
+      c->out[i - ins] = t;
       t->shape = c->sizes + sizes;
-      sizes += (size_t)k->ndim;
+      sizes += (size_t)k->sizes.count;
     }
   }
   weft_context *const x = &c->context;
   x->version = WEFT_ABI_VERSION;
-  x->constants = s->table;
+  x->constants = c->table;
   x->parallel_for = p->threads > 0 ? p->parallel_for : NULL;
   x->allocate_arena = call_arena;
   x->allocate_output = call_output;
@@ -81,111 +81,94 @@ static void end_call(call *c) {
   release(c);
 }
 
-/* A template of the manifest with {0} ... {7} replaced. */
-static size_t append_template(char *message, size_t at, size_t room, const char *text, const int64_t *args) {
-  while (*text != 0) {
-    if (text[0] == '{' && text[1] >= '0' && text[1] <= '7' && text[2] == '}') {
-      at = append_number(message, at, room, args[text[1] - '0']);
-      text += 3;
-      continue;
-    }
-    char one[5] = {*text++, 0, 0, 0, 0};
-    for (int k = 1; k < 4 && ((unsigned char)*text & 0xC0) == 0x80; ++k) one[k] = *text++;
-    at = append(message, at, room, one);
+static int32_t unready(const scope *s) { return fail(s, ARCHIVE "a step" OF_NAME " needs a value that no step before it gives", NULL); }
+
+/* What the codes of a segment mean, in order from 1 on: %0 to %7 are its numbers, %i an input or output, %j a kernel. */
+static const char MEANINGS[] =
+    INPUT "input '%i'" OF_NAME " has another rank or dtype\0"
+    INPUT "input '%i'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1, expected %2\0"
+    OUTPUT STORAGE_FOR "'%i'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1" RESULT_HAS "%2\0"
+    MEMORY "no memory for intermediate results" OF_NAME ": %0 bytes" HINT_SMALLER "\0"
+    MEMORY "no memory for output '%i'" OF_NAME "\0"
+    RUN "kernel '%j'" OF_NAME " failed" WHY "it returned %1\0"
+    INPUT "input '%i'" OF_NAME " has %2 elements, element %1 is needed\0"
+    RUN "a size that %j" OF_NAME " needs is beyond 64 bits" HINT_SMALLER;
+
+static int32_t segment_failed(const scope *s, const plan *of, const step *st, const weft_context *x, int32_t returned) {
+  const weft_program *const p = s->program;
+  int64_t code = x->error_code != 0 ? x->error_code : returned, args[WEFT_ERROR_ARGS + 2];
+  const list *const ends = code == WEFT_OUTPUT_SIZE || code == WEFT_OUTPUT_ALLOCATION ? &st->out : &st->in;
+  const uint64_t k = (uint64_t)x->error_args[0];
+  copy(args, x->error_args, sizeof x->error_args);
+  args[8] = WORD(k < (uint64_t)ends->count ? TEXT(p, infos_of(p, of)[ROWS(p, int32_t, *ends)[k]].name) : "?");
+  args[9] = WORD(k < (uint64_t)st->items.count ? TEXT(p, ROWS(p, uint32_t, st->items)[k]) : "the start");
+  if (code >= WEFT_INPUT_TYPE && code <= WEFT_OVERFLOW) {
+    const char *text = MEANINGS;
+    while (--code > 0) text += length(text) + 1;
+    return fail(s, text, args);
   }
-  return at;
-}
-
-static const char *item(const step *s, int64_t k) { return k >= 0 && k < s->item_count ? s->items[k] : "the start"; }
-
-static int32_t segment_failed(const weft_program *p, const plan *of, const step *s, const weft_context *x, int32_t returned, weft_error *error) {
-  const int64_t code = x->error_code != 0 ? x->error_code : returned, *const a = x->error_args;
-  const int in = a[0] >= 0 && a[0] < s->ins, out = a[0] >= 0 && a[0] < s->outs;
-  const char *const input = in ? of->infos[s->in[a[0]]].name : "?", *const output = out ? of->infos[s->out[a[0]]].name : "?";
-  switch (code) {
-    case WEFT_INPUT_TYPE:
-      return fail(error, WEFT_ERROR_INPUT, "input '%s' of '%s' has another rank or dtype", WORDS(input, p->name), NULL);
-    case WEFT_INPUT_SIZE:
-      return fail(error, WEFT_ERROR_INPUT, "input '%s' of '%s' has size %d on axis %d, expected %d", WORDS(input, p->name), NUMBERS(a[3], a[1], a[2]));
-    case WEFT_OUTPUT_SIZE:
-      return fail(error, WEFT_ERROR_OUTPUT, "storage for output '%s' of '%s' has size %d on axis %d, the result has %d", WORDS(output, p->name), NUMBERS(a[3], a[1], a[2]));
-    case WEFT_ARENA:
-      return fail(error, WEFT_ERROR_MEMORY, "no memory for intermediate results of '%s': %d bytes\nhint: run smaller inputs", WORDS(p->name), NUMBERS(a[0]));
-    case WEFT_OUTPUT_ALLOCATION:
-      return fail(error, WEFT_ERROR_MEMORY, "no memory for output '%s' of '%s'", WORDS(output, p->name), NULL);
-    case WEFT_KERNEL:
-      return fail(error, WEFT_ERROR_RUN, "kernel '%s' of '%s' failed\nwhy: it returned %d", WORDS(item(s, a[0]), p->name), NUMBERS(a[1]));
-    case WEFT_DATA_SIZE:
-      return fail(error, WEFT_ERROR_INPUT, "input '%s' of '%s' has %d elements, element %d is needed", WORDS(input, p->name), NUMBERS(a[2], a[1]));
-    case WEFT_OVERFLOW:
-      return fail(error, WEFT_ERROR_RUN, "a size that %s of '%s' needs is beyond 64 bits\nhint: run smaller inputs", WORDS(item(s, a[0]), p->name), NULL);
-    default:
-      break;
+  for (int32_t i = 0; i < st->checks.count; ++i) {
+    const check *const c = &ROWS(p, check, st->checks)[i];
+    if (c->code == code) return tell(s, WEFT_ERROR_RUN, TEXT(p, c->text), args, 0);
   }
-  for (int32_t k = 0; k < s->check_count; ++k)
-    if (s->checks[k].code == code) {
-      fail(error, WEFT_ERROR_RUN, "", NULL, NULL);
-      if (error == NULL || error->size < sizeof *error) return WEFT_ERROR_RUN;
-      size_t at = append_template(error->message, 0, sizeof error->message, s->checks[k].what, a);
-      if (s->checks[k].hint[0] != 0) {
-        at = append(error->message, at, sizeof error->message, "\nhint: ");
-        append_template(error->message, at, sizeof error->message, s->checks[k].hint, a);
-      }
-      return WEFT_ERROR_RUN;
-    }
-  return fail(error, WEFT_ERROR_RUN, "'%s' failed with code %d", WORDS(p->name), NUMBERS(code));
+  return fail(s, RUN "'%n' failed with code %0", &code);
 }
 
-static int32_t unready(const weft_program *p, weft_error *error) {
-  return fail(error, WEFT_ERROR_ARCHIVE, "a step of '%s' needs a value that no step before it gives", WORDS(p->name), NULL);
+/* The caller's tensor with storage for the value of a slot, or NULL. */
+static const weft_tensor *storage_of(const plan *of, weft_tensor *const *storage, int32_t slot) {
+  const int32_t k = slot - (of->infos.count - of->outs);
+  return storage != NULL && k >= 0 && storage[k]->data != NULL ? storage[k] : NULL;
 }
 
-/* Runs a native step. `storage` is, for each output of the plan, the caller's tensor or NULL. */
-static int32_t run_native(const weft_program *p, const plan *of, step *s, held **slot, weft_tensor *const *storage, weft_error *error) {
+/* Runs a native step. `storage` is, for each output of the plan, the caller's tensor; NULL: there are none. */
+static int32_t run_native(const scope *s, const plan *of, const step *st, held **slot, weft_tensor *const *storage) {
+  const weft_program *const p = s->program;
+  const info *const infos = infos_of(p, of);
+  const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
+  native *const n = &p->natives[st->of.native.number];
   int32_t result = WEFT_OK;
-  for (int32_t i = 0; i < s->ins; ++i)
-    if (slot[s->in[i]] == NULL) return unready(p, error);
-  lock(&s->lock);
-  call *c = s->free;
-  if (c != NULL) s->free = c->next;
-  unlock(&s->lock);
-  if (c == NULL && (c = new_call(p, of, s)) == NULL) return no_memory(error, sizeof *c);
-  for (int32_t i = 0; i < s->ins; ++i) {
-    held *const h = slot[s->in[i]];
-    c->tensors[i].data = h->data;
-    c->tensors[i].shape = h->shape;
-    if (h->ndim != c->tensors[i].ndim || h->element != of->infos[s->in[i]].element) result = unready(p, error);
+  lock(&n->lock);
+  call *c = n->free;
+  if (c != NULL) n->free = c->next;
+  unlock(&n->lock);
+  if (c == NULL && (c = new_call(p, of, st)) == NULL) return no_memory(s, sizeof *c);
+  for (int32_t i = 0; i < st->in.count; ++i) {
+    const held *const h = slot[in[i]];
+    weft_tensor *const t = &c->tensors[i];
+    if (h == NULL || h->ndim != t->ndim || h->element != infos[in[i]].element) result = unready(s);
+    else {
+      t->data = h->data;
+      t->shape = (int64_t *)(uintptr_t)h->shape;
+    }
   }
-  for (int32_t i = 0; i < s->outs; ++i) {
-    const int32_t k = s->out[i] - (of->slots - of->outs);
-    const weft_tensor *const t = storage != NULL && k >= 0 ? storage[k] : NULL;
-    c->out[i]->data = t != NULL && t->data != NULL ? (char *)t->data + t->byte_offset : NULL;
-    if (c->out[i]->data != NULL)
-      for (int32_t d = 0; d < t->ndim; ++d) c->out[i]->shape[d] = t->shape[d];
+  for (int32_t i = 0; i < st->out.count; ++i) {
+    const weft_tensor *const t = storage_of(of, storage, out[i]);
+    c->out[i]->data = NULL;
+    if (t == NULL) continue;
+    c->out[i]->data = (char *)t->data + t->byte_offset;
+    copy(c->out[i]->shape, t->shape, (size_t)t->ndim * sizeof(int64_t));
   }
   if (result == WEFT_OK) {
-    const int32_t returned = s->run(&c->context, c->in, c->out);
-    if (returned != 0) result = segment_failed(p, of, s, &c->context, returned, error);
+    const int32_t returned = n->run(&c->context, c->in, c->out);
+    if (returned != 0) result = segment_failed(s, of, st, &c->context, returned);
   }
-  for (int32_t i = 0; i < s->outs; ++i) {
+  for (int32_t i = 0; i < st->out.count; ++i) {
     weft_tensor *const t = c->out[i];
-    const int32_t k = s->out[i] - (of->slots - of->outs);
-    const int theirs = storage != NULL && k >= 0 && storage[k] != NULL && storage[k]->data != NULL;
-    held *const h = result == WEFT_OK ? shaped(of->infos[s->out[i]].element, t->shape, t->ndim) : NULL;
+    const int theirs = storage_of(of, storage, out[i]) != NULL;
+    held *const h = result == WEFT_OK ? shaped(infos[out[i]].element, t->shape, t->ndim) : NULL;
     if (h == NULL) {
       if (!theirs) release(t->data);
-      if (result == WEFT_OK) result = no_memory(error, t->ndim);
+      if (result == WEFT_OK) result = no_memory(s, t->ndim);
       continue;
     }
     h->data = (char *)t->data;
     if (!theirs) h->owned = t->data;
-    drop(slot[s->out[i]]);
-    slot[s->out[i]] = h;
+    put(slot, out[i], h);
   }
   c->context.error_code = 0;
-  lock(&s->lock);
-  c->next = s->free;
-  s->free = c;
-  unlock(&s->lock);
+  lock(&n->lock);
+  c->next = n->free;
+  n->free = c;
+  unlock(&n->lock);
   return result;
 }

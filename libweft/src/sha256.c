@@ -55,20 +55,9 @@ static void sha_add(sha256 *s, const void *data, size_t bytes) {
 
 static void sha_end(sha256 *s, unsigned char digest[32]) {
   const uint64_t bits = s->bytes * 8;
-  unsigned char last[8];
   sha_add(s, "\x80", 1);
   while (s->bytes % 64 != 56) sha_add(s, "", 1);
-  for (int i = 0; i < 8; ++i) last[i] = (unsigned char)(bits >> (56 - 8 * i));
-  sha_add(s, last, 8);
+  for (int i = 7; i >= 0; --i) s->block[63 - i] = (unsigned char)(bits >> 8 * i);
+  sha_block(s, s->block);
   for (int i = 0; i < 32; ++i) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)));
-}
-
-/* Whether a digest is what 64 hexadecimal digits say. */
-static int is_digest(const unsigned char digest[32], const char *digits) {
-  static const char lower[] = "0123456789abcdef", upper[] = "0123456789ABCDEF";
-  for (int i = 0; i < 64; ++i) {
-    const int value = i % 2 == 0 ? digest[i / 2] >> 4 : digest[i / 2] & 15;
-    if (digits[i] != lower[value] && digits[i] != upper[value]) return 0;
-  }
-  return digits[64] == 0;
 }

@@ -48,8 +48,8 @@ const weft_system weft_sys = {
             FUNCTION(memcpy),
         },
     .getenv = getenv,
-#ifdef __linux__
-    .getauxval = getauxval,
+#if defined(__linux__) && !defined(__x86_64__) && !defined(__i386__)
+    .getauxval = getauxval, /* x86 tells by an instruction */
 #endif
 };
 
@@ -92,17 +92,3 @@ uint64_t weft_xgetbv(void) {
   return 0;
 #endif
 }
-
-#ifdef WEFT_POOL_IMAGE
-/* The worker pool comes as an image, the one that the Python runtime has. Instructions of Arm count pages of 4 KB. */
-#ifdef __aarch64__
-#define ALIGNMENT "4096"
-#else
-#define ALIGNMENT "64"
-#endif
-__asm__(".text\n.balign " ALIGNMENT "\n.hidden weft_pool_image\nweft_pool_image:\n.incbin \"" WEFT_POOL_IMAGE "\"\n.balign 16\n");
-extern const char weft_pool_image[] WEFT_HIDDEN;
-weft_parallel_for *weft_pool(void) { return (weft_parallel_for *)(uintptr_t)(weft_pool_image + WEFT_POOL_ENTRY); }
-#else
-weft_parallel_for *weft_pool(void) { return NULL; }
-#endif

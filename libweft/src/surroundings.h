@@ -29,7 +29,7 @@ extern const weft_system weft_sys WEFT_HIDDEN;
 extern weft_state weft_own WEFT_HIDDEN;
 extern const char weft_machine[] WEFT_HIDDEN; /* "x86_64", "aarch64", ... as manifests say */
 
-/* What runs parallel loops, or NULL: there is no worker pool here. */
+/* Of exports: what runs parallel loops, or NULL: there is no worker pool here. libweft has it from archives. */
 weft_parallel_for *weft_pool(void) WEFT_HIDDEN;
 /* The instruction cpuid: eax, ebx, ecx, edx; zeros on other processors. */
 void weft_cpuid(uint32_t leaf, uint32_t part, uint32_t *out) WEFT_HIDDEN;

@@ -7,19 +7,19 @@ struct held {
   char *data;
   void *owned;  /* what is given back, or NULL: the memory is somebody else's */
   held *parent; /* whose memory it is a part of, or NULL */
-  int64_t shape[];
+  held *next;   /* what a loop collected before it */
+  const int64_t *shape;
 };
 
-static void *data_of(const held *h) { return h->data; }
-
 static held *shaped(int64_t element, const int64_t *shape, int32_t ndim) {
-  held *const made = (held *)reserve(16, sizeof *made + (size_t)ndim * sizeof(int64_t));
+  const size_t bytes = (size_t)ndim * sizeof(int64_t);
+  held *const made = (held *)zeros(sizeof *made + bytes);
   if (made == NULL) return NULL;
-  zero(made, sizeof *made);
   made->refs = 1;
   made->ndim = ndim;
   made->element = element;
-  for (int32_t i = 0; i < ndim; ++i) made->shape[i] = shape[i];
+  made->shape = (const int64_t *)(const void *)(made + 1);
+  copy(made + 1, shape, bytes);
   return made;
 }
 
@@ -28,6 +28,16 @@ static void drop(held *h) {
   if (h->parent != NULL) drop(h->parent);
   release(h->owned);
   release(h);
+}
+
+/* Gives a value to a slot, or to nobody. */
+static void put(held **slot, int32_t k, held *h) {
+  if (k >= 0) {
+    held *const old = slot[k];
+    slot[k] = h;
+    h = old;
+  }
+  drop(h);
 }
 
 static held *use(held *h) {
@@ -52,21 +62,28 @@ static held *fresh(int64_t element, const int64_t *shape, int32_t ndim) {
 static int64_t inner(const held *h, int32_t axis) { return bytes_of(h->shape + axis, h->ndim - axis, h->element); }
 static int64_t outer(const held *h, int32_t axis) { return bytes_of(h->shape, axis, 1); }
 
+/* A part of a tensor's memory, from a byte on. */
+static held *part_of(held *h, const int64_t *shape, int32_t ndim, int64_t from) {
+  held *const part = shaped(h->element, shape, ndim);
+  if (part == NULL) return NULL;
+  part->data = h->data + from;
+  part->parent = use(h);
+  return part;
+}
+
+/* Copies blocks of memory that lie at one distance to where they lie at another. */
+static void copy_blocks(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t bytes, int64_t count) {
+  for (; count > 0; --count, to += to_step, from += from_step) copy(to, from, (size_t)bytes);
+}
+
 /* The k-th slice along an axis; of the first axis it is a part of the tensor's memory. */
 static held *slice(held *h, int32_t axis, int64_t k) {
   int64_t shape[MOST_DIMENSIONS];
   for (int32_t i = 0; i + 1 < h->ndim; ++i) shape[i] = h->shape[i < axis ? i : i + 1];
-  const int64_t bytes = inner(h, axis + 1), n = h->shape[axis];
-  if (axis == 0) {
-    held *const part = shaped(h->element, shape, h->ndim - 1);
-    if (part == NULL) return NULL;
-    part->data = h->data + k * bytes;
-    part->parent = use(h);
-    return part;
-  }
+  const int64_t bytes = inner(h, axis + 1);
+  if (axis == 0) return part_of(h, shape, h->ndim - 1, k * bytes);
   held *const made = fresh(h->element, shape, h->ndim - 1);
-  if (made == NULL) return NULL;
-  for (int64_t i = 0, rows = outer(h, axis); i < rows; ++i) copy(made->data + i * bytes, h->data + (i * n + k) * bytes, (size_t)bytes);
+  if (made != NULL) copy_blocks(made->data, bytes, h->data + k * bytes, h->shape[axis] * bytes, bytes, outer(h, axis));
   return made;
 }
 
@@ -77,36 +94,25 @@ static int same_shape(const held *a, const held *b) {
   return 1;
 }
 
-/* Tensors of one shape along a new axis, in order or backward. */
-static held *stack(held *const *parts, int64_t n, int32_t axis, int backward) {
+/* Tensors of one shape along a new axis; `last` is the last of them, or the first if they go backward. */
+static held *stack(const held *last, int64_t n, int32_t axis, int backward) {
   int64_t shape[MOST_DIMENSIONS + 1];
-  const held *const first = parts[0];
-  if (axis > first->ndim || first->ndim >= MOST_DIMENSIONS) return NULL;
-  for (int32_t i = 0; i <= first->ndim; ++i) shape[i] = i == axis ? n : first->shape[i < axis ? i : i - 1];
-  held *const made = fresh(first->element, shape, first->ndim + 1);
+  for (int32_t i = 0; i <= last->ndim; ++i) shape[i] = i == axis ? n : last->shape[i < axis ? i : i - 1];
+  held *const made = fresh(last->element, shape, last->ndim + 1);
   if (made == NULL) return NULL;
-  const int64_t bytes = inner(first, axis), rows = outer(first, axis);
-  for (int64_t k = 0; k < n; ++k)
-    for (int64_t i = 0; i < rows; ++i) copy(made->data + (i * n + (backward ? n - 1 - k : k)) * bytes, parts[k]->data + i * bytes, (size_t)bytes);
+  const int64_t bytes = inner(last, axis), count = outer(last, axis);
+  for (int64_t k = 0; k < n; ++k, last = last->next) copy_blocks(made->data + (backward ? k : n - 1 - k) * bytes, n * bytes, last->data, bytes, bytes, count);
   return made;
 }
 
-/* A constant, where it lies if kernels can use it there. */
-static held *constant_of(pool *memory, const info *of, const char *data) {
-  held *const made = (held *)keep(memory, sizeof *made + (size_t)of->ndim * sizeof(int64_t));
-  const int64_t bytes = bytes_of(of->shape, of->ndim, of->element);
-  if (made == NULL || bytes < 0) return NULL;
-  if ((uintptr_t)data % 64 != 0) {
-    char *const room = (char *)keep(memory, (uint64_t)bytes + 64);
-    if (room == NULL) return NULL;
-    char *const at = room + (64 - (uintptr_t)room % 64) % 64;
-    copy(at, data, (size_t)bytes);
-    data = at;
-  }
-  made->refs = -1;
-  made->ndim = of->ndim;
-  made->element = of->element;
-  made->data = (char *)(uintptr_t)data;
-  for (int32_t i = 0; i < of->ndim; ++i) made->shape[i] = of->shape[i];
-  return made;
+/* What a tensor for others is: of an info, in the host's memory, row-major. */
+static void set_type(weft_tensor *t, const info *i, int32_t ndim) {
+  t->device_type = WEFT_DEVICE_CPU;
+  t->device_id = 0;
+  t->ndim = ndim;
+  t->code = i->code;
+  t->bits = i->bits;
+  t->lanes = 1;
+  t->strides = NULL;
+  t->byte_offset = 0;
 }

@@ -6,19 +6,13 @@ static size_t length(const char *a) {
   return n;
 }
 
-/* NULL is an empty text. */
-static int equal(const char *a, const char *b) {
-  if (a == NULL) a = "";
-  if (b == NULL) b = "";
-  while (*a != 0 && *a == *b) ++a, ++b;
-  return *a == *b;
-}
-
 static int same(const char *a, const char *b, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i)
     if (a[i] != b[i]) return 0;
   return 1;
 }
+
+static int equal(const char *a, const char *b) { return same(a, b, length(a) + 1); }
 
 static void copy(void *to, const void *from, size_t bytes) {
   if (bytes != 0) ((void *(*)(void *, const void *, size_t))weft_sys.imports[WEFT_IMPORT_memcpy])(to, from, bytes);
@@ -39,6 +33,13 @@ static void *reserve(size_t alignment, uint64_t bytes) {
   return memalign(&found, alignment, (size_t)bytes) == 0 ? found : NULL;
 }
 
+/* Zeros at a multiple of 16, or NULL. */
+static void *zeros(uint64_t bytes) {
+  void *const found = reserve(16, bytes);
+  if (found != NULL) zero(found, (size_t)bytes);
+  return found;
+}
+
 static void release(void *memory) {
   if (memory == NULL) return;
   if (weft_sys.aligned_free != NULL)
@@ -47,19 +48,13 @@ static void release(void *memory) {
     ((void (*)(void *))weft_sys.imports[WEFT_IMPORT_free])(memory);
 }
 
-/* Appends to a text of at most `room` bytes that ends with 0; a character of UTF-8 is there whole or not at all. */
-static size_t append(char *text, size_t at, size_t room, const char *more) {
-  while (*more != 0) {
-    size_t n = 1;
-    while (((unsigned char)more[n] & 0xC0) == 0x80) ++n;
-    if (at + n >= room) break;
-    while (n-- > 0) text[at++] = *more++;
-  }
-  text[at] = 0;
+/* Appends to the text of an error, as far as there is room for it. */
+static size_t append(weft_error *error, size_t at, const char *more) {
+  while (*more != 0 && at < sizeof error->message - 1) error->message[at++] = *more++;
   return at;
 }
 
-static size_t append_number(char *text, size_t at, size_t room, int64_t number) {
+static size_t append_number(weft_error *error, size_t at, int64_t number) {
   char digits[24];
   int i = 23;
   uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
@@ -67,33 +62,54 @@ static size_t append_number(char *text, size_t at, size_t room, int64_t number) 
   do digits[--i] = (char)('0' + left % 10);
   while ((left /= 10) != 0);
   if (number < 0) digits[--i] = '-';
-  return append(text, at, room, digits + i);
+  return append(error, at, digits + i);
 }
 
-static int32_t fail(weft_error *error, int32_t code, const char *text, const char *const *words, const int64_t *numbers) {
-  if (error == NULL || error->size < sizeof *error) return code;
-  const size_t room = sizeof error->message;
-  size_t at = 0;
-  error->code = code;
-  error->message[0] = 0;
+/* Appends a text, of the runtime or of a plan. A text of a plan has numbers alone: what it says is neither an address nor
+   a phrase. */
+static size_t append_text(const scope *s, size_t at, const char *text, const int64_t *args, int own) {
   for (; *text != 0; ++text) {
-    const char one[2] = {*text, 0};
-    if (*text != '%')
-      at = append(error->message, at, room, one);
-    else if (*++text == 's')
-      at = append(error->message, at, room, *words++);
-    else
-      at = append_number(error->message, at, room, *numbers++);
+    char one[2] = {*text, 0};
+    const char *more = one;
+    int phrase = (unsigned char)*text - 0x80;
+    if (own && phrase >= 0) {
+      for (more = PHRASES; phrase-- > 0;) more += length(more) + 1;
+      at = append_text(s, at, more, args, own);
+      continue;
+    }
+    if (*text == '%' && text[1] != 0) {
+      const unsigned digit = (unsigned)*++text - '0';
+      one[0] = *text;
+      if (digit < WEFT_ERROR_ARGS) {
+        at = append_number(s->error, at, args[digit]);
+        continue;
+      }
+      if (own) more = *text == 'n' ? TEXT(s->program, s->program->head->name) : (const char *)(intptr_t)args[*text - 'a'];
+    }
+    at = append(s->error, at, more);
   }
+  return at;
+}
+
+static int32_t tell(const scope *s, int32_t code, const char *text, const int64_t *args, int own) {
+  weft_error *const error = s->error;
+  if (error == NULL || error->size < sizeof *error) return code;
+  size_t at = append_text(s, 0, text, args, own);
+  if (at == sizeof error->message - 1) { /* the last character is there whole or not at all */
+    while (at > 0 && ((unsigned char)error->message[at - 1] & 0xC0) == 0x80) --at;
+    if (at > 0 && (unsigned char)error->message[at - 1] >= 0xC0) --at;
+  }
+  error->message[at] = 0;
+  error->code = code;
   return code;
 }
 
-static int32_t no_memory(weft_error *error, int64_t bytes) {
-  return fail(error, WEFT_ERROR_MEMORY, "no memory for %d bytes", NULL, NUMBERS(bytes));
-}
+static int32_t fail(const scope *s, const char *text, const int64_t *args) { return tell(s, *text, text + 1, args, 1); }
 
-static int32_t null_pointer(weft_error *error, const char *what) {
-  return fail(error, WEFT_ERROR_ARGUMENT, "%s is a null pointer", WORDS(what), NULL);
+static int32_t no_memory(const scope *s, int64_t bytes) { return fail(s, MEMORY "no memory for %0 bytes", &bytes); }
+
+static int32_t null_pointer(const scope *s, const char *what) {
+  return fail(s, ARGUMENT "%a" NULL_POINTER, ARGS(WORD(what)));
 }
 
 /* The product of sizes and bytes of an element, or -1 if no memory holds it. One of 0 counts as 1 until the end. */
@@ -111,35 +127,4 @@ static int64_t bytes_of(const int64_t *shape, int32_t ndim, int64_t element) {
       total *= d;
   }
   return empty ? 0 : total;
-}
-
-enum { BLOCK = 1 << 14 };
-
-/* Zeros at a multiple of 16, or NULL: there is no memory. */
-static void *keep(pool *memory, uint64_t wanted) {
-  if (wanted > (uint64_t)LARGEST || wanted > SIZE_MAX - 64) return NULL;
-  const size_t bytes = ((size_t)wanted + 15) & ~(size_t)15;
-  if (bytes > memory->room) {
-    const size_t whole = bytes + 16 > BLOCK ? bytes + 16 : BLOCK;
-    char *const block = (char *)reserve(16, whole);
-    if (block == NULL) return NULL;
-    *(void **)(void *)block = memory->blocks;
-    memory->blocks = block;
-    memory->place = block + 16;
-    memory->room = whole - 16;
-  }
-  void *const found = memory->place;
-  memory->place += bytes;
-  memory->room -= bytes;
-  zero(found, bytes);
-  return found;
-}
-
-static void give_back(pool *memory) {
-  while (memory->blocks != NULL) {
-    void *const block = memory->blocks;
-    memory->blocks = *(void **)block;
-    release(block);
-  }
-  memory->room = 0;
 }

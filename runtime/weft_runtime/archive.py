@@ -1,8 +1,13 @@
 """The saved form of an executable: a plain zip, stored uncompressed.
 
-    manifest.json            first
+    plan                     first: what the C runtime reads, from byte 64 of the file on, then its sha256
+    manifest.json            what all others read
     code/<section>           an image, then the manifest's signature
     weights.safetensors      its data 64-byte aligned in the file, so that they are used where they lie
+
+The plan (`plan_words`) is made from the manifest: it has its signature, and says where in the file the code and the
+weights lie, so that who reads it needs neither JSON nor a zip's directory. An archive whose members were moved is one
+for Python alone.
 
 Every section has its sha256 in the manifest, checked before the section is used; the manifest itself has the zip's
 checksum, and a whole file can be pinned with `expect`. Weights are hashed too, unless WEFT_VERIFY_WEIGHTS=0 or `expect`
@@ -21,14 +26,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import mmap
 import os
 import struct
-import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
@@ -37,32 +39,24 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from weft_runtime import settings
-from weft_runtime.arrays import in_order
-from weft_runtime.dtypes import dtype
 from weft_runtime.errors import ArchiveError, ExecutionError
 from weft_runtime.files import obstacle, replacing
-from weft_runtime.plan import ConstantInfo, Manifest, SectionInfo
-from weft_runtime.threads import available_threads
+from weft_runtime.plan import Manifest, SectionInfo
+from weft_runtime.plan_words import Stretch, plan_words
+from weft_runtime.weights import ALIGNMENT as ALIGNMENT
+from weft_runtime.weights import hash_pieces as hash_pieces
+from weft_runtime.weights import places_in_weights, read_weights, weights_pieces
 
+PLAN = "plan"
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 CODE = "code/"
-ALIGNMENT = 64
 COPIED = 64 << 20
 _SIGNATURE = 32
 _MOST_MANIFEST = 256 << 20
-_MOST_HEADER = 100 << 20  # safetensors' own limit
-_PIECE = 4 << 20
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # same executable, same bytes
 _ZIP64 = 20
 _PADDING_FIELD = 0xD935  # the extra field that zipalign uses
-
-_SAFETENSORS = {
-    "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
-    "uint32": "U32", "uint64": "U64",
-    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2", "complex64": "C64",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,12 +74,14 @@ class Stored:
 
     Attributes:
         manifest: as JSON, with the hash of the weights; the hashes of code are those of the images alone.
+        plan: the manifest for the C runtime.
         code: the images of sections, by name.
         weights: the pieces of the weights in the format safetensors, in order; empty without constants.
         weights_bytes: of all pieces.
     """
 
     manifest: bytes
+    plan: bytes
     code: Mapping[str, bytes]
     weights: Iterable[memoryview | bytes]
     weights_bytes: int
@@ -93,126 +89,15 @@ class Stored:
 
 def stored(manifest: Manifest, code: Mapping[str, bytes], constants: Mapping[str, np.ndarray[Any, Any]]) -> Stored:
     manifest = _with_weights(manifest, constants)
+    plan = plan_words(manifest, places_in_weights(constants))
     if manifest.weights is None:
-        return Stored(manifest.to_json(), code, (), 0)
-    return Stored(manifest.to_json(), code, weights_pieces(constants), manifest.weights.bytes)
+        return Stored(manifest.to_json(), plan, code, (), 0)
+    return Stored(manifest.to_json(), plan, code, weights_pieces(constants), manifest.weights.bytes)
 
 
 def _with_weights(manifest: Manifest, constants: Mapping[str, np.ndarray[Any, Any]]) -> Manifest:
     """The manifest with hash and size of the weights."""
     return manifest.with_(weights=SectionInfo(*hash_pieces(weights_pieces(constants))) if constants else None)
-
-
-# -- weights ----------------------------------------------------------------------------------------------------------
-
-
-def _layout(constants: Mapping[str, np.ndarray[Any, Any]]) -> tuple[bytes, dict[str, tuple[int, int]], int]:
-    """safetensors header (padded), where each tensor lies after it, and how many bytes follow it.
-
-    The format allows no holes: what aligns the next tensor is a tensor itself.
-    """
-    entries: dict[str, Any] = {}
-    places: dict[str, tuple[int, int]] = {}
-    at = 0
-    for name, array in constants.items():
-        gap = -at % ALIGNMENT
-        if gap:
-            entries[f"weft.padding.{at}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [at, at + gap]}
-            at += gap
-        kind = _SAFETENSORS.get(dtype(array.dtype).name)
-        shape = (
-            list(array.shape) if kind else [array.nbytes]
-        )  # an element type the format lacks is stored as bytes; the manifest tells the truth
-        entries[name] = {"dtype": kind or "U8", "shape": shape, "data_offsets": [at, at + array.nbytes]}
-        places[name] = (at, at + array.nbytes)
-        at += array.nbytes
-    header = json.dumps(
-        {"__metadata__": {"format": "weft"}, **entries}, ensure_ascii=False, separators=(",", ":")
-    ).encode()
-    header += b" " * (-(8 + len(header)) % ALIGNMENT)
-    return struct.pack("<Q", len(header)) + header, places, at
-
-
-def weights_pieces(constants: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[memoryview | bytes]:
-    """The bytes of weights.safetensors, piece by piece."""
-    header, places, _ = _layout(constants)
-    yield header
-    at = 0
-    for name, array in constants.items():
-        begin, end = places[name]
-        if begin > at:
-            yield bytes(begin - at)
-        if end > begin:
-            yield in_order(array, "little").data
-        at = end
-
-
-def hash_pieces(parts: Iterable[memoryview | bytes]) -> tuple[str, int]:
-    """sha256 of the sha256 of each 4 MiB of all parts together, and how many bytes they have."""
-    total = 0
-
-    def pieces() -> Iterator[list[memoryview]]:
-        nonlocal total
-        piece: list[memoryview] = []
-        room = _PIECE
-        for part in parts:
-            rest = memoryview(part)
-            total += len(rest)
-            while len(rest):
-                piece.append(rest[:room])
-                rest = rest[room:]
-                room -= len(piece[-1])
-                if not room:
-                    yield piece
-                    piece, room = [], _PIECE
-        if piece:
-            yield piece
-
-    def digest(piece: list[memoryview]) -> bytes:
-        found = hashlib.sha256()
-        for part in piece:
-            found.update(part)  # without Python's lock
-        return found.digest()
-
-    with ThreadPoolExecutor(available_threads(), "weft-hash") as pool:
-        return hashlib.sha256(b"".join(pool.map(digest, pieces()))).hexdigest(), total
-
-
-def _read_weights(data: memoryview, infos: tuple[ConstantInfo, ...], where: str) -> dict[str, np.ndarray[Any, Any]]:
-    if len(data) < 8:
-        raise ArchiveError(f"{where} has truncated weights")
-    (size,) = struct.unpack_from("<Q", data, 0)
-    if size > min(len(data) - 8, _MOST_HEADER):
-        raise ArchiveError(f"{where} has malformed weights", why=f"a header of {size} bytes")
-    try:
-        header = json.loads(bytes(data[8 : 8 + size]))
-    except (ValueError, RecursionError) as error:
-        raise ArchiveError(f"{where} has malformed weights", why=str(error)) from None
-    body = data[8 + size :]
-    flat = np.frombuffer(body, np.uint8)
-    found = {}
-    for info in infos:
-        entry = header.get(info.name) if isinstance(header, dict) else None
-        of = dtype(info.dtype).numpy
-        count = of.itemsize
-        for d in info.shape:
-            count *= d
-        offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-        if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(o) is int for o in offsets)):
-            raise ArchiveError(f"{where} has no weights '{info.name}'")
-        begin, end = offsets
-        if not (0 <= begin <= end <= len(body) and end - begin == count):
-            raise ArchiveError(
-                f"{where} has malformed weights",
-                why=f"'{info.name}' needs {count} bytes, its place is {begin} … {end} of {len(body)}",
-            )
-        found[info.name] = _native(flat[begin:end].view(of)).reshape(info.shape)
-    return found
-
-
-def _native(stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Numbers as safetensors has them, which is little-endian, as this process has them."""
-    return stored if sys.byteorder == "little" else in_order(stored, "little").view(stored.dtype)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -233,12 +118,15 @@ def save(
         raise ExecutionError(f"cannot write {path}", why=why)
     manifest = _with_weights(manifest, constants)
     manifest, code = sign(manifest, code)
+    text = manifest.to_json()
+    plan = plan_of(manifest, len(text), constants)
     try:
         with (
             replacing(path, durable) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
-            _add(archive, file, MANIFEST, iter([manifest.to_json()]))
+            _add(archive, file, PLAN, iter([plan]))
+            _add(archive, file, MANIFEST, iter([text]))
             for name in manifest.sections:
                 _add(archive, file, CODE + name, iter([code[name]]))
             if constants:
@@ -258,11 +146,38 @@ def sign(manifest: Manifest, code: Mapping[str, bytes]) -> tuple[Manifest, dict[
     return manifest.with_(sections=sections), signed
 
 
+def plan_of(manifest: Manifest, text_bytes: int, constants: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
+    """The member "plan" of an archive.
+
+    Args:
+        manifest: as the archive has it, with hashes and sizes.
+        text_bytes: of its JSON.
+    """
+    weights = {WEIGHTS: manifest.weights.bytes} if manifest.weights is not None else {}
+    sizes = {MANIFEST: text_bytes, **{CODE + n: s.bytes for n, s in manifest.sections.items()}, **weights}
+    within = places_in_weights(constants)
+    plan, known = b"", False
+    while not known:  # the second one has the size of the first, and knows it
+        known, at, places = bool(plan), 0, {}
+        for name, size in {PLAN: len(plan) + 32, **sizes}.items():
+            at += _head(name, at)
+            places[name] = Stretch(at, size)
+            at += size
+        code = {n: places[CODE + n] for n in manifest.sections}
+        plan = plan_words(manifest, within, code, places.get(WEIGHTS), pool=True)
+    return plan + hashlib.sha256(plan).digest()
+
+
+def _head(name: str, at: int) -> int:
+    """Bytes of the zip between where a member begins and its content."""
+    start = at + 30 + len(name.encode()) + _ZIP64 + 4
+    return start + -start % ALIGNMENT - at
+
+
 def _add(archive: zipfile.ZipFile, file: BinaryIO, name: str, pieces: Iterator[memoryview | bytes]) -> None:
     info = zipfile.ZipInfo(name, _FIXED_DATE)
     info.external_attr = 0o644 << 16
-    start = file.tell() + 30 + len(name.encode()) + _ZIP64
-    padding = -(start + 4) % ALIGNMENT
+    padding = _head(name, file.tell()) - 30 - len(name.encode()) - _ZIP64 - 4
     info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
     with archive.open(info, "w", force_zip64=True) as member:
         for piece in pieces:
@@ -308,7 +223,7 @@ class _Reader:
         for info in self.zip.infolist():
             if info.filename in self.members:
                 raise ArchiveError(f"{self.where} holds '{info.filename}' twice")
-            if info.filename not in (MANIFEST, WEIGHTS) and not info.filename.startswith(CODE):
+            if info.filename not in (PLAN, MANIFEST, WEIGHTS) and not info.filename.startswith(CODE):
                 raise ArchiveError(f"{self.where} holds '{info.filename}', which is no part of a Weft archive")
             self.members[info.filename] = self._place(info)
         if MANIFEST not in self.members:
@@ -375,6 +290,15 @@ class _Reader:
                 f"{self.where} has a corrupt manifest", why=str(error), hint="save or copy it again"
             ) from None
         return Manifest.from_json(text, self.where)
+
+    def check_plan(self) -> None:
+        """Compares the plan of the C runtime, which nothing here reads, with its hash."""
+        begin, size = self.members.get(PLAN, (0, 0))
+        content, digest = self.data[begin : begin + size - 32], self.data[begin + size - 32 : begin + size]
+        if size and (size < 32 or hashlib.sha256(content).digest() != digest):
+            raise ArchiveError(
+                f"{self.where} is corrupt", why=f"the hash of '{PLAN}' is another", hint="save or copy it again"
+            )
 
     def section(self, name: str, info: SectionInfo, check: bool = True) -> memoryview:
         """Its bytes, where they lie."""
@@ -470,10 +394,11 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
         )
     if manifest.constants and manifest.weights is None:
         raise ArchiveError(f"{path} has a malformed manifest", why="it lists constants and no weights")
-    known = {CODE + name for name in manifest.sections} | {MANIFEST} | ({WEIGHTS} if manifest.weights else set())
+    known = {CODE + name for name in manifest.sections} | {PLAN, MANIFEST} | ({WEIGHTS} if manifest.weights else set())
     foreign = sorted(set(reader.members) - known)
     if foreign:
         raise ArchiveError(f"{path} holds '{foreign[0]}', which its manifest does not name")
+    reader.check_plan()
     signature = manifest.signature()
     code = {name: reader.code(name, info, signature) for name, info in manifest.sections.items()}
     bare = {
@@ -483,7 +408,7 @@ def load(path: Path, expect: str | None = None, copy: bool | None = None) -> Con
     constants: dict[str, np.ndarray[Any, Any]] = {}
     if manifest.constants and manifest.weights is not None:
         check = expect is None and settings.VERIFY_WEIGHTS.get()
-        constants = _read_weights(reader.section(WEIGHTS, manifest.weights, check), manifest.constants, str(path))
+        constants = read_weights(reader.section(WEIGHTS, manifest.weights, check), manifest.constants, str(path))
     return Content(manifest.with_(sections=bare), code, constants)
 
 

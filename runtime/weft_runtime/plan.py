@@ -36,11 +36,12 @@ from weft_runtime.plan_steps import SectionInfo as SectionInfo
 from weft_runtime.plan_steps import Step as Step
 from weft_runtime.plan_steps import TensorInfo as TensorInfo
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """2: the weights' hash is that of their pieces' hashes, and tasks know their thread. Code of 1 cannot share a pool with
 it, and is not read. 3: plans have several steps, on several devices. 4: steps that are host functions, branches and
 loops; values that are no tensors. 5: the worker pool is the runtime's; code sections carry the manifest's signature. 6:
-sizes are postfix code over numbered symbols (`names`).
+sizes are postfix code over numbered symbols (`names`). 7: archives begin with the plan as the C runtime reads it
+(`plan_words`).
 
 `loops` came later; what does not know it, or lacks it, runs the same plan without."""
 

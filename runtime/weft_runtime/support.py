@@ -2,8 +2,8 @@
 each architecture.
 
 `images/table.json` has the hashes of the images, which are checked before one is mapped, and where their entries lie.
-`python -m weft_llvm.support` writes the folder; a test holds it against what that gives. No archive brings any of this
-code.
+`python -m weft_llvm.support` writes the folder; a test holds it against what that gives. No code of an archive runs in
+its place here; archives bring the worker pool for the C runtime, which has none.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def support() -> Code:
     Raises:
         ExecutionError: there is none for this machine, or the installation is damaged.
     """
-    machine, images = cpu_features.machine(), _table()
-    known = images.get(machine)
-    if known is None:
+    machine = cpu_features.machine()
+    image, entries = _image(machine)
+    if not entries:
         why = (
             "memory for results and the worker pool are native code that it brings, and it has it for"
             f" {' and '.join(architectures())}"
@@ -61,6 +61,19 @@ def support() -> Code:
         raise ExecutionError(
             f"weft runs no native code on {machine}", why=why, hint="compile the model and run it on such a machine"
         )
+    return Code(image, entries)
+
+
+@cache
+def _image(machine: str) -> tuple[bytes, dict[str, int]]:
+    """The image for a machine and its entries, of which there are none if there is no image.
+
+    Raises:
+        ExecutionError: the installation is damaged.
+    """
+    known = _table().get(machine)
+    if known is None:
+        return b"", {}
     try:
         image = (FOLDER / f"{machine}.bin").read_bytes()
     except OSError as error:
@@ -68,7 +81,20 @@ def support() -> Code:
     if hashlib.sha256(image).hexdigest() != known["sha256"]:
         why = f"the hash of {machine}.bin is not the one in table.json"
         raise _damaged(why, where=str(FOLDER))
-    return Code(image, known["entries"])
+    return image, known["entries"]
+
+
+def pool_image(machine: str) -> tuple[bytes, int]:
+    """What an archive has of it for the C runtime: the worker pool, and where its parallel loop begins.
+
+    Raises:
+        ExecutionError: the installation is damaged.
+    """
+    image, entries = _image(machine)
+    if "parallel_for" not in entries:
+        return b"", 0
+    end = min((at for name, at in entries.items() if at > entries["parallel_for"]), default=len(image))
+    return image[:end], entries["parallel_for"]
 
 
 @cache

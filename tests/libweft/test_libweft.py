@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 import struct
@@ -10,12 +11,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.bindings.test_javascript import FLOATS, INTEGERS, LOOP, SCAN, drawn, onnx_model
+from tests.libweft import hostile
 from tests.libweft.native import Array, Error, Options, Program, Refused, Tensor, digest, library, loaded
 
 import weft
@@ -189,7 +192,7 @@ def test_storage_must_not_overlap(opening: Opening) -> None:
 
 def test_sizes_are_those_that_the_plan_says(tmp_path: Path) -> None:
     """A manifest that says other ones, with the signature that belongs to it."""
-    from tests.libweft.hostile import repaired
+    from weft_runtime import archive
 
     text = """<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] zz) {
       zz = If (c) <then_branch = t () => (float[2] p) { p = Neg (x) },
@@ -200,8 +203,9 @@ def test_sizes_are_those_that_the_plan_says(tmp_path: Path) -> None:
     good = (tmp_path / "m.weft").read_bytes()
     given = {"c": np.array(False), "x": np.ones(2, np.float32)}
     agree(exe, Program(good), [given])
-    at = good.index(b"2", good.index(b'"shape"', good.index(b'"name": "zz"')))
-    program = Program(repaired(bytearray(good[:at] + b"3" + good[at + 1 :])))
+    other = exe.manifest.with_(outputs=(replace(exe.outputs[0], shape=(3,)),))
+    archive.save(tmp_path / "other.weft", other, exe.stored().code, {})
+    program = Program(tmp_path / "other.weft")
     assert program.outputs == [("zz", "float32", [3])]
     with pytest.raises(Refused, match="'zz' of 'g' has size 2 on axis 0, expected 3") as refused:
         program.run(given)
@@ -257,10 +261,13 @@ def test_files_that_are_no_archives(tmp_path: Path) -> None:
     good = (tmp_path / "m.weft").read_bytes()
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "text").write_text("no archive")
-    (tmp_path / "cut").write_bytes(good[:-30])
+    (tmp_path / "cut").write_bytes(good[: len(good) // 2])
+    (tmp_path / "short").write_bytes(good[:400])
+    (tmp_path / "other").write_bytes(good[:64] + bytes(200))
     for name, code, what in (
-        ("none", 5, "cannot be opened"), ("", 5, "is no file"), ("empty", 6, "it is empty"),
-        ("text", 6, "it does not begin as a zip"), ("cut", 6, "it has no directory at its end"),
+        ("none", 5, "cannot be opened"), ("", 5, "cannot be read"), ("empty", 6, "it is empty"),
+        ("text", 6, "it does not begin as a zip"), ("cut", 6, "the archive is damaged"),
+        ("short", 6, "its plan is malformed"), ("other", 6, "it has no plan"),
     ):  # fmt: skip
         with pytest.raises(Refused, match=what) as refused:
             Program(tmp_path / name)
@@ -271,51 +278,63 @@ def test_files_that_are_no_archives(tmp_path: Path) -> None:
     Program(tmp_path / "m.weft", sha256=digest(tmp_path / "m.weft").upper()).close()
 
 
-def _changed(good: bytes, old: bytes, new: bytes) -> bytes:
-    assert good.count(old) == 1 and len(old) == len(new), "what is replaced is there once"
-    return good.replace(old, new)
-
-
-def test_code_does_not_run_with_another_manifest(tmp_path: Path) -> None:
+def test_code_does_not_run_with_another_plan(tmp_path: Path) -> None:
     weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
     good = (tmp_path / "m.weft").read_bytes()
-    with pytest.raises(Refused, match="the archive is damaged\nwhere: main") as refused:
-        Program(_changed(good, b'"batch"', b'"butch"'))
-    assert refused.value.code == 6
-    begin, end = good.index(b'"sections": {'), good.index(b'"constants":', good.index(b'"sections": {'))
-    listed = b'"sections": [{}],'.ljust(end - begin)
-    with pytest.raises(Refused, match="lists no sections"):
-        Program(good[:begin] + listed + good[end:])
-    with pytest.raises(Refused, match="the archive has format 5, this library reads 6") as refused:
-        Program(_changed(good, b'"format": 6', b'"format": 5'))
-    assert refused.value.code == 7
+
+    def refused(data: bytes | bytearray, what: str, code: int = 6) -> None:
+        with pytest.raises(Refused, match=what) as found:
+            Program(bytes(data))
+        assert found.value.code == code
+
+    (size,) = struct.unpack_from("<I", good, hostile.PLAN + 8)
+    end = hostile.PLAN + size
+    refused(good.replace(b"\0mlp\0", b"\0mpl\0", 1), r"the archive is damaged\nwhere: plan")
+    other = bytearray(good)
+    other[hostile.PLAN + hostile.SIGNATURE] ^= 1
+    other[end : end + 32] = hashlib.sha256(other[hostile.PLAN : end]).digest()
+    refused(other, r"the archive is damaged\nwhere: main")
+    older = bytearray(good)
+    struct.pack_into("<i", older, hostile.PLAN + 4, 6)
+    refused(older, "the archive has format 6, this library reads 7", 7)
+    refused(good[:30] + b"manifest.json" + good[43:], "the archive has a format before 7, which this library reads", 7)
     at = good.index(b"weights.safetensors") + 4000
-    with pytest.raises(Refused, match=r"the archive is damaged\nwhere: weights\.safetensors"):
-        Program(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    refused(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :], r"the archive is damaged\nwhere: weights\.safetensors")
 
 
-@pytest.mark.parametrize("name", ["float02", "float08", "bfloat8", "int0032", "float3 ", "complex", "float88"])
-def test_other_names_of_dtypes_are_refused(name: str, tmp_path: Path) -> None:
-    from tests.libweft.hostile import repaired
+def _with_word(good: bytes, at: int, form: str, word: int) -> bytes:
+    data = bytearray(good)
+    struct.pack_into(form, data, at, word)
+    return hostile.repaired(data)
 
+
+def test_words_of_a_plan_are_those_that_they_may_be(tmp_path: Path) -> None:
+    """Each kind of word, out of its bounds."""
     weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
     good = (tmp_path / "m.weft").read_bytes()
-    with pytest.raises(Refused, match="'dtype' is missing or of another kind") as refused:
-        Program(repaired(bytearray(good.replace(b'"float32"', f'"{name}"'.encode(), 1))))
-    assert refused.value.code == 6
-
-
-@pytest.mark.parametrize("length", [1, 1 << 20, 1 << 40, (1 << 64) - 8])
-def test_weights_with_another_header(length: int, tmp_path: Path) -> None:
-    from tests.libweft.hostile import repaired
-
-    weft.compile(mlp(), "llvm").save(tmp_path / "m.weft")
-    data = bytearray((tmp_path / "m.weft").read_bytes())
-    at = data.index(b'{"', data.index(b"weights.safetensors")) - 8
-    data[at : at + 8] = length.to_bytes(8, "little")
-    with pytest.raises(Refused, match="is missing or of another kind") as refused:
-        Program(repaired(data))
-    assert refused.value.code == 6
+    (size,) = struct.unpack_from("<I", good, hostile.PLAN + 8)
+    own = hostile.rows(good, hostile.PLANS, 40)[-1]
+    info = hostile.rows(good, own - hostile.PLAN, 28)[0]
+    step = hostile.rows(good, own + 16 - hostile.PLAN, 72)[0]
+    constant = hostile.rows(good, hostile.CONSTANTS, 24)[0]
+    lists = [hostile.PLAN + k for k in range(128, hostile.HEAD, 8)] + [own, own + 16, own + 24, info + 12, info + 20]
+    lists += [step + k for k in range(16, 72, 8)]
+    changes = [(at + 4, "<i", n) for at in lists for n in (-1, 1 << 20, (1 << 31) - 1)]
+    changes += [(at, "<i", n) for at in lists for n in (-8, 0, 4, size + 8)]
+    changes += [(at, "<i", n) for at in (hostile.PLAN + 12, info, info + 4) for n in (-1, size)]  # texts
+    changes += [(info + 9, "<B", bits) for bits in (0, 3, 24, 255)]
+    changes += [(own + 8, "<i", n) for n in (-1, 3, 1 << 30)] + [(own + 32, "<i", n) for n in (-1, 65)]  # inputs, depth
+    changes += [(step, "<i", n) for n in (-1, 3, 4, 5)] + [(step + 4, "<i", n) for n in (-1, 9)]  # kinds, sections
+    changes += [(step + 8, "<i", n) for n in (-1, 1 << 30)] + [(step + 12, "<i", 1)]  # entries, natives
+    changes += [
+        (hostile.PLAN + struct.unpack_from("<I", good, step + k)[0], "<i", n) for k in (16, 24) for n in (-3, -1, 2)
+    ]
+    changes += [(constant + 8, "<Q", at) for at in (1, 1 << 20, 1 << 40, (1 << 64) - 64)]
+    for at, form, word in changes:
+        with pytest.raises(Refused, match=r"its plan is malformed|the archive is damaged") as refused:
+            Program(_with_word(good, at, form, word)).close()
+            pytest.fail(f"{word} at {at - hostile.PLAN}")
+        assert refused.value.code == 6
 
 
 def test_archives_of_other_machines(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from urllib.parse import quote
 import pytest
 from tests.needs import require
 
-from weft_runtime.cpu_features import machine
-
 HERE = Path(__file__).parent
 LIBWEFT = HERE.parents[1] / "libweft"
 ARCHITECTURES = {"aarch64": "aarch64-linux-musl", "arm": "arm-linux-musleabihf", "riscv64": "riscv64-linux-musl"}
@@ -71,9 +69,8 @@ def real() -> Path:
         LIBWEFT / "src" / "library.c",
         LIBWEFT / "src" / "surroundings.c",
     ]
-    from libweft.build import pool_flags
 
-    return _compile([*compiler(), *pool_flags(machine())], sources, _folder() / "weft-run")
+    return _compile([*compiler()], sources, _folder() / "weft-run")
 
 
 def weft_command(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:

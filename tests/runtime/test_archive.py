@@ -26,7 +26,7 @@ from tests.runtime.models import affine, fixed
 import weft
 from weft.errors import ArchiveError, ExecutionError
 from weft_runtime import Executable, archive, cpu_features
-from weft_runtime.archive import CODE, MANIFEST, WEIGHTS
+from weft_runtime.archive import CODE, MANIFEST, PLAN, WEIGHTS
 from weft_runtime.plan import FORMAT_VERSION, ConstantInfo, Manifest
 from weft_runtime.support import support
 
@@ -174,7 +174,7 @@ def test_byte_flips(saved: Path, tmp_path: Path) -> None:
             i.filename: (i.header_offset + 30 + sum(struct.unpack_from("<HH", data, i.header_offset + 26)), i.file_size)
             for i in z.infolist()
         }
-    assert set(sizes) == {MANIFEST, CODE + "cpu", WEIGHTS}
+    assert set(sizes) == {PLAN, MANIFEST, CODE + "cpu", WEIGHTS}
     rng = np.random.default_rng(0)
     for begin, size in sizes.values():
         for at in {begin, begin + size - 1, *(begin + int(k) for k in rng.integers(0, size, 12))}:
@@ -246,7 +246,7 @@ def test_messages(saved: Path, tmp_path: Path) -> None:
         lambda: rewritten(saved, path, lambda n, d: d[:-1] + b"x" if n == WEIGHTS else d),
     )
     refuses(
-        "holds 'manifest.json' compressed or encrypted",
+        "holds 'plan' compressed or encrypted",
         lambda: rewritten(saved, path, lambda n, d: d, zipfile.ZIP_DEFLATED),
     )
     refuses(
@@ -285,7 +285,7 @@ def test_manifest_messages(saved: Path, tmp_path: Path) -> None:
     )
     # Of format 5, whose sizes are text.
     refuses(
-        "was written by an older Weft\n  why: its format is 5, this Weft reads 6\n  hint: compile the model again",
+        "was written by an older Weft\n  why: its format is 5, this Weft reads 7\n  hint: compile the model again",
         lambda m: (m.update(format=5), m["inputs"][0].update(shape=["n", 4])),
     )
     refuses("has a malformed manifest\n  why: 'format' should be an integer", lambda m: m.update(format="1"))

@@ -16,17 +16,17 @@ SUFFIX = ".weft"
 
 def is_archive(path: str) -> bool:
     """Whether a file is there and a saved executable, by its name or its first bytes. Several model formats are zips:
-    theirs hold no manifest at the front."""
+    theirs hold no plan at the front, or, as older archives, no manifest."""
     if path.endswith(SUFFIX):
         return Path(path).is_file()
     try:
         if not Path(path).is_file():
             return False  # to open a pipe would wait for who writes into it
         with Path(path).open("rb") as file:
-            head = file.read(64)
+            head = file.read(68)
     except OSError:
         return False
-    return head[:4] == b"PK\3\4" and head[30:43] == b"manifest.json"
+    return head[:4] == b"PK\3\4" and (head[64:68] == b"weft" or head[30:43] == b"manifest.json")
 
 
 def not_of_archives(model: str, **options: object) -> None:

@@ -6,7 +6,7 @@ The memory of the library, from its beginning:
     tables     relocated    functions of the C library, where the model lies, the dynamic section; then read-only
     own        write        what the runtime writes
     code       execute      the runtime, then the images of the model, which need no relocation
-    data       read         the manifest, the weights
+    data       read         the plan, the weights
 
 The runtime's code finds tables and own memory at fixed distances before itself. No segment can be written and executed.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.errors import InputError, TargetError, UnsupportedError
+from weft.errors import InputError, TargetError
 from weft_llvm.exports.inside import Inside, check_prefix, inside, runtime_image, table
 from weft_llvm.exports.runtime import DARWIN, FUNCTIONS, LINUX, SYSTEM, pointer
 
@@ -128,9 +128,9 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
         text += image
     data_at = -(-(code_at + len(text)) // 4096) * 4096
     data = -(-(code + len(text)) // page) * page + data_at % page
-    weights_at = -(-len(of.manifest) // 64) * 64
-    places["manifest"], places["weights"] = data, data + weights_at
-    content = of.manifest.ljust(weights_at, b"\0") + of.weights
+    weights_at = -(-len(of.plan) // 64) * 64
+    places["plan"], places["weights"] = data, data + weights_at
+    content = of.plan.ljust(weights_at, b"\0") + of.weights
 
     # Symbols: those that the library takes, weak as a system may lack one, then those that it gives.
     taken = [name for name in SYSTEM if name in (LINUX if "apple" not in of.triple else DARWIN)]
@@ -182,8 +182,6 @@ def _library(of: Inside, machine: _Machine, soname: str, prefix: str) -> bytes:
         0, 0,
     )  # fmt: skip
     model = table(of, model_at, places)
-    if len(model) > 0x600:
-        raise UnsupportedError(f"the names of the {len(of.code)} code sections of '{of.name}' are too long")
     tables_content = bytes(0x200) + model.ljust(0x600, b"\0") + dynamic
 
     program = b"".join(

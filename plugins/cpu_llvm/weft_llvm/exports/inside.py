@@ -30,7 +30,8 @@ class Inside:
     Attributes:
         arch: LLVM's name of the architecture.
         machine: what manifests call it.
-        code: the images of its sections, by name.
+        plan: as the C runtime reads it.
+        code: the images of its sections, by name, in the order of the plan.
         weights: in the format safetensors, whose data begin at a multiple of 64 bytes.
     """
 
@@ -38,7 +39,7 @@ class Inside:
     triple: str
     arch: str
     machine: str
-    manifest: bytes
+    plan: bytes
     code: Mapping[str, bytes]
     weights: bytes
 
@@ -87,7 +88,8 @@ def inside(executable: Executable) -> Inside:
             f"'{manifest.name}' has {len(stored.code)} sections of code, an export has {MOST_SECTIONS}"
         )
     weights = b"".join(bytes(part) for part in stored.weights)
-    return Inside(manifest.name, triple, arch, manifest.machine, stored.manifest, dict(stored.code), weights)
+    code = {name: stored.code[name] for name in manifest.sections}
+    return Inside(manifest.name, triple, arch, manifest.machine, stored.plan, code, weights)
 
 
 def check_prefix(prefix: str) -> str:
@@ -115,22 +117,13 @@ def runtime_image(of: Inside, places: Mapping[str, int], *, pool: bool) -> Image
 
 
 def table(of: Inside, here: int, places: Mapping[str, int]) -> bytes:
-    """The structure `weft_inside` (export.c), which is followed by the names of sections.
+    """The structure `weft_inside` (export.c).
 
     Args:
         here: where it lies.
-        places: where the parts lie: "manifest", "weights", and sections by "code/" and their names.
+        places: where the parts lie: "plan", "weights", and sections by "code/" and their names.
     """
-    head, names, at = [], b"", 8 * (5 + 3 * len(of.code))
+    words = [places["plan"] - here, places["weights"] - here, len(of.weights), len(of.code)]
     for name, image in of.code.items():
-        head += [at + len(names), places["code/" + name] - here, len(image)]
-        names += name.encode() + b"\0"
-    words = [
-        places["manifest"] - here,
-        len(of.manifest),
-        places["weights"] - here,
-        len(of.weights),
-        len(of.code),
-        *head,
-    ]
-    return struct.pack(f"<{len(words)}q", *words) + names
+        words += [places["code/" + name] - here, len(image)]
+    return struct.pack(f"<{len(words)}q", *words)

@@ -85,8 +85,7 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
     for k, (name, image) in enumerate(of.code.items()):
         names[name] = k
         lines.append(_bytes(f"weft.code.{k}", image, f'section "{code}", align 4096'))
-        lines.append(_bytes(f"weft.name.{k}", name.encode() + b"\0", "align 1"))
-    lines.append(_bytes("weft.manifest", of.manifest, "align 8"))
+    lines.append(_bytes("weft.plan", of.plan, "align 8"))
     lines.append(_bytes("weft.weights", of.weights or b"\0", "align 64"))
     words: list[str] = []  # of 64 bits
 
@@ -98,12 +97,10 @@ def _object(of: Inside, triple: str, options: Mapping[str, str]) -> bytes:
         if size == 4:
             words.append("i32 0")  # the runtime adds it to a pointer, which has 32 bits
 
-    distance("weft.manifest")
-    words.append(f"i64 {len(of.manifest)}")
+    distance("weft.plan")
     distance("weft.weights")
     words += [f"i64 {len(of.weights)}", f"i64 {len(of.code)}"]
     for name, k in names.items():
-        distance(f"weft.name.{k}")
         distance(f"weft.code.{k}")
         words.append(f"i64 {len(of.code[name])}")
     types = ", ".join(w.split(" ")[0] for w in words)

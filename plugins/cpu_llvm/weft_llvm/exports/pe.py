@@ -83,7 +83,7 @@ def _library(of: Inside, own_name: str, prefix: str) -> bytes:
     exports = add(
         struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, title, 1, len(given), len(given), addresses, pointers, ordinals), 4
     )
-    places["manifest"], places["weights"] = add(of.manifest, 64), add(of.weights, 64)
+    places["plan"], places["weights"] = add(of.plan, 64), add(of.weights, 64)
     model = table(of, _MODEL, places)
     if len(model) > _OWN - _MODEL:
         raise UnsupportedError(f"the names of the {len(of.code)} code sections of '{of.name}' are too long")
