@@ -88,7 +88,7 @@ class WgslDefinitions(Definitions):
         if d.bits == 64:
             return self.use(name)
         t = self._type(d)
-        crossed = "a % b != 0 && ((a < 0) != (b < 0))"
+        crossed = "(a % b != 0) & ((a < 0) != (b < 0))"
         if symbol == "//":
             result = self.in_range(f"a / b - select(0, 1, {crossed})", d)
         else:
@@ -107,7 +107,7 @@ class WgslDefinitions(Definitions):
         if d.bits == 64:
             return self.use(name)
         t, signed = self._type(d), d.kind == "int"
-        inside = f"b >= 0 && b < {d.bits}" if signed else f"b < {d.bits}u"
+        inside = f"(b >= 0) & (b < {d.bits})" if signed else f"b < {d.bits}u"
         beyond = "0u" if not signed else "0" if symbol == "<<" else "select(0, -1, a < 0)"
         value = f"a {symbol} (u32(b) & 31u)"
         value = self.in_range(value, d) if symbol == "<<" else value

@@ -247,6 +247,10 @@ class WgslFormulas(Formulas):
 
     # -- truth
 
+    def logic(self, op: str, a: Code, b: Code) -> Code:
+        """Both sides are computed: && and || would be branches."""
+        return Code(f"{a.at(PRIMARY)} {op[0]} {b.at(PRIMARY)}", LOOSE)
+
     def _emit_comparison(self, e: ex.Binary, index: bool) -> Code:
         d = e.a.dtype.scalar
         if d.is_bool:

@@ -1,5 +1,5 @@
 // Functions that kernels call. A text gets those that it uses, with what these use (weft_webgpu.definitions).
-// Pieces stand between blank lines. 64-bit integers are pairs of words, the lower one first.
+// Pieces stand between blank lines. Truths are joined by & and |: && and || are branches. 64-bit integers are pairs of words, the lower one first.
 
 // Bits as a float that no constant may be: infinity, NaN. A module's variable is no constant.
 var<private> weft_none: u32 = 0u;
@@ -10,9 +10,9 @@ fn weft_isnan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800
 
 fn weft_isinf(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }
 
-fn weft_min_f32(a: f32, b: f32) -> f32 { return select(b, a, a < b || weft_isnan(a)); }
+fn weft_min_f32(a: f32, b: f32) -> f32 { return select(b, a, (a < b) | weft_isnan(a)); }
 
-fn weft_max_f32(a: f32, b: f32) -> f32 { return select(b, a, a > b || weft_isnan(a)); }
+fn weft_max_f32(a: f32, b: f32) -> f32 { return select(b, a, (a > b) | weft_isnan(a)); }
 
 fn weft_copysign(a: f32, b: f32) -> f32 { return select(abs(a), -abs(a), (bitcast<u32>(b) >> 31u) != 0u); }
 
@@ -84,17 +84,17 @@ fn weft_right_i64(a: vec2<u32>, n: u32) -> vec2<u32> {
 
 // Shifts by any number: by 64 or more all bits are gone.
 fn weft_shl_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-  return select(vec2<u32>(0u, 0u), weft_left_64(a, b.x & 63u), b.y == 0u && b.x < 64u);
+  return select(vec2<u32>(0u, 0u), weft_left_64(a, b.x & 63u), (b.y == 0u) & (b.x < 64u));
 }
 
 fn weft_shl_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return weft_shl_u64(a, b); }
 
 fn weft_shr_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-  return select(vec2<u32>(0u, 0u), weft_right_u64(a, b.x & 63u), b.y == 0u && b.x < 64u);
+  return select(vec2<u32>(0u, 0u), weft_right_u64(a, b.x & 63u), (b.y == 0u) & (b.x < 64u));
 }
 
 fn weft_shr_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-  return weft_right_i64(a, select(63u, b.x & 63u, b.y == 0u && b.x < 64u));
+  return weft_right_i64(a, select(63u, b.x & 63u, (b.y == 0u) & (b.x < 64u)));
 }
 
 // Quotient and rest without sign; b is not 0. Bit by bit where words do not suffice.
@@ -107,7 +107,7 @@ fn weft_divide_64(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
     let over = (rest.y >> 31u) != 0u;
     rest = vec2<u32>((rest.x << 1u) | bit, (rest.y << 1u) | (rest.x >> 31u));
     quotient = vec2<u32>(quotient.x << 1u, (quotient.y << 1u) | (quotient.x >> 31u));
-    if (over || !weft_lt_u64(rest, b)) {
+    if (over | !weft_lt_u64(rest, b)) {
       rest = weft_sub_64(rest, b);
       quotient.x |= 1u;
     }
@@ -141,7 +141,7 @@ fn weft_truncmod_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 }
 
 fn weft_crosses(rest: vec2<u32>, b: vec2<u32>) -> bool {
-  return (rest.x | rest.y) != 0u && weft_negative(rest) != weft_negative(b);
+  return ((rest.x | rest.y) != 0u) & (weft_negative(rest) != weft_negative(b));
 }
 
 fn weft_floordiv_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -169,7 +169,7 @@ fn weft_f32_of_u64(x: vec2<u32>) -> f32 {
   let high = weft_left_64(x, zeros);
   let lost = (high.y & 0xffu) | select(0u, 1u, high.x != 0u);
   let kept = high.y >> 8u;
-  let up = select(0u, 1u, lost > 128u || (lost == 128u && (kept & 1u) != 0u));
+  let up = select(0u, 1u, (lost > 128u) | ((lost == 128u) & ((kept & 1u) != 0u)));
   return bitcast<f32>(((190u - zeros) << 23u) + (kept & 0x7fffffu) + up);
 }
 
@@ -180,7 +180,7 @@ fn weft_f32_of_i64(x: vec2<u32>) -> f32 {
 
 // Truncated; what is out of range as the nearest number in it, NaN as 0.
 fn weft_u64_of_f32(x: f32) -> vec2<u32> {
-  if (weft_isnan(x) || x < 1.0f) { return vec2<u32>(0u, 0u); }
+  if (weft_isnan(x) | (x < 1.0f)) { return vec2<u32>(0u, 0u); }
   if (x >= 18446744073709551616.0f) { return vec2<u32>(0xffffffffu, 0xffffffffu); }
   let bits = bitcast<u32>(x);
   let exponent = i32(bits >> 23u) - 150;
@@ -239,7 +239,7 @@ fn weft_expm1(x: f32) -> f32 {
   let half = weft_power_of_two(i32(n) - 1);
   let result = half * weft_expm1_near(weft_without_ln2(y, n)) + (half - 0.5f);
   let value = select(result + result, weft_float(0x7f800000u), x > 88.8f);
-  return select(value, x, weft_isnan(x) || abs(x) < 2.9802322e-08f);
+  return select(value, x, weft_isnan(x) | (abs(x) < 2.9802322e-08f));
 }
 
 fn weft_sinh(x: f32) -> f32 {
@@ -282,12 +282,12 @@ fn weft_log(x: f32) -> f32 {
   let m = bitcast<f32>(normal - (shift << 23u) + 0x3f800000u);
   let value = e * 0.693359375f + weft_log_near(m - 1.0f, e * -0.00021219444f);
   let ends = select(weft_float(0x7fc00000u), weft_float(0xff800000u), (bits & 0x7fffffffu) == 0u);
-  let finite = select(value, ends, (bits >> 31u) != 0u || bits == 0u);
-  return select(finite, x, weft_isnan(x) || bits == 0x7f800000u);
+  let finite = select(value, ends, ((bits >> 31u) != 0u) | (bits == 0u));
+  return select(finite, x, weft_isnan(x) | (bits == 0x7f800000u));
 }
 
 fn weft_log1p(x: f32) -> f32 {
-  let near = x > -0.29f && x < 0.41f;
+  let near = (x > -0.29f) & (x < 0.41f);
   let value = weft_log_near(select(0.0f, x, near), 0.0f);
   return select(select(weft_log(1.0f + x), value, near), x, abs(x) < 5.9604645e-08f);
 }
@@ -297,7 +297,7 @@ fn weft_fmod(a: f32, b: f32) -> f32 {
   let x = bitcast<u32>(a) & 0x7fffffffu;
   let y = bitcast<u32>(b) & 0x7fffffffu;
   let sign = bitcast<u32>(a) & 0x80000000u;
-  if (x >= 0x7f800000u || y > 0x7f800000u || y == 0u) { return weft_float(0x7fc00000u); }
+  if ((x >= 0x7f800000u) | (y > 0x7f800000u) | (y == 0u)) { return weft_float(0x7fc00000u); }
   if (x < y) { return a; }
   var e = i32(x >> 23u);
   let f = max(i32(y >> 23u), 1);
@@ -382,7 +382,7 @@ fn weft_cos(x: f32) -> f32 {
   if ((bitcast<u32>(x) & 0x7fffffffu) >= 0x7f800000u) { return weft_float(0x7fc00000u); }
   let angle = weft_turned(x);
   let size = select(weft_cosine(angle.rest), weft_sine(angle.rest), (angle.quarters & 1u) != 0u);
-  return select(size, -size, angle.quarters == 1u || angle.quarters == 2u);
+  return select(size, -size, (angle.quarters == 1u) | (angle.quarters == 2u));
 }
 
 fn weft_tan(x: f32) -> f32 {
@@ -431,17 +431,17 @@ fn weft_log2_parts(a: f32) -> vec3<f32> {
 fn weft_pow(a: f32, b: f32) -> f32 {
   let size = bitcast<u32>(a) & 0x7fffffffu;
   let power = bitcast<u32>(b) & 0x7fffffffu;
-  if (power == 0u || bitcast<u32>(a) == 0x3f800000u) { return 1.0f; }
-  if (size > 0x7f800000u || power > 0x7f800000u) { return weft_float(0x7fc00000u); }
+  if ((power == 0u) | (bitcast<u32>(a) == 0x3f800000u)) { return 1.0f; }
+  if ((size > 0x7f800000u) | (power > 0x7f800000u)) { return weft_float(0x7fc00000u); }
   let negative = (bitcast<u32>(a) >> 31u) != 0u;
-  let whole = power >= 0x4b800000u || trunc(b) == b;
-  let odd = power < 0x4b800000u && whole && (i32(b) & 1) != 0;
-  let sign = select(0u, 0x80000000u, negative && odd);
+  let whole = (power >= 0x4b800000u) | (trunc(b) == b);
+  let odd = (power < 0x4b800000u) & whole & ((i32(b) & 1) != 0);
+  let sign = select(0u, 0x80000000u, negative & odd);
   let down = (bitcast<u32>(b) >> 31u) != 0u;
-  if (size == 0u || size == 0x7f800000u) {
+  if ((size == 0u) | (size == 0x7f800000u)) {
     return weft_float(sign | select(0u, 0x7f800000u, (size == 0u) == down));
   }
-  if (negative && !whole) { return weft_float(0x7fc00000u); }
+  if (negative & !whole) { return weft_float(0x7fc00000u); }
   if (size == 0x3f800000u) { return bitcast<f32>(sign | 0x3f800000u); }
   let log2 = weft_log2_parts(bitcast<f32>(size));
   let rough = b * (log2.x + log2.y);

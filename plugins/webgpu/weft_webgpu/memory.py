@@ -126,8 +126,7 @@ class Place:
         old = "bitcast<f32>(old)" if self.type == "f32" else "i32(old)"
         test = f"{old} {'<' if operation == 'min' else '>'} x"
         if self.type == "f32":
-            nan = "(old & 0x7fffffffu) > 0x7f800000u"
-            test = f"{test} || {nan}"
+            test = f"({test}) | ((old & 0x7fffffffu) > 0x7f800000u)"
         new = f"{old} + x" if operation == "add" else f"select(x, {old}, {test})"
         bits = "bitcast<u32>" if self.type == "f32" else "u32"
         function = self._function(

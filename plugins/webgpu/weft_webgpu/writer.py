@@ -22,6 +22,7 @@ from weft.expr import nodes as ex
 from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.loop import nodes as lp
+from weft.loop.grids import private
 from weft.loop.nodes import Buffer, Load, Program
 from weft_c_family.dialect import Dialect
 from weft_c_family.emitter import Emitted, Kernel, byte_size
@@ -47,6 +48,7 @@ class WgslKernel(Kernel):
     def __init__(self, dialect: Dialect, program: Program) -> None:
         super().__init__(dialect, program)
         self.module: list[str] = []  # memory of groups
+        self.given = {b.name for b in program.params}
         self.sizes = _indices_only(program)
         self.folded = False
         self.depth_z = "1"
@@ -148,8 +150,8 @@ class WgslKernel(Kernel):
             text = f.pair(code) if value.dtype.scalar == dt.int64 else code.text
             self.line(f"{name}[{f.lane}] = {text};")
 
-    # Arrays of a thread are declared at its beginning: a declaration in a loop makes them 0 in every turn, and there are
-    # compilers that take gigabytes for some of them in loops.
+    # Arrays of a thread are declared at its beginning: a declaration in a loop makes them 0 in every turn, and some
+    # compilers take gigabytes for that.
 
     def array(self, name: str, d: dt.DType) -> None:
         self.top.append(f"var {name}: array<{self.formulas.language.type(d)}, {d.lanes}>;")
@@ -205,6 +207,18 @@ class WgslKernel(Kernel):
             return f"weft_group.z % u32({self.depth_z})"
         return self.dialect.indices[kind]
 
+    def emit_If(self, s: lp.If) -> None:
+        """A conditional store to a thread's own array is an unconditional one of what it had: SwiftShader's compiler
+        takes gigabytes for hundreds of branches in a loop."""
+        then = s.then
+        if s.orelse is None and isinstance(then, lp.Store) and then.predicate is None and _lanes_of(then) == 1:
+            own = then.buffer.name not in self.given and private(then.buffer.scope)
+            if own and not isinstance(s.cond, lp.IntrinsicCall):
+                kept = Load(then.buffer, then.indices)
+                self.stmt(lp.Store(then.buffer, then.indices, ex.select(s.cond, then.value, kept)))
+                return
+        super().emit_If(s)
+
     def emit_While(self, s: lp.While) -> None:
         f = self.formulas
         self.begin(s.cond)
@@ -241,6 +255,10 @@ class WgslKernel(Kernel):
 
 
 _COMPARISONS = (ex.Lt, ex.Le, ex.Eq, ex.Ne)
+
+
+def _lanes_of(s: lp.Store) -> int:
+    return max(s.value.dtype.lanes, *(i.dtype.lanes for i in s.indices))
 
 
 def _entry(k: int) -> str:
