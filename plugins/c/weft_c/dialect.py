@@ -47,6 +47,10 @@ MODEL = replace(
         "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_taps": "weft_dot_taps({0:address}, {1}, {2}, {3:address}, {4:address}, {5}, {6}, {7})",
+        "dot_bytes": (
+            "weft_dot_bytes({0:address}, {1}, {2:address}, {3:address}, {4:address}, {5:address}, {6}, {7:address},"
+            " {8}, {9}, {10})"
+        ),
         "rescale_rows": (
             "weft_rescale_rows({0:address}, {1:address}, {2:address}, {3:address}, {4}, {5}, {6}, {7:address},"
             " {8}, {9})"

@@ -21,10 +21,14 @@ from weft_c_family import Emitted, identifier
 from weft_runtime.executable import NativeCode
 
 MACHINE = "c"
-TEXT_VERSION = 2
+TEXT_VERSION = 3
 """Goes into cache keys: raise it when other text comes out for the same kernels."""
 SHIFT = "static inline int32_t weft_asr_i32(int32_t a, int32_t b) { return a >> b; }"
 """As the emitter has it: the functions of `mcu` call it, too."""
+BYTES = ("dot_bytes",)
+"""Functions of `mcu` that scale sums, by what is in byte.c."""
+LIBRARY = ("clear", "widen", "dot_row", "dot_rows", "dot_taps", "rescale_rows", *BYTES)
+"""Functions of `mcu` that kernels call."""
 PREFIX = "@"
 """What stands for the model's name; no character of C."""
 
@@ -97,14 +101,12 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
         )
     texts = {name: KernelText.read(code.object) for name, code in kernels.items()}
     used = "\n".join(t.body for t in texts.values())
-    library = [
-        name
-        for name in ("clear", "widen", "dot_row", "dot_rows", "dot_taps", "rescale_rows")
-        if f"weft_{name}(" in used
-    ]
+    library = [name for name in LIBRARY if f"weft_{name}(" in used]
+    if any(name in BYTES for name in library):
+        library.insert(0, "byte")
     head = [_library("head"), *([_library("words")] if library else [])]
     helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
-    if "rescale_rows" in library:
+    if "rescale_rows" in library or "byte" in library:
         helpers[SHIFT] = None
     calls = [line for item in spec.items for line in _statement(item, spec, texts)]
     model = ModelText(
