@@ -141,7 +141,7 @@ def test_the_same_without_undefined_behaviour(name: str, tmp_path: Path) -> None
 def test_sums_are_calls_and_values_between_kernels_are_bytes(tmp_path: Path) -> None:
     executable = exported(MODELS["residual"](), tmp_path)
     text = (tmp_path / "model.c").read_text()
-    for name in ("weft_dot_rows", "weft_rescale_rows", "weft_widen"):
+    for name in ("weft_dot_bytes", "weft_window", "weft_widen"):
         assert f" {name}(" in text
     body = text.rpartition("model_run(")[2]
     assert not re.search(r"int32_t \*\)arena\)\[\d+\], &\(\(int8_t", body) or "sums" in text

@@ -43,6 +43,12 @@ MODEL = replace(
     intrinsics={
         **C.intrinsics,
         "clear": "weft_clear({0:address}, {1})",
+        "window": (
+            "weft_window({0:address}, {1}, {2}, {3}, {4:address}, {5}, {6}, {7}, {8}, {9}, {10}, {11})"
+        ),
+        "plane": (
+            "weft_plane({0:address}, {1}, {2}, {3}, {4}, {5:address}, {6}, {7}, {8}, {9}, {10}, {11}, {12})"
+        ),
         "widen": "weft_widen({0:address}, {1}, {2:address}, {3})",
         "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",

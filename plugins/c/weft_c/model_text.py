@@ -25,10 +25,12 @@ TEXT_VERSION = 3
 """Goes into cache keys: raise it when other text comes out for the same kernels."""
 SHIFT = "static inline int32_t weft_asr_i32(int32_t a, int32_t b) { return a >> b; }"
 """As the emitter has it: the functions of `mcu` call it, too."""
-BYTES = ("dot_bytes",)
-"""Functions of `mcu` that scale sums, by what is in byte.c."""
-LIBRARY = ("clear", "widen", "dot_row", "dot_rows", "dot_taps", "rescale_rows", *BYTES)
-"""Functions of `mcu` that kernels call."""
+LIBRARY = (
+    "byte", "clear", "widen", "window", "plane", "dot_row", "dot_rows", "dot_taps", "dot_bytes", "rescale_rows",
+)  # fmt: skip
+"""Functions of `mcu`, in the order in which they stand."""
+NEEDS = {"dot_bytes": ("byte",), "window": ("clear", "widen")}
+"""What they call."""
 PREFIX = "@"
 """What stands for the model's name; no character of C."""
 
@@ -101,9 +103,9 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
         )
     texts = {name: KernelText.read(code.object) for name, code in kernels.items()}
     used = "\n".join(t.body for t in texts.values())
-    library = [name for name in LIBRARY if f"weft_{name}(" in used]
-    if any(name in BYTES for name in library):
-        library.insert(0, "byte")
+    called = {name for name in LIBRARY if f"weft_{name}(" in used}
+    called |= {needed for name in called for needed in NEEDS.get(name, ())}
+    library = [name for name in LIBRARY if name in called]
     head = [_library("head"), *([_library("words")] if library else [])]
     helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
     if "rescale_rows" in library or "byte" in library:

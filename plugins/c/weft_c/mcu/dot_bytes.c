@@ -6,17 +6,17 @@ static void weft_dot_bytes(const int16_t *a, int32_t stride, const int8_t *b, co
                            int32_t pairs, int32_t quads) {
 #if WEFT_DSP
   const weft_word *w = (const weft_word *)(const void *)b;
+  int8_t *to = y;
+  const int32_t *t = term;
+  const int32_t *m = multiplier;
+  const int32_t *r = right;
   WEFT_ONCE
-  for (int32_t k = 0; k < (2 * pairs); k += 2) {
+  for (int32_t pair = 0; pair < pairs; ++pair) {
     const weft_word *x = (const weft_word *)(const void *)a;
     const weft_word *const end = &x[2 * quads];
-    const int32_t mu = multiplier[k];
-    const int32_t mv = multiplier[k + 1];
-    const int32_t ru = right[k];
-    const int32_t rv = right[k + 1];
-    int32_t xu = term[k];
-    int32_t xv = term[k + 1];
-    if (rows == 2) {
+    int32_t xu = t[0];
+    int32_t xv = t[1];
+    if (rows > 1) {
       const weft_word *z = (const weft_word *)(const void *)&a[stride];
       int32_t zu = xu;
       int32_t zv = xv;
@@ -40,8 +40,14 @@ static void weft_dot_bytes(const int16_t *a, int32_t stride, const int8_t *b, co
         x = &x[2];
         z = &z[2];
       }
-      y[(2 * pairs) + k] = weft_byte(zu, mu, ru, zero);
-      y[(2 * pairs) + k + 1] = weft_byte(zv, mv, rv, zero);
+      const int32_t mu = m[0];
+      const int32_t mv = m[1];
+      const int32_t ru = r[0];
+      const int32_t rv = r[1];
+      to[0] = weft_byte(xu, mu, ru, zero);
+      to[1] = weft_byte(xv, mv, rv, zero);
+      to[2 * pairs] = weft_byte(zu, mu, ru, zero);
+      to[(2 * pairs) + 1] = weft_byte(zv, mv, rv, zero);
     } else {
       WEFT_OFTEN
       while (x != end) {
@@ -52,9 +58,17 @@ static void weft_dot_bytes(const int16_t *a, int32_t stride, const int8_t *b, co
         w = &w[2];
         x = &x[2];
       }
+      const int32_t mu = m[0];
+      const int32_t mv = m[1];
+      const int32_t ru = r[0];
+      const int32_t rv = r[1];
+      to[0] = weft_byte(xu, mu, ru, zero);
+      to[1] = weft_byte(xv, mv, rv, zero);
     }
-    y[k] = weft_byte(xu, mu, ru, zero);
-    y[k + 1] = weft_byte(xv, mv, rv, zero);
+    to = &to[2];
+    t = &t[2];
+    m = &m[2];
+    r = &r[2];
   }
 #else
   for (int32_t row = 0; row < rows; ++row) {
