@@ -52,7 +52,16 @@ MODEL = replace(
         "widen": "weft_widen({0:address}, {1}, {2:address}, {3})",
         "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
-        "dot_taps": "weft_dot_taps({0:address}, {1}, {2}, {3:address}, {4:address}, {5}, {6}, {7})",
+        "dot_plane": (
+            "weft_dot_plane({0:address}, {1}, {2}, {3}, {4}, {5:address}, {6:address}, {7}, {8}, {9}, {10})"
+        ),
+        "plane_bytes": (
+            "weft_plane_bytes({0:address}, {1}, {2}, {3}, {4}, {5:address}, {6}, {7}, {8}, {9}, {10:address}, {11},"
+            " {12}, {13}, {14}, {15}, {16})"
+        ),
+        "rescale_plane": (
+            "weft_rescale_plane({0:address}, {1}, {2}, {3}, {4}, {5}, {6}, {7:address}, {8}, {9}, {10}, {11})"
+        ),
         "dot_bytes": (
             "weft_dot_bytes({0:address}, {1}, {2:address}, {3:address}, {4:address}, {5:address}, {6}, {7:address},"
             " {8}, {9}, {10})"

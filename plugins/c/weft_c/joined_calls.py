@@ -93,11 +93,23 @@ def _rows(first: Sequence[Expr], second: Sequence[Expr]) -> IntrinsicCall | None
     return IntrinsicCall("dot_bytes", (a, stride, b, term, multiplier, right, zero, y, rows, pairs, quads))
 
 
+def _plane(first: Sequence[Expr], second: Sequence[Expr]) -> IntrinsicCall | None:
+    *picture, c, rows, columns, high, wide = first
+    x, term, multiplier, right, zero, least, most, *y, m, n = second
+    if x != c or m != rows or n != columns or not whole_range(least, most):
+        return None
+    scales = (term, multiplier, right, zero)
+    return IntrinsicCall("plane_bytes", (*picture, *scales, *y, rows, columns, high, wide))
+
+
 def whole_range(low: Expr, high: Expr) -> bool:
     """Whether results are limited by their type alone."""
     return isinstance(low, Const) and isinstance(high, Const) and (int_const(low), int_const(high)) == (-128, 127)
 
 
-JOINS: dict[tuple[str, str], Join] = {("dot_rows", "rescale_rows"): _rows}
+JOINS: dict[tuple[str, str], Join] = {
+    ("dot_rows", "rescale_rows"): _rows,
+    ("dot_plane", "rescale_plane"): _plane,
+}
 
 __all__ = ["joined_calls"]

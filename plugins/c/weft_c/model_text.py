@@ -26,10 +26,18 @@ TEXT_VERSION = 3
 SHIFT = "static inline int32_t weft_asr_i32(int32_t a, int32_t b) { return a >> b; }"
 """As the emitter has it: the functions of `mcu` call it, too."""
 LIBRARY = (
-    "byte", "clear", "widen", "window", "plane", "dot_row", "dot_rows", "dot_taps", "dot_bytes", "rescale_rows",
+    "rescaled", "byte", "clear", "widen", "window", "plane", "taps", "dot_row", "dot_rows", "dot_plane", "dot_bytes",
+    "plane_bytes", "rescale_rows", "rescale_plane",
 )  # fmt: skip
-"""Functions of `mcu`, in the order in which they stand."""
-NEEDS = {"dot_bytes": ("byte",), "window": ("clear", "widen")}
+"""Files of `mcu` in the order in which they stand; those that kernels call have the names of functions."""
+NEEDS = {
+    "dot_bytes": ("byte",),
+    "dot_plane": ("taps",),
+    "plane_bytes": ("byte", "taps"),
+    "rescale_plane": ("rescaled",),
+    "rescale_rows": ("rescaled",),
+    "window": ("clear", "widen"),
+}
 """What they call."""
 PREFIX = "@"
 """What stands for the model's name; no character of C."""
@@ -108,7 +116,7 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
     library = [name for name in LIBRARY if name in called]
     head = [_library("head"), *([_library("words")] if library else [])]
     helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
-    if "rescale_rows" in library or "byte" in library:
+    if not called.isdisjoint(("rescaled", "byte")):
         helpers[SHIFT] = None
     calls = [line for item in spec.items for line in _statement(item, spec, texts)]
     model = ModelText(

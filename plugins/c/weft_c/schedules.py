@@ -6,6 +6,7 @@ per result stands in registers, not in memory. That for microcontrollers has `by
 
 from __future__ import annotations
 
+from weft.expr.linear import linear
 from weft.expr.nodes import Const, Expr, FloorDiv, Lt, Var, walk
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
@@ -17,6 +18,8 @@ from weft_c.mcu_intrinsics import ROWS
 
 RESULTS = 32
 """Sums of a single row that are in memory at once."""
+PLANE = 2048
+"""Bytes of rows of one channel that may always be in memory."""
 
 
 class AsItIs(Rule):
@@ -70,7 +73,7 @@ class ByteSums(Rule):
         if s.block(name).annotation("role") == "window_sum":
             schedule_rows(s, name, before[-1], tail)
         else:
-            schedule_taps(s, name, before[-1], tail)
+            schedule_planes(s, name, before[-1], tail)
 
 
 def inline_pointwise(s: Schedule) -> None:
@@ -117,23 +120,48 @@ def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
     split_columns(s, columns)
 
 
-def schedule_taps(s: Schedule, name: str, rows: str, tail: str) -> None:
-    """The rows of the picture that a row of results reads, and for each of these the sums of all channels."""
+def schedule_planes(s: Schedule, name: str, rows: str, tail: str) -> None:
+    """Some rows of one channel of the picture with its surroundings, their sums, and what follows on these."""
     *outer, channels = spatial_loops(s, name)
-    if outer:
-        s.compute_at(rows, outer[-2] if len(outer) > 1 else outer[-1])
-        s.reverse_compute_at(tail, outer[-1])
+    if not outer:
+        in_scratch(s, rows, name)
+        return
+    down = outer[0] if len(outer) > 1 else None
+    under = channels
+    if down is not None:
+        strip, down = s.split(down, [None, strip_rows(s, name, rows)])
+        s.reorder(strip, channels, down, outer[-1])
+    else:
+        s.reorder(channels, outer[-1])
+    s.compute_at(rows, under)
+    s.reverse_compute_at(tail, under)
     in_scratch(s, rows, name)
-    s.tensorize(channels, "dot_taps")
-    rescale(s, tail, outer[-1] if outer else None)
-    s.annotate(s.loops(rows)[-1], "unswitch", 1)
+    s.tensorize(down if down is not None else outer[-1], "dot_plane")
+    rescale(s, tail, under, "rescale_plane")
 
 
-def rescale(s: Schedule, tail: str, under: str | None) -> None:
+def strip_rows(s: Schedule, name: str, rows: str) -> int:
+    """Rows of results for which the rows of one channel that they read take no more memory than those of all channels
+    that one row of results reads, or `PLANE` bytes."""
+    block = s.block(name)
+    source = next(x for x in access.loads(block) if x.buffer.name == access.target(s.block(rows)).buffer.name)
+    *_, high, wide, channels = (int_const(d) or 1 for d in source.buffer.shape)
+    extents = {i.var.name: int_const(i.extent) or 1 for i in block.iters}
+    factors = linear(source.indices[-3]).atoms
+    results = [i for i in block.iters if i.kind == "spatial"][-3]
+    span = 1 + sum(k * (extents.get(str(v), 1) - 1) for v, k in factors.items() if str(v) != results.var.name)
+    step = factors.get(results.var, 1)
+    count = extents[results.var.name]
+    allowed = max(span * wide * channels * 2, PLANE) // (2 * wide)
+    strips = -(-count // max(1, (allowed - span) // step + 1))
+    return -(-count // strips)
+
+
+def rescale(s: Schedule, tail: str, under: str | None, intrinsic: str = "rescale_rows") -> None:
     """What follows a sum by one call, where it is the scaling of quantised sums and no more."""
     loops = s.loops(tail)
     with s.attempt():
-        s.tensorize(loops[loops.index(under) + 1 if under is not None else 0], "rescale_rows")
+        s.tensorize(loops[loops.index(under) + 1 if under is not None else 0], intrinsic)
 
 
 def spatial_loops(s: Schedule, name: str) -> list[str]:
