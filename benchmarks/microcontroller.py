@@ -166,8 +166,8 @@ def micro(path: Path, samples: Sequence[np.ndarray[Any, Any]]) -> tuple[list[np.
 
 
 def single_layers() -> Iterator[tuple[str, bytes]]:
-    """Models of one convolution each, with names that say what it is. Two small layers behind it call the same functions,
-    so that no compiler makes copies of these for the one call."""
+    """Models of one convolution each, with names that say what it is. Small layers behind it call the same functions, so
+    that no compiler makes copies of these for the one call."""
     from tests.c.quantized_models import Network
 
     for number, (shape, outputs, kernel, stride) in enumerate(SINGLE):
@@ -176,9 +176,10 @@ def single_layers() -> Iterator[tuple[str, bytes]]:
             network.conv(outputs, kernel, stride)
         else:
             network.depthwise(kernel, stride)
-        network.conv(2, 2, network.shape[1])
+        network.conv(4, 2, -(-network.shape[1] // 5))
         network.conv(3, 1)
-        network.depthwise(1)
+        network.depthwise(2)
+        network.depthwise(3, 2)
         name = f"{'x'.join(map(str, shape))} by {'x'.join(map(str, kernel))} stride {stride} to {outputs or 'the same'}"
         yield name, network.bytes()
 

@@ -203,7 +203,7 @@ class ChannelSum(Windows):
 
     @algorithm("tensors")
     def rows(self, x: Tensor, w: Tensor) -> Tensor:
-        """The picture with its surroundings, in rows of an even number of elements, then sums."""
+        """The picture of each channel with its surroundings, in rows of an even number of elements, then sums."""
         counts = self.counts(x.shape)
         whole = [as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[1:-1], self.pads)]
         filled = self
@@ -212,14 +212,14 @@ class ChannelSum(Windows):
             filled = replace(self, pads=(*self.pads[:-1], (self.pads[-1][0], self.pads[-1][1] + 1)))
 
         def row(b: Expr, *index: Expr) -> Expr:
-            return filled.element(x, b, index[:-1], index[-1])
+            return filled.element(x, b, index[1:], index[0])
 
-        around = compute((x.shape[0], *whole, x.shape[-1]), row, "rows")
+        around = compute((x.shape[0], x.shape[-1], *whole), row, "rows")
         taps = [reduce_axis(d, f"tap{k}") for k, d in enumerate(self.kernel)]
 
         def total(b: Expr, *index: Expr) -> Expr:
             at = [i * s + t.var * d for i, s, t, d in zip(index, self.strides, taps, self.dilations)]
-            a = cast_to(around[(b, *at, index[-1])], dt.int32)
+            a = cast_to(around[(b, index[-1], *at)], dt.int32)
             return sum_over(a * cast_to(w[(index[-1], *taps)], dt.int32), taps)
 
         return compute((x.shape[0], *counts, x.shape[-1]), total, "sums")

@@ -93,13 +93,14 @@ def _rows(first: Sequence[Expr], second: Sequence[Expr]) -> IntrinsicCall | None
     return IntrinsicCall("dot_bytes", (a, stride, b, term, multiplier, right, zero, y, rows, pairs, quads))
 
 
-def _plane(first: Sequence[Expr], second: Sequence[Expr]) -> IntrinsicCall | None:
-    *picture, c, rows, columns, high, wide = first
-    x, term, multiplier, right, zero, least, most, *y, m, n = second
-    if x != c or m != rows or n != columns or not whole_range(least, most):
+def _planes(first: Sequence[Expr], second: Sequence[Expr]) -> IntrinsicCall | None:
+    *picture, c0, c1, c2, c3, planes, rows, columns, high, wide = first
+    *x, term, multiplier, right, zero, least, most, y0, y1, y2, y3, p, m, n = second
+    if x != [c0, c1, c2, c3] or (p, m, n) != (planes, rows, columns) or not whole_range(least, most):
         return None
     scales = (term, multiplier, right, zero)
-    return IntrinsicCall("plane_bytes", (*picture, *scales, *y, rows, columns, high, wide))
+    counts = (planes, rows, columns, high, wide)
+    return IntrinsicCall("planes_bytes", (*picture, *scales, y0, y1, y2, y3, *counts))
 
 
 def whole_range(low: Expr, high: Expr) -> bool:
@@ -109,7 +110,7 @@ def whole_range(low: Expr, high: Expr) -> bool:
 
 JOINS: dict[tuple[str, str], Join] = {
     ("dot_rows", "rescale_rows"): _rows,
-    ("dot_plane", "rescale_plane"): _plane,
+    ("dot_planes", "rescale_planes"): _planes,
 }
 
 __all__ = ["joined_calls"]

@@ -26,17 +26,18 @@ TEXT_VERSION = 3
 SHIFT = "static inline int32_t weft_asr_i32(int32_t a, int32_t b) { return a >> b; }"
 """As the emitter has it: the functions of `mcu` call it, too."""
 LIBRARY = (
-    "rescaled", "byte", "clear", "widen", "window", "plane", "taps", "dot_row", "dot_rows", "dot_plane", "dot_bytes",
-    "plane_bytes", "rescale_rows", "rescale_plane",
+    "rescaled", "byte", "clear", "widen", "window", "planes", "taps", "dot_row", "dot_rows", "dot_planes", "dot_bytes",
+    "planes_bytes", "rescale_rows", "rescale_planes",
 )  # fmt: skip
 """Files of `mcu` in the order in which they stand; those that kernels call have the names of functions."""
 NEEDS = {
     "dot_bytes": ("byte",),
-    "dot_plane": ("taps",),
-    "plane_bytes": ("byte", "taps"),
-    "rescale_plane": ("rescaled",),
+    "dot_planes": ("taps",),
+    "planes_bytes": ("byte", "taps"),
+    "rescale_planes": ("rescaled",),
     "rescale_rows": ("rescaled",),
-    "window": ("clear", "widen"),
+    "planes": ("clear",),
+    "window": ("widen",),
 }
 """What they call."""
 PREFIX = "@"

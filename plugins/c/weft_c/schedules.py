@@ -18,8 +18,10 @@ from weft_c.mcu_intrinsics import ROWS
 
 RESULTS = 32
 """Sums of a single row that are in memory at once."""
-PLANE = 2048
-"""Bytes of rows of one channel that may always be in memory."""
+PLANES = 4
+"""Channels whose pictures are widened at once, as four bytes are read at once."""
+SCRATCH = 4096
+"""Bytes of such pictures that may always be in memory."""
 
 
 class AsItIs(Rule):
@@ -121,47 +123,51 @@ def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
 
 
 def schedule_planes(s: Schedule, name: str, rows: str, tail: str) -> None:
-    """Some rows of one channel of the picture with its surroundings, their sums, and what follows on these."""
+    """Some rows of the picture of a few channels with their surroundings, their sums, and what follows on these."""
     *outer, channels = spatial_loops(s, name)
-    if not outer:
-        in_scratch(s, rows, name)
-        return
-    down = outer[0] if len(outer) > 1 else None
-    under = channels
-    if down is not None:
-        strip, down = s.split(down, [None, strip_rows(s, name, rows)])
-        s.reorder(strip, channels, down, outer[-1])
-    else:
-        s.reorder(channels, outer[-1])
-    s.compute_at(rows, under)
-    s.reverse_compute_at(tail, under)
+    count = int_const(s.loop(channels).extent) or 1
+    together = next(k for k in (PLANES, 2, 1) if count % k == 0)
+    inner = channels
+    if together < count:
+        channels, inner = s.split(channels, [None, together])
+    under = channels if together < count else None
+    if len(outer) > 1:
+        strip, down = s.split(outer[-2], [None, strip_rows(s, name, rows, together)])
+        s.reorder(strip, *([channels] if under else []), inner, down, outer[-1])
+        under = under or strip
+    elif outer:
+        s.reorder(*([channels] if under else []), inner, outer[-1])
+    if under is not None:
+        s.compute_at(rows, under)
+        s.reverse_compute_at(tail, under)
     in_scratch(s, rows, name)
-    s.tensorize(down if down is not None else outer[-1], "dot_plane")
-    rescale(s, tail, under, "rescale_plane")
+    s.tensorize(inner, "dot_planes")
+    rescale(s, tail, under, "rescale_planes")
 
 
-def strip_rows(s: Schedule, name: str, rows: str) -> int:
-    """Rows of results for which the rows of one channel that they read take no more memory than those of all channels
-    that one row of results reads, or `PLANE` bytes."""
+def strip_rows(s: Schedule, name: str, rows: str, together: int) -> int:
+    """Rows of results for which the rows that they read of a few channels take no more memory than those of all
+    channels that one row of results reads, or `SCRATCH` bytes."""
     block = s.block(name)
     source = next(x for x in access.loads(block) if x.buffer.name == access.target(s.block(rows)).buffer.name)
-    *_, high, wide, channels = (int_const(d) or 1 for d in source.buffer.shape)
+    channels, _, wide = [int_const(d) or 1 for d in source.buffer.shape][-3:]
     extents = {i.var.name: int_const(i.extent) or 1 for i in block.iters}
-    factors = linear(source.indices[-3]).atoms
-    results = [i for i in block.iters if i.kind == "spatial"][-3]
-    span = 1 + sum(k * (extents.get(str(v), 1) - 1) for v, k in factors.items() if str(v) != results.var.name)
-    step = factors.get(results.var, 1)
-    count = extents[results.var.name]
-    allowed = max(span * wide * channels * 2, PLANE) // (2 * wide)
-    strips = -(-count // max(1, (allowed - span) // step + 1))
-    return -(-count // strips)
+    factors = {v.name: k for v, k in linear(source.indices[-2]).atoms.items() if isinstance(v, Var)}
+    result = [i.var.name for i in block.iters if i.kind == "spatial"][-3]
+    span = 1 + sum(k * (extents[v] - 1) for v, k in factors.items() if v != result)
+    allowed = max(span * wide * channels * 2, SCRATCH) // (2 * wide * together)
+    fit = max(1, (allowed - span) // factors.get(result, 1) + 1)
+    strips = -(-extents[result] // fit)
+    return -(-extents[result] // strips)
 
 
 def rescale(s: Schedule, tail: str, under: str | None, intrinsic: str = "rescale_rows") -> None:
     """What follows a sum by one call, where it is the scaling of quantised sums and no more."""
     loops = s.loops(tail)
-    with s.attempt():
-        s.tensorize(loops[loops.index(under) + 1 if under is not None else 0], intrinsic)
+    within = loops[loops.index(under) + 1 :] if under is not None else loops
+    if within:
+        with s.attempt():
+            s.tensorize(within[0], intrinsic)
 
 
 def spatial_loops(s: Schedule, name: str) -> list[str]:

@@ -3,7 +3,8 @@
     for r in n { for k in m { y[b + m*r + k] = select(0 <= d + r < h and 0 <= e + k < w, int16(x[a + s*r + k]) - z, 0) } }
     → @window(x[0], a, s, z, y[b], n, m, d, 1, h, e, w)
 
-Elements of y follow one another. Where those of x do not, but are t apart within a row, it is `plane`, with t behind s.
+Elements of y follow one another. Where those of x do not, but are t apart within a row, it is `planes`, with t behind s,
+for several channels of x, which are u apart, with u behind t and their number before n.
 A comparison of numbers without sign, or two of numbers with, says whether an element is inside, for rows and within a
 row; d, e and what the loops leave open are formulas. The functions (`weft_c/mcu`) find out once whether all of a window
 is inside: so the loops outside need not be divided by that.
@@ -114,21 +115,22 @@ def _call(s: Store, loops: Mapping[str, int]) -> IntrinsicCall | None:
         return None
     (begin, steps), (at, apart) = to, source
     axes = axes_of(loops, steps, apart)
-    if axes is None or (not conditions and len(axes[1].names) == 0):
+    if axes is None or (not conditions and not axes[1].names):
         return None
-    run, rows = axes
+    run, rows, planes = axes
     sides = sides_of(conditions, loops, steps, run, rows)
     if sides is None:
         return None
     down, across = sides
     beginning = Load(x.buffer, tuple(int64(0) for _ in x.buffer.shape))
     place: tuple[Expr, ...] = (beginning, at.expr(), int64(rows.source))
-    if run.source != 1:
-        place = (*place, int64(run.source))
     y = Load(s.buffer, (*(int64(0) for _ in s.buffer.shape[1:]), begin.expr()))
-    result = (zero, y, int64(rows.count), int64(run.count))
-    conditional = (down.start.expr(), int64(down.step), int64(down.size), across.start.expr(), int64(across.size))
-    return IntrinsicCall("window" if run.source == 1 else "plane", (*place, *result, *conditional))
+    counts = (int64(rows.count), int64(run.count))
+    inside = (down.start.expr(), int64(down.step), int64(down.size), across.start.expr(), int64(across.size))
+    if run.source == 1 and not planes.names:
+        return IntrinsicCall("window", (*place, zero, y, *counts, *inside))
+    distances = (int64(run.source), int64(planes.source))
+    return IntrinsicCall("planes", (*place, *distances, zero, y, int64(planes.count), *counts, *inside))
 
 
 def flat(
@@ -149,12 +151,12 @@ def flat(
     return parts[0], {name: int(f.value or 0) for name, f in parts[1].items()}
 
 
-def axes_of(loops: Mapping[str, int], to: Mapping[str, int], source: Mapping[str, int]) -> tuple[Axis, Axis] | None:
-    """The loops as elements of a row and as rows: both follow one another in y."""
+def axes_of(loops: Mapping[str, int], to: Mapping[str, int], source: Mapping[str, int]) -> list[Axis] | None:
+    """The loops as elements of a row, rows, and planes of rows: all follow one another in y."""
     left = dict(loops)
     found: list[Axis] = []
     size = 1
-    for _ in range(2):
+    for _ in range(3):
         names: list[str] = []
         count, step = 1, 0
         while True:
@@ -166,8 +168,7 @@ def axes_of(loops: Mapping[str, int], to: Mapping[str, int], source: Mapping[str
             count *= left.pop(name)
         found.append(Axis(tuple(names), count, size, step))
         size *= count
-    run, rows = found
-    return None if left or not run.names or run.source < 1 or rows.source < 0 else (run, rows)
+    return None if left or not found[0].names or any(x.source < 1 for x in found if x.names) else found
 
 
 def sides_of(

@@ -11,10 +11,10 @@ static inline int32_t weft_widened(int32_t low, int32_t high) {
   return (int32_t)(first | second);
 }
 
-/* As weft_plane_bytes, for three by three taps; `across` is 1 or 2, a constant. Of three weights of a row u has the first
+/* As weft_planes_bytes, of one plane of three by three taps; `across` is 1 or 2, a constant. Of three weights of a row u has the first
    two, v the last two: so each serves for the sums of two windows. */
 WEFT_INLINE
-static inline void weft_plane_three(const int16_t *a, int32_t down, int32_t across, int32_t apart, const int8_t *b,
+static inline void weft_three(const int16_t *a, int32_t down, int32_t across, int32_t apart, const int8_t *b,
                                     int32_t term, int32_t multiplier, int32_t right, int32_t zero, int8_t *y,
                                     int32_t y_down, int32_t y_across, int32_t rows, int32_t columns) {
   const int32_t u0 = weft_widened(b[0], b[1]);
@@ -66,28 +66,39 @@ static inline void weft_plane_three(const int16_t *a, int32_t down, int32_t acro
 }
 #endif
 
-/* y[i * y_down + j * y_across] = the byte of term + the sum over the taps [r][t] of
-   a[i * down + j * across + r * apart + t * beside] * b[r][t]. */
+/* y[p * y_size + i * y_down + j * y_across] = the byte of term[p] + the sum over the taps [r][t] of
+   a[p * size + i * down + j * across + r * apart + t * beside] * b[p][r][t]. */
 WEFT_CALLED
-static void weft_plane_bytes(const int16_t *a, int32_t down, int32_t across, int32_t apart, int32_t beside,
-                             const int8_t *b, int32_t term, int32_t multiplier, int32_t right, int32_t zero,
-                             int8_t *y, int32_t y_down, int32_t y_across, int32_t rows, int32_t columns, int32_t high,
-                             int32_t wide) {
+static void weft_planes_bytes(const int16_t *a, int32_t size, int32_t down, int32_t across, int32_t apart,
+                              int32_t beside, const int8_t *b, const int32_t *term, const int32_t *multiplier,
+                              const int32_t *right, int32_t zero, int8_t *y, int32_t y_size, int32_t y_down,
+                              int32_t y_across, int32_t planes, int32_t rows, int32_t columns, int32_t high, int32_t wide) {
+  WEFT_ONCE
+  for (int32_t plane = 0; plane < planes; ++plane) {
+    const int16_t *const x = &a[plane * size];
+    const int8_t *const w = &b[plane * high * wide];
+    const int32_t t = term[plane];
+    const int32_t m = multiplier[plane];
+    const int32_t r = right[plane];
+    int8_t *const to = &y[plane * y_size];
+    int32_t done = 0;
 #if WEFT_DSP
-  const int32_t three = ((high == 3) && (wide == 3) && (beside == 1)) ? 1 : 0;
-  if ((three == 1) && (across == 1)) {
-    weft_plane_three(a, down, 1, apart, b, term, multiplier, right, zero, y, y_down, y_across, rows, columns);
-  } else if ((three == 1) && (across == 2)) {
-    weft_plane_three(a, down, 2, apart, b, term, multiplier, right, zero, y, y_down, y_across, rows, columns);
-  } else {
+    if ((high == 3) && (wide == 3) && (beside == 1) && (across <= 2)) {
+      if (across == 1) {
+        weft_three(x, down, 1, apart, w, t, m, r, zero, to, y_down, y_across, rows, columns);
+      } else {
+        weft_three(x, down, 2, apart, w, t, m, r, zero, to, y_down, y_across, rows, columns);
+      }
+      done = rows;
+    }
 #endif
-  for (int32_t row = 0; row < rows; ++row) {
-    for (int32_t column = 0; column < columns; ++column) {
-      const int32_t sum = weft_taps(&a[(row * down) + (column * across)], apart, beside, b, high, wide);
-      y[(row * y_down) + (column * y_across)] = weft_byte(term + sum, multiplier, right, zero);
+    WEFT_ONCE
+    for (int32_t row = done; row < rows; ++row) {
+      WEFT_ONCE
+      for (int32_t column = 0; column < columns; ++column) {
+        const int32_t sum = weft_taps(&x[(row * down) + (column * across)], apart, beside, w, high, wide);
+        to[(row * y_down) + (column * y_across)] = weft_byte(t + sum, m, r, zero);
+      }
     }
   }
-#if WEFT_DSP
-  }
-#endif
 }

@@ -1,0 +1,17 @@
+/* c[p * c_size + i * c_down + j * c_across] = the sum over the taps [r][t] of
+   a[p * size + i * down + j * across + r * apart + t * beside] * b[p][r][t]. */
+WEFT_CALLED
+static void weft_dot_planes(const int16_t *a, int32_t size, int32_t down, int32_t across, int32_t apart,
+                            int32_t beside, const int8_t *b, int32_t *c, int32_t c_size, int32_t c_down,
+                            int32_t c_across, int32_t planes, int32_t rows, int32_t columns, int32_t high,
+                            int32_t wide) {
+  for (int32_t plane = 0; plane < planes; ++plane) {
+    for (int32_t row = 0; row < rows; ++row) {
+      for (int32_t column = 0; column < columns; ++column) {
+        c[(plane * c_size) + (row * c_down) + (column * c_across)] =
+            weft_taps(&a[(plane * size) + (row * down) + (column * across)], apart, beside, &b[plane * high * wide],
+                      high, wide);
+      }
+    }
+  }
+}
