@@ -7,10 +7,20 @@ static void weft_dot_planes(const int16_t *a, int32_t size, int32_t down, int32_
                             int32_t wide) {
   for (int32_t plane = 0; plane < planes; ++plane) {
     for (int32_t row = 0; row < rows; ++row) {
-      for (int32_t column = 0; column < columns; ++column) {
-        c[(plane * c_size) + (row * c_down) + (column * c_across)] =
-            weft_taps(&a[(plane * size) + (row * down) + (column * across)], apart, beside, &b[plane * high * wide],
-                      high, wide);
+      /* Four windows at once, the last four of which may be among those before; one, if there are fewer. */
+      int32_t column = 0;
+      WEFT_ONCE
+      while (column < columns) {
+        const int32_t many = (columns > 3) ? 4 : 1;
+        const int32_t k = (column < (columns - many)) ? column : (columns - many);
+        int32_t sums[4];
+        weft_taps(&a[(plane * size) + (row * down) + (k * across)], (many == 4) ? across : 0, apart, beside,
+                  &b[plane * high * wide], high, wide, sums);
+        WEFT_ONCE
+        for (int32_t n = 0; n < many; ++n) {
+          c[(plane * c_size) + (row * c_down) + ((k + n) * c_across)] = sums[n];
+        }
+        column += many;
       }
     }
   }
