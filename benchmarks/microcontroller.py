@@ -166,8 +166,9 @@ def micro(path: Path, samples: Sequence[np.ndarray[Any, Any]]) -> tuple[list[np.
 
 
 def single_layers() -> Iterator[tuple[str, bytes]]:
-    """Models of one convolution each, with names that say what it is. Small layers behind it call the same functions, so
-    that no compiler makes copies of these for the one call."""
+    """Models of one convolution each, with names that say what it is.
+
+    Small layers behind it call the same functions, so that no compiler makes copies of these for the one call."""
     from tests.c.quantized_models import Network
 
     for number, (shape, outputs, kernel, stride) in enumerate(SINGLE):

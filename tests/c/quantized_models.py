@@ -42,10 +42,12 @@ class Network:
         terms = self.random.integers(-2000, 2000, bias).astype(np.int32)
         return w, self.graph.constant(terms, scale=Scale(STEP * scales, 0))
 
-    def conv(self, outputs: int, kernel: Pair, stride: Pair = 1, zero: int = -128, padding: int = 0, **more: Any) -> int:
+    def conv(
+        self, outputs: int, kernel: Pair, stride: Pair = 1, zero: int = -128, padding: int = 0, **more: Any
+    ) -> int:
         """`padding`: 0 is TensorFlow's SAME, 1 its VALID. More: `dilation`, `activation`."""
         operands = (self.value, *self.weights(outputs, *both(kernel), self.shape[3], axis=0, bias=outputs))
-        shape, options = self.windows(kernel, stride, padding, activation=int(zero == -128), **more)
+        shape, options = self.windows(kernel, stride, padding, **{"activation": int(zero == -128), **more})
         return self.add("CONV_2D", operands, (*shape, outputs), Scale(STEP, zero), **options)
 
     def depthwise(self, kernel: Pair, stride: Pair = 1, zero: int = -128, padding: int = 0, **more: Any) -> int:

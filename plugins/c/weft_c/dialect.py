@@ -43,22 +43,21 @@ MODEL = replace(
     intrinsics={
         **C.intrinsics,
         "clear": "weft_clear({0:address}, {1})",
-        "window": (
-            "weft_window({0:address}, {1}, {2}, {3}, {4:address}, {5}, {6}, {7}, {8}, {9}, {10}, {11})"
-        ),
+        "window": ("weft_window({0:address}, {1}, {2}, {3}, {4:address}, {5}, {6}, {7}, {8}, {9}, {10}, {11})"),
         "planes": (
-            "weft_planes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14})"
+            "weft_planes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7}, {8}, {9}, {10}, {11}, {12}, {13},"
+            " {14})"
         ),
         "widen": "weft_widen({0:address}, {1}, {2:address}, {3})",
         "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_planes": (
-            "weft_dot_planes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7:address}, {8}, {9}, {10}, {11}, {12},"
-            " {13}, {14}, {15})"
+            "weft_dot_planes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7:address}, {8}, {9}, {10}, {11},"
+            " {12}, {13}, {14}, {15})"
         ),
         "planes_bytes": (
-            "weft_planes_bytes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7:address}, {8:address}, {9:address},"
-            " {10}, {11:address}, {12}, {13}, {14}, {15}, {16}, {17}, {18}, {19})"
+            "weft_planes_bytes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7:address}, {8:address},"
+            " {9:address}, {10}, {11:address}, {12}, {13}, {14}, {15}, {16}, {17}, {18}, {19})"
         ),
         "rescale_planes": (
             "weft_rescale_planes({0:address}, {1}, {2}, {3}, {4:address}, {5:address}, {6:address}, {7}, {8}, {9},"

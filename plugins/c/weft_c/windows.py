@@ -1,10 +1,12 @@
 """Loop pass of the profile for microcontrollers: nests that widen part of a picture become calls.
 
-    for r in n { for k in m { y[b + m*r + k] = select(0 <= d + r < h and 0 <= e + k < w, int16(x[a + s*r + k]) - z, 0) } }
+    for r in n { for k in m {
+      y[b + m*r + k] = select(0 <= d + r < h and 0 <= e + k < w, int16(x[a + s*r + k]) - z, 0)
+    } }
     → @window(x[0], a, s, z, y[b], n, m, d, 1, h, e, w)
 
-Elements of y follow one another. Where those of x do not, but are t apart within a row, it is `planes`, with t behind s,
-for several channels of x, which are u apart, with u behind t and their number before n.
+Elements of y follow one another. Where those of x do not, but are t apart within a row, it is `planes`, with t behind
+s, for several channels of x, which are u apart, with u behind t and their number before n.
 A comparison of numbers without sign, or two of numbers with, says whether an element is inside, for rows and within a
 row; d, e and what the loops leave open are formulas. The functions (`weft_c/mcu`) find out once whether all of a window
 is inside: so the loops outside need not be divided by that.
@@ -97,12 +99,13 @@ def window_of(s: For) -> Stmt | None:
 
 
 def _call(s: Store, loops: Mapping[str, int]) -> IntrinsicCall | None:
-    value, zero = s.value, Const(0, dt.int16)
+    value: Expr = s.value
+    nothing = zero = Const(0, dt.int16)
     if s.buffer.dtype != dt.int16 or s.predicate is not None:
         return None
     conditions: list[Expr] = []
     if isinstance(value, Select):
-        if value.b != zero:
+        if value.b != nothing:
             return None
         conditions, value = conjuncts(value.cond), value.a
     if isinstance(value, Sub) and isinstance(value.b, Const):

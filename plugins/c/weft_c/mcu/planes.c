@@ -17,14 +17,14 @@ static void weft_planes(const int8_t *x, int32_t at, int32_t apart, int32_t acro
     if ((place >= 0) && (place < height) && (first < last)) {
       const int8_t *from = &x[at + (row * apart) + (first * across)];
       int16_t *to = &y[(row * count) + first];
-      const int16_t *const end = &y[(row * count) + last];
+      int32_t k = first;
 #if WEFT_DSP
       if ((planes == 4) && (beside == 1)) {
         const uint32_t low = (uint32_t)(-zero) & 0xFFFFU;
         const uint32_t both = (low << 16) | low;
         const int32_t less = (int32_t)both;
         WEFT_ONCE
-        for (; (end - to) > 1; to = &to[2]) {
+        for (; k < (last - 1); k += 2) {
           int32_t p;
           int32_t q;
           (void)__builtin_memcpy(&p, from, 4U);
@@ -42,16 +42,18 @@ static void weft_planes(const int8_t *x, int32_t at, int32_t apart, int32_t acro
           (void)__builtin_memcpy(&to[2 * size], &third_plane, 4U);
           (void)__builtin_memcpy(&to[3 * size], &fourth_plane, 4U);
           from = &from[2 * across];
+          to = &to[2];
         }
       }
 #endif
       WEFT_ONCE
-      for (; to != end; to = &to[1]) {
+      for (; k < last; ++k) {
         WEFT_ONCE
         for (int32_t plane = 0; plane < planes; ++plane) {
           to[plane * size] = (int16_t)(from[plane * beside] - zero);
         }
         from = &from[across];
+        to = &to[1];
       }
     }
   }

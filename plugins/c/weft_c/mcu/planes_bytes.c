@@ -60,6 +60,8 @@ static void weft_planes_bytes(const int16_t *a, int32_t size, int32_t down, int3
                               int32_t beside, const int8_t *b, const int32_t *term, const int32_t *multiplier,
                               const int32_t *right, int32_t zero, int8_t *y, int32_t y_size, int32_t y_down,
                               int32_t y_across, int32_t planes, int32_t rows, int32_t columns, int32_t high, int32_t wide) {
+  const int32_t one = 1;
+  const int32_t four = 4;
   WEFT_ONCE
   for (int32_t plane = 0; plane < planes; ++plane) {
     const int16_t *const x = &a[plane * size];
@@ -85,7 +87,7 @@ static void weft_planes_bytes(const int16_t *a, int32_t size, int32_t down, int3
       int32_t column = 0;
       WEFT_ONCE
       while (column < columns) {
-        const int32_t many = (columns > 3) ? 4 : 1;
+        const int32_t many = (columns < 4) ? one : four;
         const int32_t k = (column < (columns - many)) ? column : (columns - many);
         int8_t *const place = &to[(row * y_down) + (k * y_across)];
         int32_t sums[4];

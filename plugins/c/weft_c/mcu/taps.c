@@ -8,7 +8,8 @@ static inline int32_t weft_pair(const int16_t *x) {
 static inline int32_t weft_widened(int32_t low, int32_t high) {
   const uint32_t first = (uint32_t)low & 0xFFFFU;
   const uint32_t second = (uint32_t)high << 16;
-  return (int32_t)(first | second);
+  const uint32_t both = first | second;
+  return (int32_t)both;
 }
 #endif
 
