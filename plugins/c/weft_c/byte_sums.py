@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -203,16 +203,12 @@ class ChannelSum(Windows):
 
     @algorithm("tensors")
     def rows(self, x: Tensor, w: Tensor) -> Tensor:
-        """The picture of each channel with its surroundings, in rows of an even number of elements, then sums."""
+        """The picture of each channel with its surroundings, then sums."""
         counts = self.counts(x.shape)
-        whole = [as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[1:-1], self.pads)]
-        filled = self
-        if whole and isinstance(whole[-1], int) and whole[-1] % 2:
-            whole[-1] += 1
-            filled = replace(self, pads=(*self.pads[:-1], (self.pads[-1][0], self.pads[-1][1] + 1)))
+        whole = tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[1:-1], self.pads))
 
         def row(b: Expr, *index: Expr) -> Expr:
-            return filled.element(x, b, index[1:], index[0])
+            return self.element(x, b, index[1:], index[0])
 
         around = compute((x.shape[0], x.shape[-1], *whole), row, "rows")
         taps = [reduce_axis(d, f"tap{k}") for k, d in enumerate(self.kernel)]

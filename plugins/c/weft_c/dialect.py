@@ -40,6 +40,7 @@ MODEL = replace(
     scratch_align=8,
     called=True,
     index="int32_t",
+    rolled="WEFT_ONCE",
     intrinsics={
         **C.intrinsics,
         "clear": "weft_clear({0:address}, {1})",

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from weft import dtypes as dt
 from weft.expr.linear import Polynomial, linear
-from weft.expr.nodes import Cast, Const, Expr, Le, Lt, Select, Sub, Var, free_vars
+from weft.expr.nodes import Cast, Const, Expr, Le, Lt, Select, Sub, Var, all_of, free_vars, minimum
 from weft.loop.nodes import (
     Buffer,
     Evaluate,
@@ -78,7 +78,7 @@ def window_of(s: For) -> Stmt | None:
     """A nest of loops as a call; None if it is none."""
     loops: dict[str, int] = {}
     inner: Stmt = s
-    guard: Expr | None = None
+    guards: list[Expr] = []
     while isinstance(inner, For) and inner.kind == "serial":
         extent = int_const(inner.extent)
         if extent is None:
@@ -86,19 +86,19 @@ def window_of(s: For) -> Stmt | None:
         loops[inner.var.name] = extent
         inner = inner.body
     if isinstance(inner, If) and inner.orelse is None:
-        guard, inner = inner.cond, inner.then
-        if not loops.keys().isdisjoint(free_vars(guard)):
-            return None
+        guards, inner = conjuncts(inner.cond), inner.then
     if not isinstance(inner, Store):
         return None
-    call = _call(inner, loops)
+    outside = [g for g in guards if loops.keys().isdisjoint(free_vars(g))]
+    call = _call(inner, loops, [g for g in guards if g not in outside])
     if call is None:
         return None
     made: Stmt = Evaluate(call)
-    return made if guard is None else If(guard, made)
+    return If(all_of(outside), made) if outside else made
 
 
-def _call(s: Store, loops: Mapping[str, int]) -> IntrinsicCall | None:
+def _call(s: Store, loops: Mapping[str, int], guards: Sequence[Expr]) -> IntrinsicCall | None:
+    """A store as a call. `guards`: what says of which rows elements are stored; those of others become 0."""
     value: Expr = s.value
     nothing = zero = Const(0, dt.int16)
     if s.buffer.dtype != dt.int16 or s.predicate is not None:
@@ -125,11 +125,17 @@ def _call(s: Store, loops: Mapping[str, int]) -> IntrinsicCall | None:
     if sides is None:
         return None
     down, across = sides
+    height: Expr = int64(down.size)
+    for form in [f for g in guards for f in forms(g)]:
+        within = None if form is None else form.split_variables(loops.keys())
+        if within is None or {n: f.value for n, f in within[1].items()} != dict.fromkeys(rows.names[:1], -1):
+            return None
+        height = minimum(height, (down.start + (within[0] + 1).scale(down.step)).expr())
     beginning = Load(x.buffer, tuple(int64(0) for _ in x.buffer.shape))
     place: tuple[Expr, ...] = (beginning, at.expr(), int64(rows.source))
     y = Load(s.buffer, (*(int64(0) for _ in s.buffer.shape[1:]), begin.expr()))
     counts = (int64(rows.count), int64(run.count))
-    inside = (down.start.expr(), int64(down.step), int64(down.size), across.start.expr(), int64(across.size))
+    inside = (down.start.expr(), int64(down.step), height, across.start.expr(), int64(across.size))
     if run.source == 1 and not planes.names:
         return IntrinsicCall("window", (*place, zero, y, *counts, *inside))
     distances = (int64(run.source), int64(planes.source))
