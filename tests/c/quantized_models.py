@@ -87,7 +87,7 @@ class Network:
     def dense(self, outputs: int) -> int:
         n, length = self.shape[0], int(np.prod(self.shape[1:]))
         if len(self.shape) > 2:
-            shape = self.graph.constant(np.int32([n, length]))
+            shape = self.graph.constant(np.array([n, length], np.int32))
             self.add("RESHAPE", [self.value, shape], (n, length), self.scale)
         w, b = self.weights(outputs, length, axis=0, bias=outputs)
         return self.add("FULLY_CONNECTED", [self.value, w, b], (n, outputs), Scale(0.2, 3), fused_activation_function=0)

@@ -107,9 +107,11 @@ def _call(s: Store, loops: Mapping[str, int], guards: Sequence[Expr]) -> Intrins
     if isinstance(value, Select):
         if value.b != nothing:
             return None
-        conditions, value = conjuncts(value.cond), value.a
+        conditions = conjuncts(value.cond)
+        value = value.a
     if isinstance(value, Sub) and isinstance(value.b, Const):
-        value, zero = value.a, value.b
+        zero = value.b
+        value = value.a
     x = value.value if isinstance(value, Cast) else None
     if not isinstance(x, Load) or x.buffer.dtype != dt.int8 or x.predicate is not None:
         return None
