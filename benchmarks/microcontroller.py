@@ -6,7 +6,9 @@
 Each `*.tflite` of the folder whose inputs have 8 bits is written by `weft export -f c --profile mcu`, with the kernels
 of TensorFlow Lite Micro and a batch of 1, compiled by zig, and run by QEMU, which counts instructions. Beside it
 TensorFlow Lite Micro's own results and arena, where the package tflite-micro is installed; its arena includes inputs
-and outputs, which the C leaves to the caller: both numbers are given. `--layers` adds a line for each call of a kernel.
+and outputs, which the C leaves to the caller: both numbers are given. `--layers` adds a line for each call of a kernel,
+and convolutions of other shapes, each a model of one layer with random weights, so that no change is made for the
+layers of the models alone; `--only WORD` takes models and layers whose names contain the word.
 
 A multiply-add counts once, as the definition has it: those of rows filled up with zeros are not counted. Exit status 1:
 a result differs from TensorFlow Lite Micro's.
@@ -25,7 +27,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,33 @@ from weft_c.byte_sums import ChannelSum, WindowSum
 from weft_c.model_text import field
 
 FRONTEND = "tflite -kernels=micro"
+SINGLE: tuple[tuple[tuple[int, int, int], int, tuple[int, int], int], ...] = (
+    ((28, 28, 1), 8, (3, 3), 1),
+    ((20, 22, 2), 8, (3, 3), 1),
+    ((31, 33, 3), 12, (3, 3), 1),
+    ((31, 33, 3), 12, (3, 3), 2),
+    ((20, 21, 3), 7, (3, 3), 1),
+    ((32, 32, 3), 8, (5, 5), 1),
+    ((33, 31, 3), 8, (7, 7), 2),
+    ((24, 23, 3), 8, (2, 2), 1),
+    ((24, 24, 4), 8, (3, 3), 1),
+    ((17, 19, 5), 6, (3, 3), 1),
+    ((16, 16, 8), 8, (3, 3), 1),
+    ((40, 13, 1), 8, (8, 4), 2),
+    ((24, 24, 8), 0, (3, 3), 1),
+    ((25, 23, 8), 0, (3, 3), 2),
+    ((13, 11, 6), 0, (3, 3), 1),
+    ((7, 7, 32), 0, (3, 3), 1),
+    ((3, 3, 64), 0, (3, 3), 1),
+    ((3, 2, 64), 0, (3, 3), 2),
+    ((14, 15, 16), 0, (5, 5), 1),
+    ((14, 15, 16), 0, (5, 5), 2),
+    ((16, 14, 5), 0, (7, 7), 1),
+    ((20, 20, 8), 0, (3, 1), 1),
+    ((20, 20, 8), 0, (1, 3), 1),
+    ((21, 20, 8), 0, (4, 2), 1),
+)
+"""Layers of other shapes: the input, outputs (0: by channel), kernel, stride; padding is TensorFlow's SAME."""
 _ARENA = re.compile(rb"Arena allocation total (\d+) bytes")
 
 
@@ -66,6 +95,11 @@ class Figures:
     inputs_and_outputs: int
     micro_arena: int | None
     layers: list[Layer]
+
+    def first(self) -> Figures:
+        """The same of the first layer alone, where that is what a model is for."""
+        layer = self.layers[0]
+        return replace(self, multiply_adds=layer.multiply_adds, instructions=layer.instructions, layers=[layer])
 
 
 def sums_of(graph: Any) -> list[tuple[str, int]]:
@@ -131,6 +165,26 @@ def micro(path: Path, samples: Sequence[np.ndarray[Any, Any]]) -> tuple[list[np.
     return results, int(found[1]) if found else 0
 
 
+def single_layers() -> Iterator[tuple[str, bytes]]:
+    """Models of one convolution each, with names that say what it is.
+
+    Small layers behind it call the same functions, so that no compiler makes copies of these for the one call."""
+    from tests.c.quantized_models import Network
+
+    for number, (shape, outputs, kernel, stride) in enumerate(SINGLE):
+        network = Network((1, *shape), -128, number)
+        if outputs:
+            network.conv(outputs, kernel, stride)
+        else:
+            network.depthwise(kernel, stride)
+        network.conv(4, 2, -(-network.shape[1] // 5))
+        network.conv(3, 1)
+        network.depthwise(2)
+        network.depthwise(3, 2)
+        name = f"{'x'.join(map(str, shape))} by {'x'.join(map(str, kernel))} stride {stride} to {outputs or 'the same'}"
+        yield name, network.bytes()
+
+
 def measure(path: Path, processor: str, optimize: str, count: int) -> Figures | None:
     """Figures of one model; None: its input has not 8 bits."""
     from weft_tflite.model_file import read_model
@@ -190,7 +244,7 @@ def show(f: Figures, layers: bool) -> None:
         f" {f.multiply_adds}; arena {f.arena} bytes, with inputs and outputs {f.arena + f.inputs_and_outputs}{beside};"
         f" code {f.code}, constants {f.constants} bytes"
     )
-    for x in f.layers if layers else ():
+    for x in f.layers if layers and len(f.layers) > 1 else ():
         each = f"{x.instructions / x.multiply_adds:6.2f}" if x.multiply_adds else "      "
         print(f"    {x.instructions:10} {each}  {x.name}")
 
@@ -203,17 +257,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--optimize", default="-O2", help="zig's level: -Os, -O2 [%(default)s]")
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--layers", action="store_true")
+    parser.add_argument("--only", default="", metavar="WORD")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)
     lacks = board.missing()
     if lacks is not None:
         raise SystemExit(f"this needs QEMU's boards and zig: {lacks}")
     found: list[Figures] = []
-    for path in sorted(arguments.folder.glob("*.tflite")):
-        figures = measure(path, arguments.processor, arguments.optimize, arguments.samples)
-        if figures is not None:
-            show(figures, arguments.layers)
-            found.append(figures)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = sorted(arguments.folder.glob("*.tflite"))
+        single = []
+        for name, data in single_layers() if arguments.layers else ():
+            single.append(Path(folder) / f"{name}.tflite")
+            single[-1].write_bytes(data)
+        for path in (*paths, *single):
+            if arguments.only not in path.stem:
+                continue
+            figures = measure(path, arguments.processor, arguments.optimize, arguments.samples)
+            if figures is not None:
+                found.append(figures.first() if path in single else figures)
+                show(found[-1], arguments.layers)
     write_report(arguments, models=[asdict(f) for f in found])
     return int(any(f.wrong for f in found))
 

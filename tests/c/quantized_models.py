@@ -11,6 +11,12 @@ from tests.frontends.tflite.models import Graph, ModelWriter, Scale
 
 STEP = 0.05
 """The scale of values between operators."""
+Pair = int | tuple[int, int]
+"""A number for rows and columns of a picture, or one for each."""
+
+
+def both(pair: Pair) -> tuple[int, int]:
+    return pair if isinstance(pair, tuple) else (pair, pair)
 
 
 class Network:
@@ -36,30 +42,37 @@ class Network:
         terms = self.random.integers(-2000, 2000, bias).astype(np.int32)
         return w, self.graph.constant(terms, scale=Scale(STEP * scales, 0))
 
-    def conv(self, outputs: int, kernel: int, stride: int = 1, zero: int = -128, padding: int = 0) -> int:
-        n, h, w, c = self.shape
-        operands = (self.value, *self.weights(outputs, kernel, kernel, c, axis=0, bias=outputs))
-        h, w = (-(-d // stride) if padding == 0 else (d - kernel) // stride + 1 for d in (h, w))
+    def conv(
+        self, outputs: int, kernel: Pair, stride: Pair = 1, zero: int = -128, padding: int = 0, **more: Any
+    ) -> int:
+        """`padding`: 0 is TensorFlow's SAME, 1 its VALID. More: `dilation`, `activation`."""
+        operands = (self.value, *self.weights(outputs, *both(kernel), self.shape[3], axis=0, bias=outputs))
+        shape, options = self.windows(kernel, stride, padding, **{"activation": int(zero == -128), **more})
+        return self.add("CONV_2D", operands, (*shape, outputs), Scale(STEP, zero), **options)
+
+    def depthwise(self, kernel: Pair, stride: Pair = 1, zero: int = -128, padding: int = 0, **more: Any) -> int:
+        c = self.shape[3]
+        operands = (self.value, *self.weights(1, *both(kernel), c, axis=3, bias=c))
+        shape, options = self.windows(kernel, stride, padding, depth_multiplier=1, **more)
+        return self.add("DEPTHWISE_CONV_2D", operands, (*shape, c), Scale(STEP, zero), **options)
+
+    def windows(
+        self, kernel: Pair, stride: Pair, padding: int, dilation: Pair = 1, activation: int = 1, **more: int
+    ) -> tuple[tuple[int, int, int], dict[str, int]]:
+        """The picture that a convolution gives, and its options."""
+        n, h, w, _ = self.shape
+        steps, apart = both(stride), both(dilation)
+        spans = [(k - 1) * d + 1 for k, d in zip(both(kernel), apart)]
+        rows, columns = (-(-(d if padding == 0 else d - k + 1) // s) for d, k, s in zip((h, w), spans, steps))
         options = {
             "padding": padding,
-            "stride_w": stride,
-            "stride_h": stride,
-            "fused_activation_function": int(zero == -128),
+            "stride_h": steps[0],
+            "stride_w": steps[1],
+            "dilation_h_factor": apart[0],
+            "dilation_w_factor": apart[1],
+            "fused_activation_function": activation,
         }
-        return self.add("CONV_2D", operands, (n, h, w, outputs), Scale(STEP, zero), **options)
-
-    def depthwise(self, kernel: int, stride: int = 1) -> int:
-        n, h, w, c = self.shape
-        operands = (self.value, *self.weights(1, kernel, kernel, c, axis=3, bias=c))
-        options = {
-            "padding": 0,
-            "stride_w": stride,
-            "stride_h": stride,
-            "depth_multiplier": 1,
-            "fused_activation_function": 1,
-        }
-        shape = (n, -(-h // stride), -(-w // stride), c)
-        return self.add("DEPTHWISE_CONV_2D", operands, shape, Scale(STEP, -128), **options)
+        return (n, rows, columns), {**options, **more}
 
     def sum(self, other: int) -> int:
         return self.add("ADD", [other, self.value], self.shape, Scale(STEP * 1.3, -9), fused_activation_function=0)
@@ -74,7 +87,7 @@ class Network:
     def dense(self, outputs: int) -> int:
         n, length = self.shape[0], int(np.prod(self.shape[1:]))
         if len(self.shape) > 2:
-            shape = self.graph.constant(np.int32([n, length]))
+            shape = self.graph.constant(np.array([n, length], np.int32))
             self.add("RESHAPE", [self.value, shape], (n, length), self.scale)
         w, b = self.weights(outputs, length, axis=0, bias=outputs)
         return self.add("FULLY_CONNECTED", [self.value, w, b], (n, outputs), Scale(0.2, 3), fused_activation_function=0)

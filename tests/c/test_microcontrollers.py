@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx.parser
 import pytest
-from tests.c.quantized_models import MODELS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.c.quantized_models import MODELS, Network
 from tests.needs import require
 from typer.testing import CliRunner
 
@@ -126,22 +129,80 @@ def test_quantised_models_equal_the_interpreter_to_the_bit(name: str, profile: s
 def test_the_same_without_undefined_behaviour(name: str, tmp_path: Path) -> None:
     executable = exported(MODELS[name](), tmp_path)
     (sample,) = samples(executable, 1)
-    traps = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
     plain, trapped = tmp_path / "plain", tmp_path / "trapped"
     for folder in (plain, trapped):
         folder.mkdir()
         for file in ("model.c", "model.h"):
             (folder / file).write_bytes((tmp_path / file).read_bytes())
     expected = run_here(executable, plain, sample)
-    got = run_here(executable, trapped, sample, *traps)
+    got = run_here(executable, trapped, sample, *TRAPS)
     for k, v in expected.items():
         np.testing.assert_array_equal(got[k], v)
+
+
+WORDS = ("-D__ARM_FEATURE_DSP=1", f"-I{Path(__file__).parent}")
+"""The functions with instructions of the DSP extension, which `arm_acle.h` beside this file has in plain C."""
+TRAPS = ("-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Network:
+    """One or two convolutions, of all channels or by channel, of few channels and odd sizes."""
+    height, width, channels = draw(st.integers(1, 9)), draw(st.integers(1, 11)), draw(st.integers(1, 9))
+    network = Network((draw(st.integers(1, 2)), height, width, channels), draw(st.integers(-128, 127)), 0)
+    for _ in range(draw(st.integers(1, 2))):
+        _, height, width, _ = network.shape
+        padding = draw(st.integers(0, 1))
+        kernel, dilation = [], []
+        for size in (height, width):
+            apart = draw(st.sampled_from((1, 1, 1, 2)))
+            most = 5 if padding == 0 else (size - 1) // apart + 1
+            kernel.append(draw(st.integers(1, min(5, most))))
+            dilation.append(apart)
+        stride = (1, 1) if max(dilation) > 1 else (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+        options = {"dilation": (dilation[0], dilation[1]), "activation": draw(st.sampled_from((0, 1, 3)))}
+        zero = draw(st.sampled_from((-128, 3)))
+        taps = (kernel[0], kernel[1])
+        if draw(st.booleans()):
+            network.depthwise(taps, stride, zero, padding, **options)
+        else:
+            network.conv(draw(st.integers(1, 9)), taps, stride, zero, padding, **options)
+    return network
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(network=layers())
+def test_random_convolutions_equal_the_interpreter_with_and_without_instructions_for_words(
+    network: Network, tmp_path: Path
+) -> None:
+    data = network.bytes()
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        executable = exported(data, Path(folder))
+        (sample,) = samples(executable, 1)
+        (expected,) = evaluate(imported(data), sample)
+        for k, flags in enumerate(((), WORDS)):
+            inside = Path(folder) / str(k)
+            inside.mkdir()
+            for file in ("model.c", "model.h"):
+                (inside / file).write_bytes((Path(folder) / file).read_bytes())
+            (got,) = run_here(executable, inside, sample, *TRAPS, "-Wno-unused-parameter", *flags).values()
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_instructions_for_words_give_the_same(name: str, tmp_path: Path) -> None:
+    data = MODELS[name]()
+    executable = exported(data, tmp_path)
+    (sample,) = samples(executable, 1)
+    (expected,) = evaluate(imported(data), sample)
+    (got,) = run_here(executable, tmp_path, sample, *TRAPS, *WORDS).values()
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_sums_are_calls_and_values_between_kernels_are_bytes(tmp_path: Path) -> None:
     executable = exported(MODELS["residual"](), tmp_path)
     text = (tmp_path / "model.c").read_text()
-    for name in ("weft_dot_rows", "weft_rescale_rows", "weft_widen"):
+    for name in ("weft_dot_bytes", "weft_window", "weft_widen"):
         assert f" {name}(" in text
     body = text.rpartition("model_run(")[2]
     assert not re.search(r"int32_t \*\)arena\)\[\d+\], &\(\(int8_t", body) or "sums" in text
@@ -257,19 +318,27 @@ def test_emulated_microcontrollers_give_the_same(name: str, processor: str, tmp_
 
 @pytest.mark.full
 @pytest.mark.needs("ziglang", "qemu_system")
-def test_a_convolution_takes_few_instructions(tmp_path: Path) -> None:
-    """32 x 32 x 16 to 16 by 3 x 3: CMSIS-NN takes 2.35 instructions for a multiply-add."""
+@pytest.mark.parametrize(
+    ("shape", "outputs", "stride", "most"),
+    [((32, 32, 16), 16, 1, 2.35), ((32, 32, 3), 16, 1, 2.35), ((96, 96, 3), 8, 2, 2.35), ((24, 24, 8), 0, 1, 4.5)],
+)
+def test_a_convolution_takes_few_instructions(
+    shape: tuple[int, int, int], outputs: int, stride: int, most: float, tmp_path: Path
+) -> None:
+    """3 x 3, 0 outputs: by channel. CMSIS-NN takes 2.35 instructions for a multiply-add of 32 x 32 x 16 to 16."""
     from benchmarks import board
-    from tests.c.quantized_models import Network
 
-    network = Network((1, 32, 32, 16), -128, 9)
-    network.conv(16, 3)
+    network = Network((1, *shape), -128, 9)
+    if outputs:
+        network.conv(outputs, 3, stride)
+    else:
+        network.depthwise(3, stride)
     executable = exported(network.bytes(), tmp_path)
     (sample,) = samples(executable, 1)
     (output,) = executable.outputs
-    like = np.zeros((1, 32, 32, 16), np.int8)
-    run = board.run(tmp_path / "model.c", [{"x": sample["x"]}], {field(output.name): like})
-    assert sum(run.instructions[0]) <= 2.35 * 32 * 32 * 16 * 16 * 9
+    run = board.run(tmp_path / "model.c", [{"x": sample["x"]}], {field(output.name): np.zeros(network.shape, np.int8)})
+    adds = int(np.prod(network.shape)) * 9 * (shape[2] if outputs else 1)
+    assert sum(run.instructions[0]) <= most * adds
 
 
 @pytest.mark.full

@@ -184,49 +184,48 @@ class WindowSum(Windows):
 
 @dataclass(frozen=True)
 class ChannelSum(Windows):
-    """Convolution of each channel by itself with weights w [kernel…, c]: [n, out…, c], int32."""
+    """Convolution of each channel by itself with weights w [c, kernel…]: [n, out…, c], int32."""
 
     role = "channel_sum"
 
     def infer(self, *types: Type | None) -> Type:
         """Raises GraphError for operands that do not fit."""
         x, w = self.checked(types)
-        if w.shape != (*self.kernel, x.shape[-1]):
-            raise GraphError(f"expected weights {[*self.kernel, x.shape[-1]]}, got {w.shape}")
+        if w.shape != (x.shape[-1], *self.kernel):
+            raise GraphError(f"expected weights {[x.shape[-1], *self.kernel]}, got {w.shape}")
         return TensorType(dt.int32, (x.shape[0], *self.counts(x.shape), x.shape[-1]))
 
     def reference(self, *arrays: Array | None) -> Array:
         x, w = arrays
         assert x is not None and w is not None
         taps = tuple(range(1 + len(self.kernel), 1 + 2 * len(self.kernel)))
-        return np.asarray((self.windows(x) * w.astype(np.int64)).sum(taps)).astype(np.int32)
+        return np.asarray((self.windows(x) * np.moveaxis(w.astype(np.int64), 0, -1)).sum(taps)).astype(np.int32)
 
     @algorithm("tensors")
     def rows(self, x: Tensor, w: Tensor) -> Tensor:
-        """The picture with its surroundings, then sums."""
+        """The picture of each channel with its surroundings, then sums."""
         counts = self.counts(x.shape)
         whole = tuple(as_dim(d + lo + hi) for d, (lo, hi) in zip(x.shape[1:-1], self.pads))
 
         def row(b: Expr, *index: Expr) -> Expr:
-            return self.element(x, b, index[:-1], index[-1])
+            return self.element(x, b, index[1:], index[0])
 
-        around = compute((x.shape[0], *whole, x.shape[-1]), row, "rows")
+        around = compute((x.shape[0], x.shape[-1], *whole), row, "rows")
         taps = [reduce_axis(d, f"tap{k}") for k, d in enumerate(self.kernel)]
 
         def total(b: Expr, *index: Expr) -> Expr:
             at = [i * s + t.var * d for i, s, t, d in zip(index, self.strides, taps, self.dilations)]
-            a = cast_to(around[(b, *at, index[-1])], dt.int32)
-            return sum_over(a * cast_to(w[(*taps, index[-1])], dt.int32), taps)
+            a = cast_to(around[(b, index[-1], *at)], dt.int32)
+            return sum_over(a * cast_to(w[(index[-1], *taps)], dt.int32), taps)
 
         return compute((x.shape[0], *counts, x.shape[-1]), total, "sums")
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         op = cls((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), -128)
-        yield Sample(op, (_bytes((1, 5, 4, 6)), _bytes((3, 3, 6), 1)), "same")
-        yield Sample(
-            cls((3, 2), (2, 1), ((0, 0), (1, 0)), (1, 2), 9), (_bytes((2, 7, 5, 3)), _bytes((3, 2, 3), 1)), "all"
-        )
+        yield Sample(op, (_bytes((1, 5, 4, 6)), _bytes((6, 3, 3), 1)), "same")
+        op = cls((3, 2), (2, 1), ((0, 0), (1, 0)), (1, 2), 9)
+        yield Sample(op, (_bytes((2, 7, 5, 3)), _bytes((3, 3, 2), 1)), "all")
 
 
 @dataclass(frozen=True)

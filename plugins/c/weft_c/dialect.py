@@ -40,13 +40,34 @@ MODEL = replace(
     scratch_align=8,
     called=True,
     index="int32_t",
+    rolled="WEFT_ONCE",
     intrinsics={
         **C.intrinsics,
         "clear": "weft_clear({0:address}, {1})",
+        "window": ("weft_window({0:address}, {1}, {2}, {3}, {4:address}, {5}, {6}, {7}, {8}, {9}, {10}, {11})"),
+        "planes": (
+            "weft_planes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7}, {8}, {9}, {10}, {11}, {12}, {13},"
+            " {14})"
+        ),
         "widen": "weft_widen({0:address}, {1}, {2:address}, {3})",
         "dot_row": "weft_dot_row({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
         "dot_rows": "weft_dot_rows({0:address}, {1}, {2:address}, {3:address}, {4}, {5}, {6})",
-        "dot_taps": "weft_dot_taps({0:address}, {1}, {2}, {3:address}, {4:address}, {5}, {6}, {7})",
+        "dot_planes": (
+            "weft_dot_planes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7:address}, {8}, {9}, {10}, {11},"
+            " {12}, {13}, {14}, {15})"
+        ),
+        "planes_bytes": (
+            "weft_planes_bytes({0:address}, {1}, {2}, {3}, {4}, {5}, {6:address}, {7:address}, {8:address},"
+            " {9:address}, {10}, {11:address}, {12}, {13}, {14}, {15}, {16}, {17}, {18}, {19})"
+        ),
+        "rescale_planes": (
+            "weft_rescale_planes({0:address}, {1}, {2}, {3}, {4:address}, {5:address}, {6:address}, {7}, {8}, {9},"
+            " {10:address}, {11}, {12}, {13}, {14}, {15}, {16})"
+        ),
+        "dot_bytes": (
+            "weft_dot_bytes({0:address}, {1}, {2:address}, {3:address}, {4:address}, {5:address}, {6}, {7:address},"
+            " {8}, {9}, {10})"
+        ),
         "rescale_rows": (
             "weft_rescale_rows({0:address}, {1:address}, {2:address}, {3:address}, {4}, {5}, {6}, {7:address},"
             " {8}, {9})"

@@ -2,8 +2,8 @@
 extension where the compiler has them.
 
 `dot_rows` computes sums of products of up to two rows of int16 with rows of weights, and holds the sums in registers:
-two rows by two results take four of a Cortex-M's thirteen. `dot_row` is for an odd number of results. `dot_taps`
-computes sums over the taps of windows, channel by channel. `rescale_rows` makes bytes of such sums.
+two rows by two results take four of a Cortex-M's thirteen. `dot_row` is for an odd number of results. `dot_planes`
+computes sums over the taps of windows of some channels. `rescale_rows` and `rescale_planes` make bytes of such sums.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ def _dot_row() -> Intrinsic:
     return Intrinsic("dot_row", compute((m, n), total, "c"), operands, Call("dot_row"), dynamic=("m", "n", "q"))
 
 
-def _dot_taps() -> Intrinsic:
-    h, w, n = var("h"), var("w"), var("n")
+def _dot_planes() -> Intrinsic:
+    p, m, n, h, w = (var(name) for name in "pmnhw")
     row, column = reduce_axis(h, "row"), reduce_axis(w, "column")
-    a, b = placeholder((h, w, n), dt.int16, "a"), placeholder((h, w, n), dt.int8, "b")
+    a, b = placeholder((p, m, n, h, w), dt.int16, "a"), placeholder((p, h, w), dt.int8, "b")
 
-    def total(j: Expr) -> Expr:
-        left = cast_to(a[row, column, j], dt.int32)
-        return sum_over(left * cast_to(b[row, column, j], dt.int32), [row, column])
+    def total(k: Expr, i: Expr, j: Expr) -> Expr:
+        left = cast_to(a[k, i, j, row, column], dt.int32)
+        return sum_over(left * cast_to(b[k, row, column], dt.int32), [row, column])
 
-    operands = (Operand("a", strides=(None, None, 1)), Operand("b"), Operand("c"))
-    return Intrinsic("dot_taps", compute((n,), total, "c"), operands, Call("dot_taps"), dynamic=("h", "w", "n"))
+    operands = (Operand("a", strides=(None,) * 5), Operand("b"), Operand("c", strides=(None,) * 3))
+    c = compute((p, m, n), total, "c")
+    return Intrinsic("dot_planes", c, operands, Call("dot_planes"), dynamic=("p", "m", "n", "h", "w"))
 
 
 def _rescale_rows() -> Intrinsic:
@@ -75,6 +76,23 @@ def _rescale_rows() -> Intrinsic:
     return Intrinsic("rescale_rows", y, operands, Call("rescale_rows"), dynamic=("m", "n"))
 
 
-INTRINSICS = (_rescale_rows(), _dot_row(), _dot_rows(), _dot_taps())
+def _rescale_planes() -> Intrinsic:
+    p, m, n = var("p"), var("m"), var("n")
+    x = placeholder((p, m, n), dt.int32, "x")
+    term, multiplier, right = (placeholder((p,), dt.int32, name) for name in ("term", "multiplier", "right"))
+    zero, low, high = (placeholder((), dt.int32, name) for name in ("zero", "low", "high"))
+
+    def result(k: Expr, i: Expr, j: Expr) -> Expr:
+        scaled = Rescale(True).formula(x[k, i, j] + term[k], multiplier[k], right[k])
+        return cast_to(minimum(maximum(scaled + zero[()], low[()]), high[()]), dt.int8)
+
+    numbers = (Operand(name, number=True) for name in ("zero", "low", "high"))
+    scales = (Operand(name) for name in ("term", "multiplier", "right"))
+    operands = (Operand("x", strides=(None,) * 3), *scales, *numbers, Operand("y", strides=(None,) * 3))
+    y = compute((p, m, n), result, "y")
+    return Intrinsic("rescale_planes", y, operands, Call("rescale_planes"), dynamic=("p", "m", "n"))
+
+
+INTRINSICS = (_rescale_rows(), _rescale_planes(), _dot_row(), _dot_rows(), _dot_planes())
 
 __all__ = ["INTRINSICS", "ROWS"]

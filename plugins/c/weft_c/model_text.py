@@ -21,10 +21,25 @@ from weft_c_family import Emitted, identifier
 from weft_runtime.executable import NativeCode
 
 MACHINE = "c"
-TEXT_VERSION = 2
+TEXT_VERSION = 3
 """Goes into cache keys: raise it when other text comes out for the same kernels."""
 SHIFT = "static inline int32_t weft_asr_i32(int32_t a, int32_t b) { return a >> b; }"
 """As the emitter has it: the functions of `mcu` call it, too."""
+LIBRARY = (
+    "rescaled", "byte", "clear", "widen", "window", "planes", "taps", "dot_row", "dot_rows", "dot_planes", "dot_bytes",
+    "planes_bytes", "rescale_rows", "rescale_planes",
+)  # fmt: skip
+"""Files of `mcu` in the order in which they stand; those that kernels call have the names of functions."""
+NEEDS = {
+    "dot_bytes": ("byte",),
+    "dot_planes": ("taps",),
+    "planes_bytes": ("byte", "taps"),
+    "rescale_planes": ("rescaled",),
+    "rescale_rows": ("rescaled",),
+    "planes": ("clear",),
+    "window": ("widen",),
+}
+"""What they call."""
 PREFIX = "@"
 """What stands for the model's name; no character of C."""
 
@@ -97,14 +112,12 @@ def link_text(spec: SegmentSpec, kernels: Mapping[str, KernelCode]) -> NativeCod
         )
     texts = {name: KernelText.read(code.object) for name, code in kernels.items()}
     used = "\n".join(t.body for t in texts.values())
-    library = [
-        name
-        for name in ("clear", "widen", "dot_row", "dot_rows", "dot_taps", "rescale_rows")
-        if f"weft_{name}(" in used
-    ]
+    called = {name for name in LIBRARY if f"weft_{name}(" in used}
+    called |= {needed for name in called for needed in NEEDS.get(name, ())}
+    library = [name for name in LIBRARY if name in called]
     head = [_library("head"), *([_library("words")] if library else [])]
     helpers = dict.fromkeys(h for t in texts.values() for h in t.helpers)
-    if "rescale_rows" in library:
+    if not called.isdisjoint(("rescaled", "byte")):
         helpers[SHIFT] = None
     calls = [line for item in spec.items for line in _statement(item, spec, texts)]
     model = ModelText(

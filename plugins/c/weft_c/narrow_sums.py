@@ -92,7 +92,7 @@ def reach(r: Rewriter, x: Value, depth: int = DEPTH) -> int | None:
         weights = node.inputs[1].constant
         if weights is None or first is None:
             return None
-        axes = (0, 1) if isinstance(node.op, ChannelSum) else (1, 3, 4)
+        axes = tuple(range(1, weights.ndim)) if isinstance(node.op, ChannelSum) else (1, 3, 4)
         total = np.abs(weights.astype(np.int64)).sum(axes).max(initial=0)
         return int(total) * (first + abs(node.op.zero))
     if isinstance(node.op, (Cast, FixedPointScale, Reshape, Rescale, Transpose)):
@@ -128,7 +128,7 @@ def _convolution(r: Rewriter, op: Conv, x: Value, weights: Array, zero: int, nam
     if op.groups == 1:
         made, data = WindowSum(*settings, len(last)), packed(last.reshape(len(last), -1))
     elif op.groups == channels == len(weights):
-        made, data = ChannelSum(*settings), last[..., 0].transpose(1, 2, 0).astype(np.int8)
+        made, data = ChannelSum(*settings), last[..., 0].astype(np.int8)
     else:
         return None
     c = Composer(r.builder_for_rule())

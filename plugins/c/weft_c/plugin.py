@@ -66,10 +66,16 @@ def loop_passes(target: Target) -> Sequence[LoopPass]:
         return []
     from weft.loop.pipeline import LoopPass
     from weft_c.byte_copies import byte_copies, share_buffers
+    from weft_c.joined_calls import joined_calls
+    from weft_c.windows import windows
 
     holds = "buffers that are not used at the same time are one"
     passes = [LoopPass("share_buffers", share_buffers, after="unroll_loops", holds=holds)]
     if target.options.profile == "mcu":
+        holds = "no nest only widens part of a picture"
+        passes.append(LoopPass("windows", windows, after="simplify", holds=holds))
+        holds = "sums of 8-bit products are scaled where they are made"
+        passes.append(LoopPass("joined_calls", joined_calls, after="flatten_buffers", holds=holds))
         holds = "no long loop only widens neighbouring bytes"
         passes.append(LoopPass("byte_copies", byte_copies, after="share_buffers", holds=holds))
     return passes

@@ -6,6 +6,7 @@ per result stands in registers, not in memory. That for microcontrollers has `by
 
 from __future__ import annotations
 
+from weft.expr.linear import linear
 from weft.expr.nodes import Const, Expr, FloorDiv, Lt, Var, walk
 from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
@@ -17,6 +18,10 @@ from weft_c.mcu_intrinsics import ROWS
 
 RESULTS = 32
 """Sums of a single row that are in memory at once."""
+PLANES = 4
+"""Channels whose pictures are widened at once, as four bytes are read at once."""
+SCRATCH = 4096
+"""Bytes of such pictures that may always be in memory."""
 
 
 class AsItIs(Rule):
@@ -70,7 +75,7 @@ class ByteSums(Rule):
         if s.block(name).annotation("role") == "window_sum":
             schedule_rows(s, name, before[-1], tail)
         else:
-            schedule_taps(s, name, before[-1], tail)
+            schedule_planes(s, name, before[-1], tail)
 
 
 def inline_pointwise(s: Schedule) -> None:
@@ -117,23 +122,52 @@ def schedule_rows(s: Schedule, name: str, columns: str, tail: str) -> None:
     split_columns(s, columns)
 
 
-def schedule_taps(s: Schedule, name: str, rows: str, tail: str) -> None:
-    """The rows of the picture that a row of results reads, and for each of these the sums of all channels."""
+def schedule_planes(s: Schedule, name: str, rows: str, tail: str) -> None:
+    """Some rows of the picture of a few channels with their surroundings, their sums, and what follows on these."""
     *outer, channels = spatial_loops(s, name)
-    if outer:
-        s.compute_at(rows, outer[-2] if len(outer) > 1 else outer[-1])
-        s.reverse_compute_at(tail, outer[-1])
+    count = int_const(s.loop(channels).extent) or 1
+    together = next(k for k in (PLANES, 2, 1) if count % k == 0)
+    inner = channels
+    if together < count:
+        channels, inner = s.split(channels, [None, together])
+    under = channels if together < count else None
+    if len(outer) > 1:
+        strip, down = s.split(outer[-2], [None, strip_rows(s, name, rows, together)])
+        s.reorder(strip, *([channels] if under else []), inner, down, outer[-1])
+        under = under or strip
+    elif outer:
+        s.reorder(*([channels] if under else []), inner, outer[-1])
+    if under is not None:
+        s.compute_at(rows, under)
+        s.reverse_compute_at(tail, under)
     in_scratch(s, rows, name)
-    s.tensorize(channels, "dot_taps")
-    rescale(s, tail, outer[-1] if outer else None)
-    s.annotate(s.loops(rows)[-1], "unswitch", 1)
+    s.tensorize(inner, "dot_planes")
+    rescale(s, tail, under, "rescale_planes")
 
 
-def rescale(s: Schedule, tail: str, under: str | None) -> None:
+def strip_rows(s: Schedule, name: str, rows: str, together: int) -> int:
+    """Rows of results for which the rows that they read of a few channels take no more memory than those of all
+    channels that one row of results reads, or `SCRATCH` bytes."""
+    block = s.block(name)
+    source = next(x for x in access.loads(block) if x.buffer.name == access.target(s.block(rows)).buffer.name)
+    channels, _, wide = [int_const(d) or 1 for d in source.buffer.shape][-3:]
+    extents = {i.var.name: int_const(i.extent) or 1 for i in block.iters}
+    factors = {v.name: k for v, k in linear(source.indices[-2]).atoms.items() if isinstance(v, Var)}
+    result = [i.var.name for i in block.iters if i.kind == "spatial"][-3]
+    span = 1 + sum(k * (extents[v] - 1) for v, k in factors.items() if v != result)
+    allowed = max(span * wide * channels * 2, SCRATCH) // (2 * wide * together)
+    fit = max(1, (allowed - span) // factors.get(result, 1) + 1)
+    strips = -(-extents[result] // fit)
+    return -(-extents[result] // strips)
+
+
+def rescale(s: Schedule, tail: str, under: str | None, intrinsic: str = "rescale_rows") -> None:
     """What follows a sum by one call, where it is the scaling of quantised sums and no more."""
     loops = s.loops(tail)
-    with s.attempt():
-        s.tensorize(loops[loops.index(under) + 1 if under is not None else 0], "rescale_rows")
+    within = loops[loops.index(under) + 1 :] if under is not None else loops
+    if within:
+        with s.attempt():
+            s.tensorize(within[0], intrinsic)
 
 
 def spatial_loops(s: Schedule, name: str) -> list[str]:

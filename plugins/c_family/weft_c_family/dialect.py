@@ -72,6 +72,7 @@ class Dialect:
             and their address spaces).
         lanes: declaration of the lanes of a vector: `{type}`, `{name}`, `{size}`; aligned as `vector_copy` wants it.
         unroll: a line in front of loops over lanes.
+        rolled: a line in front of loops of more than two iterations that call functions of the language's own.
         spaces: scope → the address space in a pointer's type.
         extension: what kernels that call certain intrinsics have beside.
         writer: the class that writes a kernel, for a language whose syntax is not that of C; None: `Kernel`.
@@ -116,6 +117,7 @@ class Dialect:
     vector_copy: str = ""
     lanes: str = "{type} {name}[{size}];"
     unroll: str = ""
+    rolled: str = ""
     spaces: Mapping[str, str] = field(default_factory=dict)
     extension: Extension | None = None
     writer: type[Kernel] | None = None

@@ -458,8 +458,18 @@ class Kernel:
             self.line(f"const {t} {end} = {extent.text};")
         name = f.declare(s.var.name)
         head = self.dialect.units.get(s.kind, "for ({type} {name} = 0; {name} < {extent}; ++{name})")
+        if self.dialect.rolled and self.calls(s):
+            self.line(self.dialect.rolled)
         with self.braces(head.format(type=t, name=name, extent=end)):
             self.stmt(s.body)
+
+    def calls(self, s: lp.For) -> bool:
+        """Whether a loop of more than two iterations calls functions of the language's own."""
+        count = lp.int_const(s.extent)
+        functions = self.dialect.intrinsics
+        return (count is None or count > 2) and any(
+            isinstance(inner, lp.Evaluate) and functions.get(inner.call.name) for inner in lp.walk_stmts(s.body)
+        )
 
     def emit_While(self, s: lp.While) -> None:
         f = self.formulas

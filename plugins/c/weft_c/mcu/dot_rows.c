@@ -14,7 +14,7 @@ static void weft_dot_rows(const int16_t *a, int32_t stride, const int8_t *b, int
       const weft_word *y = (const weft_word *)(const void *)&a[stride];
       int32_t yu = 0;
       int32_t yv = 0;
-      WEFT_TWICE
+      WEFT_OFTEN
       while (w != end) {
         const int32_t u = w[0];
         const int32_t v = w[1];
@@ -37,7 +37,7 @@ static void weft_dot_rows(const int16_t *a, int32_t stride, const int8_t *b, int
       c[(2 * pairs) + (2 * pair)] = yu;
       c[(2 * pairs) + (2 * pair) + 1] = yv;
     } else {
-      WEFT_TWICE
+      WEFT_OFTEN
       while (w != end) {
         const int32_t u = w[0];
         const int32_t v = w[1];

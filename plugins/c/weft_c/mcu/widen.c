@@ -1,6 +1,6 @@
 /* y[k] = x[k] - zero for k < count. */
-WEFT_CALLED
-static void weft_widen(const int8_t *x, int32_t zero, int16_t *y, int32_t count) {
+WEFT_INLINE
+static inline void weft_widen_short(const int8_t *x, int32_t zero, int16_t *y, int32_t count) {
   int32_t k = 0;
 #if WEFT_DSP
   const uint32_t low = (uint32_t)(-zero) & 0xFFFFU;
@@ -20,4 +20,8 @@ static void weft_widen(const int8_t *x, int32_t zero, int16_t *y, int32_t count)
   for (; k < count; ++k) {
     y[k] = (int16_t)(x[k] - zero);
   }
+}
+WEFT_CALLED
+static void weft_widen(const int8_t *x, int32_t zero, int16_t *y, int32_t count) {
+  weft_widen_short(x, zero, y, count);
 }

@@ -1,13 +1,21 @@
+/* In front of a loop: Clang writes out some iterations, or one. GCC has too few registers for two. */
+#if defined(__clang__)
+#if defined(__OPTIMIZE_SIZE__)
+#define WEFT_OFTEN _Pragma("clang loop unroll_count(2)")
+#else
+#define WEFT_OFTEN _Pragma("clang loop unroll_count(4)")
+#endif
+#define WEFT_ONCE _Pragma("clang loop unroll(disable)")
+#define WEFT_ALL _Pragma("clang loop unroll(full)")
+#else
+#define WEFT_OFTEN
+#define WEFT_ONCE
+#define WEFT_ALL
+#endif
+
 #if defined(__ARM_FEATURE_DSP) && defined(__GNUC__) && !defined(__ARM_BIG_ENDIAN)
 #define WEFT_DSP 1
 #include <arm_acle.h>
-
-/* In front of a loop: Clang writes out two iterations with -Os, too. GCC has too few registers for two. */
-#if defined(__clang__) && defined(__OPTIMIZE_SIZE__)
-#define WEFT_TWICE _Pragma("clang loop unroll_count(2)")
-#else
-#define WEFT_TWICE
-#endif
 
 /* Four elements of 8 bits or two of 16, wherever they are declared. */
 typedef int32_t weft_word __attribute__((may_alias));
