@@ -46,6 +46,12 @@ def _opencl() -> bool:
         return False
 
 
+def _webgpu() -> bool:
+    from weft_webgpu.adapter import missing
+
+    return missing() is None
+
+
 def _qemu() -> bool:
     from tests.qemu import runner
 
@@ -84,6 +90,7 @@ def _program(name: str, install: str) -> Need:
 
 NEEDS: dict[str, Need] = {
     "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
+    "webgpu": Need("an adapter for WebGPU", _webgpu, "apt install mesa-vulkan-drivers"),
     "qemu": Need("qemu-user", _qemu, "apt install qemu-user"),
     "qemu_system": _program("qemu-system-arm", "apt install qemu-system-arm"),
     "cppcheck": _program("cppcheck", "apt install cppcheck"),

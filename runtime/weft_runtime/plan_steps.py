@@ -211,10 +211,12 @@ class DataSymbol:
 
 
 HOST = "host"
+"""The host's memory, in copies."""
 ANY = "any"
 SEQUENCE = -1
 """In the place of an axis: what a loop takes items from, or collects, is a sequence."""
 Step: TypeAlias = Native | Copy | DeviceCall | HostCall | Branch | Repeat
+"""What a plan runs, one after another."""
 STEPS: dict[str, type[Step]] = {s.kind: s for s in (Native, Copy, DeviceCall, HostCall, Branch, Repeat)}
 
 

@@ -160,6 +160,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         tools=("weft-testing", "ziglang"),
         why=f"{KIT}; {C_COMPILER}",
     ),
+    "weft-webgpu": Suite(
+        "weft_webgpu",
+        _in("tests/webgpu", "device", "functions"),
+        _in("tests/webgpu", "functions"),
+        tools=("weft-ops",),
+        why="graphs are made of the library's operators",
+    ),
     "weft-frontend": Suite(
         "weft_frontend",
         _in("tests/frontends/kit", "importer", "parts"),

@@ -754,6 +754,7 @@ class Kernel:
 
 
 def byte_size(b: Buffer) -> Expr:
+    """The bytes of a buffer, a formula over its dimensions' variables."""
     size: Expr = lp.int64(b.dtype.scalar.bytes)
     for d in b.shape:
         size = ex.mul(size, d)

@@ -29,7 +29,19 @@ from weft_c_family.dialect import Dialect
 from weft_c_family.language import Language, identifier, part_of
 
 # How tightly a text holds together, loosest last: what is looser than its place allows gets parentheses.
-PRIMARY, UNARY, PRODUCT, SUM, COMPARISON, AND, OR, LOOSE = range(8)
+PRIMARY = 0
+"""A name, a call, an element, or what is in parentheses."""
+UNARY = 1
+"""A sign, `!`, a conversion in C."""
+PRODUCT = 2
+"""`*`, `/`, `%`."""
+SUM = 3
+"""`+`, `-`."""
+COMPARISON = 4
+"""`<`, `<=`, `==`, `!=`."""
+AND, OR = 5, 6
+LOOSE = 7
+"""Anything else."""
 
 REPEATED = 10
 """Nodes of a formula from which on it is worth a name if it is used twice."""

@@ -82,8 +82,8 @@ class WgslDefinitions(Definitions):
         return self._define(f"weft_popcount_{short(d)}", t, f"x: {t}", f"return {t}(countOneBits(u32(x){mask}));")
 
     def division(self, symbol: str, d: DType) -> str:
-        """// or % of signed integers, rounded down. WGSL's own round to zero; by zero they are by one, and the least value
-        by -1 wraps ("Arithmetic Expressions")."""
+        """// or % of signed integers, rounded down. WGSL's own round to zero; by zero they are by one, and the least
+        value by -1 wraps ("Arithmetic Expressions")."""
         name = f"weft_{_NAMES[symbol]}_{short(d)}"
         if d.bits == 64:
             return self.use(name)

@@ -20,7 +20,7 @@ from weft.expr.nodes import Expr
 from weft.expr.ranges import Range, add_ranges, multiply_ranges, negate_range
 from weft.loop import nodes as lp
 from weft.loop.nodes import Load
-from weft_c_family.dialect import Dialect
+from weft_c_family import Dialect
 from weft_c_family.formulas import COMPARISON, LOOSE, PRIMARY, PRODUCT, SUM, UNARY, Code, Formulas
 from weft_webgpu.definitions import WgslDefinitions
 from weft_webgpu.language import PAIR, WgslLanguage

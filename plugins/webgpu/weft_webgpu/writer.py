@@ -24,8 +24,8 @@ from weft.expr.ranges import Range
 from weft.loop import nodes as lp
 from weft.loop.grids import private
 from weft.loop.nodes import Buffer, Load, Program
-from weft_c_family.dialect import Dialect
-from weft_c_family.emitter import Emitted, Kernel, byte_size
+from weft_c_family import Dialect, Emitted
+from weft_c_family.emitter import Kernel, byte_size
 from weft_c_family.formulas import Formulas
 from weft_webgpu.formulas import Pair, WgslFormulas
 from weft_webgpu.memory import Place
