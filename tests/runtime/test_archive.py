@@ -601,4 +601,6 @@ def test_cpu_features_agree_with_llvm() -> None:
 
     llvm = {name for name, on in binding.get_host_cpu_features().items() if on}
     names = set(binding.get_host_cpu_features())
-    assert cpu_features.host_features() & names == llvm & cpu_features.known_features()
+    told = cpu_features.host_features() & names
+    # Linux says nothing of an instruction that it has turned off: rdseed of processors where it is broken.
+    assert told <= llvm and (llvm & cpu_features.known_features()) - told <= {"rdseed"}
