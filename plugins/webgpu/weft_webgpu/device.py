@@ -53,7 +53,6 @@ class _Ready:
     grid: tuple[int, int, int]
     before: tuple[tuple[Any, int, Any, int, int], ...] = ()
     behind: tuple[tuple[Any, int, Any, int, int], ...] = ()
-    held: tuple[Any, ...] = ()
 
 
 class WebgpuDevice(Device):
@@ -81,6 +80,7 @@ class WebgpuDevice(Device):
         )
         self._used = 0
         self._mark = self._buffer(4)
+        self._empty = self._buffer(ALIGN * self.bindings)
         self._recorded: list[_Ready] = []
         self._pipelines: dict[tuple[str, str], tuple[Any, Any]] = {}
 
@@ -197,22 +197,18 @@ class WebgpuDevice(Device):
         if groups is None:
             return None
         sizes = [int(dims[d]) for d in launch.dims]
-        if any(n >= 1 << 31 for n in sizes):
+        if any(n > LARGEST for n in sizes):
             raise ExecutionError(
                 f"kernel '{kernel}' cannot be launched on device '{self.name}'",
-                why=f"a size is {max(sizes)}, sizes are 32-bit numbers there", hint="run smaller inputs",
+                why=f"a size is {max(sizes)}, there it is at most {LARGEST}", hint="run smaller inputs",
             )  # fmt: skip
         slices = [buffers[b] for b in launch.buffers]
         if text.joined:
             return self._joined(loaded, kernel, slices, sizes, _folded(groups, kernel))
         self._check_bound(kernel, max((x.bytes for x in slices), default=0))
-        first, before, held = self._apart(text, slices)
+        first, before, bound = self._apart(text, slices)
         pipeline, layout = self._pipeline(loaded, first, kernel)
-        entries = []
-        for k, place in enumerate(slices):
-            if first[k] == k:
-                handle, offset = held.get(k, (place.memory.handle, place.offset))
-                entries.append(_bound(k, handle, offset, _up(max(place.bytes, 16), 16)))
+        entries = [_bound(k, handle, begin, _up(max(size, 16), 16)) for k, (handle, begin, size) in bound.items()]
         return self._grouped(
             pipeline, layout, entries, len(slices), sizes, text, _folded(groups, kernel), tuple(before)
         )
@@ -227,26 +223,39 @@ class WebgpuDevice(Device):
 
     def _apart(
         self, text: Text, slices: Sequence[Slice]
-    ) -> tuple[tuple[int, ...], list[tuple[Any, int, Any, int, int]], dict[int, tuple[Any, int]]]:
-        """Which binding each buffer has, since bindings must not overlap: that of another one in the same place, or of
-        a copy, which is made before the launch. What overlaps is an input, and comes before what does it."""
+    ) -> tuple[tuple[int, ...], list[tuple[Any, int, Any, int, int]], dict[int, tuple[Any, int, int]]]:
+        """Bindings that do not overlap: for each buffer whose binding it has, copies to be made before the launch, and
+        where each binding is (buffer, begin, bytes).
+
+        Of buffers in one place that have one type, the last is bound. A buffer that overlaps a later one otherwise is
+        an input, and is copied: outputs do not overlap, and come behind the inputs.
+        """
         first = list(range(len(slices)))
         before: list[tuple[Any, int, Any, int, int]] = []
-        held: dict[int, tuple[Any, int]] = {}
-        for j, b in enumerate(slices):
-            for i in range(j):
-                a = slices[i]
-                if first[i] != i or i in held or a.memory is not b.memory:
-                    continue
-                if a.offset == b.offset and text.types[i] == text.types[j]:
-                    first[j] = i
-                    break
-                if a.offset < b.offset + max(b.bytes, 1) and b.offset < a.offset + max(a.bytes, 1):
-                    copy = self._buffer(a.bytes)
-                    if a.bytes:
-                        before.append((a.memory.handle, a.offset, copy, 0, _up(a.bytes, 4)))
-                    held[i] = copy, 0
-        return tuple(first), before, held
+        bound: dict[int, tuple[Any, int, int]] = {}
+        for i in reversed(range(len(slices))):
+            a = slices[i]
+            if not a.bytes:
+                bound[i] = self._empty, ALIGN * i, 16
+                continue
+            later = [j for j in range(i + 1, len(slices)) if slices[j].bytes and slices[j].memory is a.memory]
+            over = [
+                j
+                for j in later
+                if a.offset < slices[j].offset + slices[j].bytes and slices[j].offset < a.offset + a.bytes
+            ]
+            same = [j for j in over if slices[j].offset == a.offset and text.types[j] == text.types[i]]
+            if over and len(same) == len(over):
+                first[i] = first[same[-1]]
+                handle, begin, size = bound[first[i]]
+                bound[first[i]] = handle, begin, max(size, a.bytes)
+            elif over:
+                copy = self._buffer(a.bytes)
+                before.append((a.memory.handle, a.offset, copy, 0, _up(a.bytes, 4)))
+                bound[i] = copy, 0, a.bytes
+            else:
+                bound[i] = a.memory.handle, a.offset, a.bytes
+        return tuple(first), before, bound
 
     def _joined(
         self, loaded: _Loaded, kernel: str, slices: Sequence[Slice], sizes: list[int], grid: tuple[int, int, int]

@@ -1,9 +1,9 @@
 """Formulas in WGSL, as `weft_c_family.formulas` writes them in C.
 
-Integers of fewer than 32 bits are words in their range. Integers of 64 bits are pairs of words, but for int64 that is
-known to fit into a word: variables of loops, dims, and what is computed of them. An index is computed in words
-altogether: it is one of at most 2^30 elements (`weft_webgpu.device.LARGEST`), so that a sum, difference or product
-modulo 2^32 is right if the index is.
+Integers of fewer than 32 bits are words in their range. An int64 is a word where its range says that it fits, else a
+pair of words; a uint64 is a pair. An index of a buffer is computed modulo 2^32: sums, differences and products are
+right so whatever their operands are, and every index is less than 2^30 (`weft_webgpu.device.LARGEST`). What is not such
+an operation (a quotient, a minimum, a comparison) takes words if the ranges of both operands fit, else pairs.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ class WgslFormulas(Formulas):
         super().begin(*roots)
 
     def value(self, e: Expr, index: bool = False) -> Code:
-        # What an index is computed from may be cut to words: it has a name of its own.
-        index = index and e.dtype.scalar in (dt.int64, dt.int32)
+        """The text of `e`. `index`: of an int64, its value modulo 2^32, a word."""
+        of_index = e.dtype.scalar in (dt.int64, dt.int32)
+        if e.dtype.scalar == dt.int64 and not index:
+            index = self.fits(e)  # and then the word is the value
+        index = index and of_index
         found = self._known.get((e, index))
         if found is not None:
             return found
@@ -71,6 +74,10 @@ class WgslFormulas(Formulas):
             self.lines.append(f"let {name}: {self.type_of_code(code, e.dtype)} = {code.text};")
             code = self._known[e, index] = self._like(code, name)
         return code
+
+    def fits(self, *parts: Expr) -> bool:
+        """Whether the ranges of integers are within that of int32."""
+        return all(self.range(e).within(*_WORD) for e in parts)
 
     def _hoist(self, root: Expr) -> None:
         """Nothing: both sides of a Select are computed in any case, so what is repeated is named where it is met."""
@@ -94,9 +101,10 @@ class WgslFormulas(Formulas):
             return self.language.literal(int(code.text), dt.int64)
         return f"{self.definitions.use('weft_i64')}({code.text})"
 
-    def index(self, e: Expr) -> Code:
-        """The text of an index, extent or condition's side: a word."""
-        return self.value(e, True)
+    def extent(self, e: Expr) -> Code:
+        """The text of an extent: a word, that of the nearest number where it does not fit."""
+        code = self.value(e)
+        return Code(f"{self.definitions.use('weft_extent')}({code.text})") if isinstance(code, Pair) else code
 
     def guarded(self, cond: Code, then: Callable[[], Code], orelse: Callable[[], Code], d: DType) -> Code:
         """Both are computed: nothing that is out of bounds, or divided by zero, does more than give some value."""
@@ -154,8 +162,6 @@ class WgslFormulas(Formulas):
             return _infix(e.symbol, a, b)
         x, y = self.range(e.a), self.range(e.b)
         result = multiply_ranges(x, y) if e.symbol == "*" else add_ranges(x, y if e.symbol == "+" else negate_range(y))
-        if d == dt.int64 and result.within(*_WORD):
-            return _infix(e.symbol, self.word(a), self.word(b))
         if d.bits == 64:
             function = {"+": "weft_add_64", "-": "weft_sub_64", "*": "weft_mul_64"}[e.symbol]
             return Pair(f"{self.definitions.use(function)}({self.pair(a)}, {self.pair(b)})")
@@ -169,34 +175,11 @@ class WgslFormulas(Formulas):
         """A word in the range of an integer of fewer bits, modulo."""
         return Code(self.definitions.in_range(wide.text, d))
 
-    def _of_sizes(self, *parts: Expr) -> bool:
-        """Whether formulas are of sizes and indices, all less than 2^31: of variables that are words, of constants, and
-        of integers in memory of at most 32 bits."""
-        stack = list(parts)
-        while stack:
-            e = stack.pop()
-            if isinstance(e, ex.Cast):
-                fits = e.value.dtype.is_bool or (e.value.dtype.is_integer and e.value.dtype.scalar != dt.uint32)
-                if not fits:
-                    return False
-            if isinstance(e, ex.Var):
-                if e.name in self.pairs or e.dtype.scalar == dt.uint64:
-                    return False
-            elif isinstance(e, Load):
-                if e.dtype.scalar.bits > 32:
-                    return False
-            elif isinstance(e, (ex.Const, ex.Ramp, ex.Broadcast, ex.Cast, ex.Binary, ex.Select, ex.Not)):
-                stack += e.children()
-            else:
-                return False
-        return True
-
     def _emit_extreme(self, e: ex.Binary, index: bool) -> Code:
         d = e.dtype.scalar
         if d.bits < 64 or not d.is_integer:
             return super()._emit_extreme(e, index)
-        index = index and self._of_sizes(e.a, e.b)
-        a, b = self.value(e.a, index), self.value(e.b, index)
+        a, b = self.value(e.a), self.value(e.b)
         if not isinstance(a, Pair) and not isinstance(b, Pair):
             return Code(f"{e.symbol}({a.text}, {b.text})")
         return Pair(f"{self.definitions.extreme(e.symbol, d)}({self.pair(a)}, {self.pair(b)})")
@@ -207,11 +190,10 @@ class WgslFormulas(Formulas):
         d = e.dtype.scalar
         if not d.is_integer:
             return super()._emit_division(e, index)
-        index = index and self._of_sizes(e.a, e.b)
-        a, b = self.value(e.a, index), self.value(e.b, index)
+        a, b = self.value(e.a), self.value(e.b)
         words = not isinstance(a, Pair) and not isinstance(b, Pair)
         if d == dt.int64 and words:
-            d = dt.int32 if index or self.range(e).within(*_WORD) or e.symbol in ("%", "truncmod") else d
+            d = dt.int32 if self.fits(e) or e.symbol in ("%", "truncmod") else d
         if d.bits == 64:
             return Pair(f"{self.definitions.division(e.symbol, d)}({self.pair(a)}, {self.pair(b)})")
         quotient = e.symbol in ("//", "truncdiv")
@@ -268,8 +250,7 @@ class WgslFormulas(Formulas):
             if d.is_float and e.symbol == "!=" and e.a == e.b:
                 return Code(f"{self.definitions.use('weft_isnan')}({a.text})")
             return self._compared(e.symbol, a, b, d)
-        sizes = d == dt.int64 and self._of_sizes(e.a, e.b) and not ex.has(e, Load)
-        a, b = self.value(e.a, sizes), self.value(e.b, sizes)
+        a, b = self.value(e.a), self.value(e.b)
         if not isinstance(a, Pair) and not isinstance(b, Pair):
             return Code(f"{a.at(SUM)} {e.symbol} {b.at(SUM)}", COMPARISON)
         x, y = self.pair(a), self.pair(b)
@@ -393,7 +374,7 @@ class WgslFormulas(Formulas):
             if wide.dtype.scalar != i.dtype.scalar:
                 i = ex.cast_to(i, wide.dtype.scalar)
             flat = ex.add(wide, i)
-        code = self.index(flat)
+        code = self.value(flat, True)
         return f"i32({code.text})" if flat.dtype.scalar.kind == "uint" else code.text
 
     def element(self, b: lp.Buffer, indices: Sequence[Expr]) -> str:

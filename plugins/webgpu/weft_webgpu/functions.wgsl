@@ -22,6 +22,11 @@ fn weft_i64(x: i32) -> vec2<u32> { return vec2<u32>(u32(x), u32(x >> 31u)); }
 
 fn weft_negative(x: vec2<u32>) -> bool { return (x.y >> 31u) != 0u; }
 
+// How often a loop runs, as a word.
+fn weft_extent(x: vec2<u32>) -> i32 {
+  return select(select(2147483647, i32(x.x), (x.y == 0u) & (x.x < 0x80000000u)), 0, weft_negative(x));
+}
+
 fn weft_lt_u64(a: vec2<u32>, b: vec2<u32>) -> bool { return select(a.y < b.y, a.x < b.x, a.y == b.y); }
 
 fn weft_lt_i64(a: vec2<u32>, b: vec2<u32>) -> bool { return select(i32(a.y) < i32(b.y), a.x < b.x, a.y == b.y); }

@@ -90,6 +90,10 @@ class Place:
         text = self._read(self._place(f"({at})"))
         return {"f32": f"bitcast<f32>({text})", "i32": f"i32({text})"}.get(self.type, text)
 
+    def _bits(self, value: str) -> str:
+        """A value as a word. A constant below 0 has a type first: it is no u32."""
+        return {"f32": f"bitcast<u32>({value})", "i32": f"u32(i32({value}))"}.get(self.type, f"u32({value})")
+
     def store(self, at: str, value: str) -> str:
         """The statement that gives an element a value."""
         size = self.dtype.bytes
@@ -103,7 +107,7 @@ class Place:
                 f"atomicAnd(&{self.name}[at], ~({mask:#x}u << shift));",
                 f"atomicOr(&{self.name}[at], (x & {mask:#x}u) << shift);",
             )  # fmt: skip
-            return f"{put}({at}, u32({value}));"
+            return f"{put}({at}, {self._bits(value)});"
         if not self.base:
             if not self.atomic:
                 return f"{self.name}[{at}] = {value};"
@@ -116,7 +120,7 @@ class Place:
                 write.format(self.name, "at", "x.x"), write.format(self.name, "at + 1", "x.y"),
             )  # fmt: skip
             return f"{put}({at}, {value});"
-        word = {"f32": f"bitcast<u32>({value})", "i32": f"u32({value})"}.get(self.type, value)
+        word = value if self.type == "u32" else self._bits(value)
         return write.format(self.name, self._place(f"({at})"), word)
 
     def update(self, operation: str, at: str, value: str) -> str:

@@ -30,8 +30,10 @@ from weft_c_family.formulas import Formulas
 from weft_webgpu.formulas import Pair, WgslFormulas
 from weft_webgpu.memory import Place
 
-VERSION = 1
+VERSION = 2
 """Goes into cache keys: raise it when other text comes out for the same Program."""
+MOST_SIZE = 1 << 30
+"""Of a dim: no binding has more elements, and devices refuse it."""
 MOST_GROUPS = 65535
 """Groups along an axis of a dispatch. A grid of more along x goes on along z."""
 
@@ -49,7 +51,7 @@ class WgslKernel(Kernel):
         super().__init__(dialect, program)
         self.module: list[str] = []  # memory of groups
         self.given = {b.name for b in program.params}
-        self.sizes = _indices_only(program)
+        self.cut = _cut(program)
         self.folded = False
         self.depth_z = "1"
 
@@ -68,12 +70,12 @@ class WgslKernel(Kernel):
                 shared or b.name in atomic, _entry(dims + k) if joined else "", suffix=name,
             )  # fmt: skip
         for v in p.dims:
-            f.ranges.setdefault(v.name, Range(0, (1 << 31) - 1))
+            f.ranges[v.name] = Range(0, MOST_SIZE)
         x = self.grid.get("blockIdx.x")
         self.folded = x is not None and not f.range(x).within(0, MOST_GROUPS)
         if self.folded and "blockIdx.z" in self.grid:
             self.begin(self.grid["blockIdx.z"])
-            self.depth_z = f.index(self.grid["blockIdx.z"]).text
+            self.depth_z = f.extent(self.grid["blockIdx.z"]).text
             self.flush()
         self.nests(p.body)
 
@@ -115,7 +117,7 @@ class WgslKernel(Kernel):
             self.values[s.var.name] = s.value
         if d.lanes == 1:
             self.begin(s.value)
-            code = f.value(s.value, s.var.name in self.sizes)
+            code = f.value(s.value, s.var.name in self.cut)
             self.flush()
             if isinstance(code, Pair) and d == dt.int64:
                 f.pairs.add(s.var.name)
@@ -178,7 +180,7 @@ class WgslKernel(Kernel):
     def emit_For(self, s: lp.For) -> None:
         f = self.formulas
         self.begin(s.extent)
-        extent = f.index(s.extent)
+        extent = f.extent(s.extent)
         self.flush()
         reach = f.range(s.extent)
         f.ranges[s.var.name] = Range(0, (1 << 31) - 1 if reach.hi is None else max(0, reach.hi - 1))
@@ -249,12 +251,7 @@ class WgslKernel(Kernel):
         at, text = f.at(s.buffer, s.indices), f.value(s.value).text
         self.flush()
         place = f.places[s.buffer.name]
-        if place.type == "f32":
-            f.definitions.use("weft_isnan")
         self.line(place.update(s.op, at, text))
-
-
-_COMPARISONS = (ex.Lt, ex.Le, ex.Eq, ex.Ne)
 
 
 def _lanes_of(s: lp.Store) -> int:
@@ -266,60 +263,58 @@ def _entry(k: int) -> str:
     return f"weft_sizes[{k // 4}].{'xyzw'[k % 4]}"
 
 
-def _indices_only(program: Program) -> set[str]:
-    """Names of int64 Lets that are used in indices, extents and conditions alone: they are words."""
+def _cut(program: Program) -> set[str]:
+    """Names of int64 Lets that may be held modulo 2^32: all their uses are in indices of buffers, under sums,
+    differences and products alone, so that what is lost does not matter."""
     lets: dict[str, Expr] = {}
-    values: set[str] = set()  # used as values
-    data: set[str] = set()  # of what memory holds
+    whole: set[str] = set()  # whose value is wanted
 
-    def note(e: Expr) -> None:
-        """The variables of a value; those in indices of its loads are none."""
-        stack = [e]
-        seen: set[Expr] = set()
+    def value(e: Expr) -> None:
+        stack, seen = [e], set[Expr]()
         while stack:
             x = stack.pop()
             if x in seen:
                 continue
             seen.add(x)
             if isinstance(x, ex.Var):
-                values.add(x.name)
-            elif isinstance(x, _COMPARISONS) and not ex.has(x, Load):
-                continue  # of sizes, unless one of them is something else, too
+                whole.add(x.name)
             elif isinstance(x, Load):
                 if x.predicate is not None:
-                    compared(x.predicate)
+                    stack.append(x.predicate)
+                for i in x.indices:
+                    index(i)
             else:
                 stack += x.children()
 
-    def compared(e: Expr) -> None:
-        """A condition: its sides are sizes unless they are of what memory holds."""
-        for x in ex.walk(e):
-            if isinstance(x, _COMPARISONS) and ex.has(x, Load):
-                for side in x.children():
-                    note(side)
+    def index(e: Expr) -> None:
+        stack = [e]
+        while stack:
+            x = stack.pop()
+            if isinstance(x, (ex.Add, ex.Sub, ex.Mul, ex.Ramp, ex.Broadcast)):
+                stack += x.children()
+            elif not isinstance(x, ex.Var):
+                value(x)
 
-    order: list[str] = []
     for s in lp.walk_stmts(program.body):
-        match s:
-            case lp.Let():
-                lets[s.var.name] = s.value
-                order.append(s.var.name)
-                if s.var.dtype != dt.int64:
-                    note(s.value)
-                elif ex.has(s.value, (Load, lp.IntrinsicCall, ex.Call)) or data & ex.free_vars(s.value).keys():
-                    data.add(s.var.name)
-            case lp.Store() | lp.AtomicUpdate():
-                note(s.value)
-                if isinstance(s, lp.Store) and s.predicate is not None:
-                    compared(s.predicate)
-            case lp.If() | lp.While():
-                compared(s.cond)
-            case lp.Evaluate():
-                note(s.call)
-    for name in reversed(order):
-        if name in values:
-            note(lets[name])
-    return {name for name in order if name not in values | data}
+        if isinstance(s, lp.Let):
+            lets[s.var.name] = s.value
+            if s.var.dtype != dt.int64:
+                value(s.value)
+        elif isinstance(s, (lp.Store, lp.AtomicUpdate)):
+            for i in s.indices:
+                index(i)
+            for e in lp.stmt_exprs(s):
+                if not any(e is i for i in s.indices):
+                    value(e)
+        else:
+            for e in lp.stmt_exprs(s):
+                value(e)
+    for name, e in reversed(lets.items()):
+        if name in whole:
+            value(e)
+        else:
+            index(e)
+    return {name for name in lets if name not in whole}
 
 
 __all__ = ["MOST_GROUPS", "WgslKernel"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.errors import CodegenError, LoweringError, ScheduleError
 from weft.lower.lower import lower_group
 from weft.scheduling.rule import select_rule
+from weft_runtime.elsewhere import place
 from weft_runtime.plan import DeviceCall
 from weft_testing.conform.kernels import run_kernel
 from weft_testing.conform.kit import Case, Declined, Kit
@@ -32,6 +33,7 @@ def check_sample(kit: Kit, case: Case) -> None:
         got = list(compiled.executable.run(case.inputs()).values())
         if (
             watched is not None
+            and place() is None  # on another machine, nobody here sees what is launched
             and not watched.launches
             and any(isinstance(s, DeviceCall) and s.launches for s in compiled.executable.manifest.steps)
         ):

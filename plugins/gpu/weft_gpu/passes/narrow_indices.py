@@ -66,7 +66,7 @@ class _Narrower:
                 if s.var.dtype == dt.int64 and extent.dtype == dt.int32:
                     self.vars[s.var.name] = Var(s.var.name, dt.int32)
                     return replace(s, var=self.vars[s.var.name], extent=extent, body=self.stmt(s.body))
-                return replace(s, extent=_wide(extent, s.var.dtype), body=self.stmt(s.body))
+                return replace(s, extent=self.wide(extent, s.var.dtype), body=self.stmt(s.body))
             case Let():
                 if s.var.dtype.is_integer and s.var.dtype.lanes == 1:
                     self.ranges[s.var.name] = range_of(s.value, self.ranges)
@@ -86,7 +86,7 @@ class _Narrower:
 
     def kept(self, e: Expr) -> Expr:
         """The formula in the dtype that it had."""
-        return _wide(self.narrow(e), e.dtype)
+        return self.wide(self.narrow(e), e.dtype)
 
     def narrow(self, e: Expr) -> Expr:
         """The formula, of int32 in place of int64 where it fits."""
@@ -120,7 +120,7 @@ class _Narrower:
             case ex.Ramp():
                 base, stride = self._alike(e.base, e.stride)
                 if base.dtype == dt.int32 and not fits:
-                    base, stride = _wide(base, dt.int64), _wide(stride, dt.int64)
+                    base, stride = self.wide(base, dt.int64), self.wide(stride, dt.int64)
                 return ex.Ramp(base, stride, e.lanes)
             case ex.Broadcast():
                 return ex.Broadcast(self.narrow(e.value), e.lanes)
@@ -132,7 +132,7 @@ class _Narrower:
             case ex.Binary() if isinstance(e, (*_SAME, ex.Add, ex.Sub)):
                 a, b = self._alike(e.a, e.b)
                 if a.dtype.scalar == dt.int32 and not fits:
-                    a, b = _wide(a, e.dtype), _wide(b, e.dtype)
+                    a, b = self.wide(a, e.dtype), self.wide(b, e.dtype)
                 result = ex.BUILDERS[type(e)](a, b)
                 return (
                     ex.cast_to(result, dt.int32) if fits and result.dtype == dt.int64 else result
@@ -150,7 +150,7 @@ class _Narrower:
     def _alike(self, a: Expr, b: Expr) -> tuple[Expr, Expr]:
         """Both of int32, or both of int64."""
         x, y = self.narrow(a), self.narrow(b)
-        return (x, y) if x.dtype == y.dtype else (_wide(x, a.dtype), _wide(y, b.dtype))
+        return (x, y) if x.dtype == y.dtype else (self.wide(x, a.dtype), self.wide(y, b.dtype))
 
     def _sum(self, e: Expr, fits: bool) -> Expr:
         """What is narrow added up first, the rest to it."""
@@ -162,7 +162,7 @@ class _Narrower:
         reach = [range_of(t, self.ranges) for (t, _), (n, _) in zip(terms, new) if n.dtype == dt.int32]
         most = sum(max(abs(r.lo or 0), abs(r.hi or 0)) for r in reach) + abs(constant)
         if most > MOST or (fits and wide):
-            wide, narrow = [(_wide(t, dt.int64), plus) for t, plus in new], []
+            wide, narrow = [(self.wide(t, dt.int64), plus) for t, plus in new], []
         total: Expr = ex.Const(0, dt.int32 if narrow else dt.int64)
         if narrow:
             for t, plus in sorted(narrow, key=lambda x: not x[1]):
@@ -178,8 +178,11 @@ class _Narrower:
             total = ex.add(total, t) if plus else ex.sub(total, t)
         return ex.add(total, ex.Const(constant, dt.int64))
 
-
-def _wide(e: Expr, d: DType) -> Expr:
-    if e.dtype == d:
-        return e
-    return e.value if isinstance(e, ex.Cast) and e.value.dtype == d else ex.cast_to(e, d.scalar)
+    def wide(self, e: Expr, d: DType) -> Expr:
+        """The formula as one of `d`. A conversion to int32 falls away with this one if it loses nothing: one of the
+        model's own may."""
+        if e.dtype == d:
+            return e
+        if isinstance(e, ex.Cast) and e.value.dtype == d and _fits(range_of(e.value, self.ranges)):
+            return e.value
+        return ex.cast_to(e, d.scalar)

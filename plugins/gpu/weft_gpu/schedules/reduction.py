@@ -146,7 +146,7 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
     able = ["output"]
     if shape.reduce and _may_share(s, name):
         able += ["group", "launches"] if _most_parts(s, name, shape) > 1 else ["group"]
-    most = most_threads(machine) // columns_of(s, shape, machine)
+    most = most_threads(machine) // max(1, columns_of(s, shape, machine))
 
     @cache
     def refuse(way: str) -> str | None:
@@ -158,7 +158,7 @@ def schedule_reduction(s: Schedule, name: str, machine: Machine, tail: str | Non
             return error.why or error.what
         return None
 
-    groups = shape.outputs if shape.columns is None else -(-shape.outputs // COLUMNS)
+    groups = max(1, shape.outputs if shape.columns is None else -(-shape.outputs // COLUMNS))
     parts = min(-(-2 * machine.cores // groups), shape.steps // (4 * usual))
     busy = machine.cores * grid_of(machine).resident // 2
     if "group" not in able or shape.steps < LONG or shape.outputs >= busy:
