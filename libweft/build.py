@@ -25,7 +25,8 @@ FLAGS = (
 )  # fmt: skip
 SMALL = (
     "-mllvm", "-disable-lsr", "-mllvm", "-disable-machine-licm", "-mllvm", "-enable-pre=false",
-    "-mllvm", "-inline-threshold=-15", "-fno-jump-tables",
+    "-mllvm", "-inline-threshold=-15", "-fno-jump-tables", "-mllvm", "-disable-block-placement",
+    "-mllvm", "-tail-merge-size=1", "-fno-strict-aliasing",
 )  # fmt: skip
 """Of binaries: optimisations that make code faster and longer are off."""
 _KEPT = (

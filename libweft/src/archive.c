@@ -57,14 +57,20 @@ static int32_t read_archive(const scope *s, weft_program *p, file *f, const char
   if (bytes < 4 || !same(data, "PK\3\4", 4)) return corrupt(s, "it does not begin as a zip");
   if (bytes > 43 && same(data + 30, "manifest.json", 13)) return fail(s, VERSION ARCHIVE_HAS "a format before %0, which " THIS_LIBRARY "reads" HINT_COMPILE, ARGS(WEFT_FORMAT));
   if (bytes < PLAN) return corrupt(s, "it has no plan");
-  const char *const base = data + PLAN;
-  bytes -= PLAN;
-  int32_t result = read_plan(s, p, base, bytes);
+  const char *base = data + PLAN;
+  uint64_t room = bytes - PLAN;
+  if (f->mapped) { /* what is checked is what is used, whoever writes into the file */
+    const uint64_t whole = (uint64_t)((const head *)(const void *)base)->bytes + 32;
+    if (room > whole) room = whole;
+    base = (const char *)(f->plan = reserve(64, room));
+    if (base == NULL) return no_memory(s, (int64_t)room);
+    copy(f->plan, data + PLAN, (size_t)room);
+  }
+  int32_t result = read_plan(s, p, base, room);
   if (result != WEFT_OK) return result;
   const head *const h = p->head;
-  if (bytes - h->bytes < 32 || !hash_is(base, h->bytes, (const unsigned char *)base + h->bytes)) return damaged(s, "plan");
+  if (room - h->bytes < 32 || !hash_is(base, h->bytes, (const unsigned char *)base + h->bytes)) return damaged(s, "plan");
   if (h->sections.count > MOST_MAPS) return fail(s, UNSUPPORTED ARCHIVE_HAS "more than %0 sections of code" HINT_PACKAGE, ARGS(MOST_MAPS));
-  bytes += PLAN;
   result = share_pool(s, p);
   if (result != WEFT_OK) return result;
   for (int32_t k = 0; k < h->sections.count; ++k) {
@@ -81,7 +87,7 @@ static int32_t read_archive(const scope *s, weft_program *p, file *f, const char
   given->weights_bytes = 0;
   given->code = f->code;
   if (h->weights_bytes == 0) return WEFT_OK;
-  if (h->weights > bytes || h->weights_bytes > bytes - h->weights || (!vouched && !pieces_are(data + h->weights, h->weights_bytes, h->weights_hash))) return damaged(s, "weights.safetensors");
+  if (h->weights % 64 != 0 || h->weights > bytes || h->weights_bytes > bytes - h->weights || (!vouched && !pieces_are(data + h->weights, h->weights_bytes, h->weights_hash))) return damaged(s, "weights.safetensors");
   given->weights = data + h->weights;
   given->weights_bytes = h->weights_bytes;
   return WEFT_OK;

@@ -67,10 +67,13 @@ typedef struct scope {
 #define THIS_LIBRARY "\x90"
 #define COMPILED_FOR "\x91"
 #define KIND_AND_NAME "\x92"
+#define NO_MEMORY "\x93"
+#define THE_INPUT "\x94"
+#define A_LOOP "\x95"
 static const char PHRASES[] =
     " of '%n'\0 has size \0 on axis \0, expected \0\nhint: \0\nwhy: \0\nwhere: %a\0storage for output \0, the result has \0"
-    HINT "run smaller inputs\0 is a null pointer\0a loop" OF_NAME " collects results of \0" HINT "run it with the package weft-runtime\0"
-    HINT "compile the model again\0" HINT "save or copy it again\0the archive has \0this library \0'%n' was compiled for \0%a '%b'";
+    HINT "run smaller inputs\0 is a null pointer\0" A_LOOP " collects results of \0" HINT "run it with the package weft-runtime\0"
+    HINT "compile the model again\0" HINT "save or copy it again\0the archive has \0this library \0'%n' was compiled for \0%a '%b'\0no memory for \0input '%i'" OF_NAME "\0a loop" OF_NAME;
 
 /* Writes `text`, in which %n is the program's name, %0 to %7 the numbers and %a to %j the texts among `args`. Returns the
    code that it begins with. */
@@ -93,7 +96,8 @@ typedef struct head {
   uint32_t name, target, version, machine;
   uint32_t missing, what; /* what only runs where Python is; `missing` is 0 if there is nothing */
   int32_t threads;        /* of parallel loops; -1: as many as there are processors, 0: there are no such loops */
-  int32_t symbols, pool_entry; /* of the pool, where its code of parallel loops begins */
+  int32_t symbols;
+  uint32_t pool_entry; /* of the pool, where its code of parallel loops begins */
   uint64_t weights, weights_bytes; /* where they lie in the archive; no bytes: there are none */
   unsigned char weights_hash[32], signature[32];
   list features, sections, constants, formulas, plans; /* of plans, the last is the program's own */
@@ -141,7 +145,7 @@ enum { ABSENT = -1, CONSTANT = -2 }; /* slot CONSTANT - k is constant k */
 typedef struct step {
   int32_t kind;
   union {
-    struct { int32_t section, entry, number; } native; /* number: among the native steps of all plans */
+    struct { int32_t section; uint32_t entry; int32_t number; } native; /* number: among the native steps of all plans */
     struct { int32_t then, other, unused; } branch;
     struct { int32_t body, carried, tests; } loop;
   } of;

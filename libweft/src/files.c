@@ -11,6 +11,7 @@ enum { MOST_MAPS = 32 };
 /* What an open archive has of the system. */
 typedef struct file {
   void *data; /* mapped or reserved */
+  void *plan; /* a copy of it, if the file is mapped: it may change */
   size_t bytes;
   int mapped;
   code_part code[MOST_MAPS];
@@ -45,6 +46,7 @@ static void leave_file(void *opened) {
   for (int32_t k = 0; k < f->maps; ++k) unmap(f->code[k].base, f->code[k].bytes + 1);
   if (f->mapped) unmap(f->data, f->bytes);
   else release(f->data);
+  release(f->plan);
   release(f);
 }
 

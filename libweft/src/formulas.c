@@ -10,8 +10,12 @@ static int apply(int64_t op, int64_t a, int64_t b, int64_t *result) {
     case NEGATE: b = a, a = 0; /* fall through */
     case SUBTRACT: return !__builtin_sub_overflow(a, b, result);
     case MULTIPLY:
+#if UINTPTR_MAX > 0xFFFFFFFF
+      return !__builtin_mul_overflow(a, b, result);
+#else /* it is a call on 32-bit processors */
       *result = (int64_t)((uint64_t)a * (uint64_t)b);
       return a == 0 || ((a != -1 || b != INT64_MIN) && *result / a == b);
+#endif
     case LEAST: return *result = a < b ? a : b, 1;
     case MOST: return *result = a < b ? b : a, 1;
     case LESS: return *result = a < b, 1;

@@ -121,7 +121,7 @@ static int32_t read_plan(const scope *s, weft_program *p, const char *base, uint
   if (room < sizeof *h || !same(h->magic, "weft", 4)) return corrupt(s, "it has no plan");
   if (h->format != WEFT_FORMAT) return fail(s, VERSION ARCHIVE_HAS "format %0, " THIS_LIBRARY "reads %1" HINT_COMPILE, ARGS(h->format, WEFT_FORMAT));
   reading r = {base, 0, h->bytes, NULL, 0, 0};
-  if (h->bytes < sizeof *h || h->bytes > room || base[h->bytes - 1] != 0 || !rows(&r, 'H', &whole) || h->plans.count == 0 || h->symbols < 0 || (h->pool.count > 0 && (uint32_t)h->pool_entry >= 4u * (uint32_t)h->pool.count)) return malformed(s);
+  if (h->bytes < sizeof *h || h->bytes > room || base[h->bytes - 1] != 0 || !rows(&r, 'H', &whole) || h->plans.count == 0 || (uint32_t)h->symbols > h->bytes / 8 || (h->pool.count > 0 && h->pool_entry >= 4u * (uint32_t)h->pool.count)) return malformed(s);
   p->base = base;
   p->head = h;
   p->plan = ROWS(p, plan, h->plans);
@@ -156,8 +156,8 @@ static int32_t build(const scope *s, weft_program *p, const parts *given) {
     h->ndim = c->sizes.count;
     h->element = c->element;
     h->shape = ROWS(p, int64_t, c->sizes);
-    const int64_t bytes = size_of(h);
-    if (!good_element(c->element) || bytes < 0 || h->ndim > MOST_DIMENSIONS || c->at % 64 != 0 || c->at > given->weights_bytes || (uint64_t)bytes > given->weights_bytes - c->at) return malformed(s);
+    const int64_t bytes = good_element(c->element) ? size_of(h) : -1;
+    if (bytes < 0 || h->ndim > MOST_DIMENSIONS || c->at % 64 != 0 || c->at > given->weights_bytes || (uint64_t)bytes > given->weights_bytes - c->at) return malformed(s);
     h->data = (char *)(uintptr_t)given->weights + c->at;
   }
   for (int32_t k = 0; k < p->head->plans.count; ++k)
@@ -165,7 +165,7 @@ static int32_t build(const scope *s, weft_program *p, const parts *given) {
       const step *const made = &ROWS(p, step, p->plan[k].steps)[i];
       if (made->kind != STEP_NATIVE) continue;
       const code_part *const code = &given->code[made->of.native.section];
-      if ((uint32_t)made->of.native.entry >= code->bytes) return malformed(s);
+      if (made->of.native.entry >= code->bytes) return malformed(s);
       p->natives[made->of.native.number].run = (weft_segment *)(uintptr_t)(code->base + made->of.native.entry);
     }
   return WEFT_OK;

@@ -82,7 +82,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
   int going = 1;
   const held *const most = value_of(p, slot, in[0]), *const test = value_of(p, slot, in[1]);
   if (most != NULL) {
-    if (size_of(most) != most->element) return fail(s, RUN "a loop" OF_NAME " takes one number of iterations", NULL);
+    if (size_of(most) != most->element) return fail(s, RUN A_LOOP " takes one number of iterations", NULL);
     trips = read_integer(most, 0, 1);
   }
   if (test != NULL && (going = truth(test)) < 0) return undecided(s);
@@ -90,7 +90,7 @@ static int32_t run_loop(const scope *s, const plan *of, const step *st, held **s
     const held *const h = value_of(p, slot, in[1 + first + i]);
     if (h == NULL || taken[i].axis >= h->ndim) return unready(s);
     const int64_t n = h->shape[taken[i].axis];
-    if (length >= 0 && n != length) return fail(s, RUN "a loop" OF_NAME " goes over %0 and over %1 items", ARGS(length, n));
+    if (length >= 0 && n != length) return fail(s, RUN A_LOOP " goes over %0 and over %1 items", ARGS(length, n));
     length = n;
   }
   if (length >= 0 && length < trips) trips = length;
@@ -179,6 +179,24 @@ static int32_t run_host(const scope *s, const step *st, held **slot) {
   return WEFT_OK;
 }
 
+/* A value has another size than its formula says. */
+static int32_t size_differs(const scope *s, const plan *of, held *const *slot, int32_t i, int32_t d, int64_t wanted) {
+  const weft_program *const p = s->program;
+  const info *const infos = infos_of(p, of);
+  const int32_t number = ROWS(p, int32_t, infos[i].formulas)[d];
+  const int input = i < of->ins;
+  const char *text = "%b'%a'" OF_NAME HAS_SIZE "%2" ON_AXIS "%3" EXPECTED "%4";
+  int64_t args[] = {WORD(TEXT(p, infos[i].name)), WORD(input ? "input " : ""), slot[i]->shape[d], d, wanted, 0, 0};
+  for (int32_t k = 0; number != 0 && k < of->ins; ++k) /* an input that has the size which is expected */
+    for (int32_t e = 0; slot[k] != NULL && e < infos[k].sizes.count && e < slot[k]->ndim; ++e)
+      if (ROWS(p, int32_t, infos[k].formulas)[e] == number && slot[k]->shape[e] == wanted) {
+        args[5] = e;
+        args[6] = WORD(TEXT(p, infos[k].name));
+        text = "%b'%a'" OF_NAME HAS_SIZE "%2" ON_AXIS "%3" EXPECTED "%4" WHY "axis %5 of input '%g' has it";
+      }
+  return tell(s, input ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, text, args, 1);
+}
+
 /* Whether every value has the sizes that the plan says, as far as they are known. */
 static int32_t check_sizes(const scope *s, const plan *of, held *const *slot) {
   const weft_program *const p = s->program;
@@ -189,8 +207,7 @@ static int32_t check_sizes(const scope *s, const plan *of, held *const *slot) {
     const info *const k = &infos_of(p, of)[i];
     for (int32_t d = 0; slot[i] != NULL && !k->any && d < k->sizes.count && d < slot[i]->ndim && result == WEFT_OK; ++d) {
       const int64_t wanted = size_said(p, k, d, symbols);
-      if (wanted >= 0 && slot[i]->shape[d] != wanted)
-        result = tell(s, i < of->ins ? WEFT_ERROR_INPUT : WEFT_ERROR_RUN, "'%a'" OF_NAME HAS_SIZE "%1" ON_AXIS "%2" EXPECTED "%3", ARGS(WORD(TEXT(p, k->name)), slot[i]->shape[d], d, wanted), 1);
+      if (wanted >= 0 && slot[i]->shape[d] != wanted) result = size_differs(s, of, slot, i, d, wanted);
     }
   }
   release(symbols);
@@ -205,8 +222,8 @@ static int32_t run_plan(const scope *s, const plan *of, held *const *given, held
   int32_t result = WEFT_OK;
   if (slot == NULL) return no_memory(s, count);
   for (int32_t i = 0; i < of->ins; ++i) slot[i] = use(given[i]);
-  /* Native code looks at the sizes of its own inputs only: where it does not get all of them, they are compared before. */
-  if (storage != NULL && (of->steps.count != 1 || ROWS(p, step, of->steps)->kind != STEP_NATIVE)) result = check_sizes(s, of, slot);
+  /* Native code looks at the sizes of its own inputs only, and does not know where an expected one comes from. */
+  if (storage != NULL) result = check_sizes(s, of, slot);
   for (int32_t i = 0; i < of->steps.count && result == WEFT_OK; ++i) {
     const step *const st = &ROWS(p, step, of->steps)[i];
     if (st->kind == STEP_NATIVE) result = run_native(s, of, st, slot, storage);

@@ -7,6 +7,7 @@ enum { FEATURE_UNKNOWN, FEATURE_ALWAYS, FEATURE_CPUID, FEATURE_AUXILIARY, FEATUR
 static int processor_has(const feature *f) {
   uint64_t word = 0;
   if (f->kind == FEATURE_ALWAYS) return 1;
+#if defined(WEFT_EVERY_MACHINE) || defined(__x86_64__) || defined(__i386__)
   if (f->kind == FEATURE_CPUID) {
     /* cpuid: the greatest function of its range, then the one that tells */
     uint32_t found[4];
@@ -19,8 +20,11 @@ static int processor_has(const feature *f) {
       if ((found[2] >> 27 & 1) == 0 || (f->saved & ~weft_xgetbv()) != 0) return 0;
     }
   }
+#endif
+#if defined(WEFT_EVERY_MACHINE) || !(defined(__x86_64__) || defined(__i386__))
   /* a word of the auxiliary vector, such as AT_HWCAP */
   if (f->kind == FEATURE_AUXILIARY && weft_sys.getauxval != NULL) word = weft_sys.getauxval(f->leaf);
+#endif
 #if defined(WEFT_EVERY_MACHINE) || defined(__riscv)
   if (f->kind == FEATURE_RISCV) { /* a key of the system call riscv_hwprobe */
     struct {

@@ -42,9 +42,9 @@ static call *new_call(const weft_program *p, const plan *of, const step *st) {
   const int32_t *const in = ROWS(p, int32_t, st->in), *const out = ROWS(p, int32_t, st->out);
   const int32_t ins = st->in.count, outs = st->out.count;
   const size_t n = (size_t)(ins + outs);
-  size_t sizes = 0;
-  for (int32_t i = 0; i < outs; ++i) sizes += (size_t)infos[out[i]].sizes.count;
-  call *const c = (call *)zeros(sizeof(call) + n * (sizeof(weft_tensor) + sizeof(void *)) + sizes * sizeof(int64_t) + (size_t)st->constants.count * sizeof(void *));
+  uint64_t sizes = 0; /* 64 bits: a long list of slots with many dimensions each must not wrap around */
+  for (int32_t i = 0; i < outs; ++i) sizes += (uint64_t)infos[out[i]].sizes.count;
+  call *const c = (call *)zeros(sizeof(call) + (uint64_t)n * (sizeof(weft_tensor) + sizeof(void *)) + sizes * sizeof(int64_t) + (uint64_t)st->constants.count * sizeof(void *));
   if (c == NULL) return NULL;
   c->tensors = (weft_tensor *)(void *)(c + 1);
   c->sizes = (int64_t *)(void *)(c->tensors + n);
@@ -61,7 +61,7 @@ static call *new_call(const weft_program *p, const plan *of, const step *st) {
     else {
       c->out[i - ins] = t;
       t->shape = c->sizes + sizes;
-      sizes += (size_t)k->sizes.count;
+      sizes += (uint64_t)k->sizes.count;
     }
   }
   weft_context *const x = &c->context;
@@ -85,13 +85,13 @@ static int32_t unready(const scope *s) { return fail(s, ARCHIVE "a step" OF_NAME
 
 /* What the codes of a segment mean, in order from 1 on: %0 to %7 are its numbers, %i an input or output, %j a kernel. */
 static const char MEANINGS[] =
-    INPUT "input '%i'" OF_NAME " has another rank or dtype\0"
-    INPUT "input '%i'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1, expected %2\0"
+    INPUT THE_INPUT " has another rank or dtype\0"
+    INPUT THE_INPUT HAS_SIZE "%3" ON_AXIS "%1, expected %2\0"
     OUTPUT STORAGE_FOR "'%i'" OF_NAME HAS_SIZE "%3" ON_AXIS "%1" RESULT_HAS "%2\0"
-    MEMORY "no memory for intermediate results" OF_NAME ": %0 bytes" HINT_SMALLER "\0"
-    MEMORY "no memory for output '%i'" OF_NAME "\0"
+    MEMORY NO_MEMORY "intermediate results" OF_NAME ": %0 bytes" HINT_SMALLER "\0"
+    MEMORY NO_MEMORY "output '%i'" OF_NAME "\0"
     RUN "kernel '%j'" OF_NAME " failed" WHY "it returned %1\0"
-    INPUT "input '%i'" OF_NAME " has %2 elements, element %1 is needed\0"
+    INPUT THE_INPUT " has %2 elements, element %1 is needed\0"
     RUN "a size that %j" OF_NAME " needs is beyond 64 bits" HINT_SMALLER;
 
 static int32_t segment_failed(const scope *s, const plan *of, const step *st, const weft_context *x, int32_t returned) {

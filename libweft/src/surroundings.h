@@ -15,8 +15,10 @@ typedef struct weft_system {
   void *imports[WEFT_IMPORTS];   /* those that compiled code uses, in the order of the ABI */
   char *(*getenv)(const char *);
   unsigned long (*getauxval)(unsigned long);
+#ifdef WEFT_EVERY_MACHINE
   void *(*aligned_malloc)(size_t bytes, size_t alignment); /* of Windows, which has no posix_memalign */
   void (*aligned_free)(void *);
+#endif
 } weft_system;
 
 /* What the runtime writes; zeros at the start. */

@@ -28,7 +28,9 @@ static void *reserve(size_t alignment, uint64_t bytes) {
   void *found = NULL;
   if (bytes > (uint64_t)LARGEST || bytes > SIZE_MAX - alignment) return NULL;
   if (bytes == 0) bytes = 1;
+#ifdef WEFT_EVERY_MACHINE
   if (weft_sys.aligned_malloc != NULL) return weft_sys.aligned_malloc((size_t)bytes, alignment);
+#endif
   int (*memalign)(void **, size_t, size_t) = (int (*)(void **, size_t, size_t))weft_sys.imports[WEFT_IMPORT_posix_memalign];
   return memalign(&found, alignment, (size_t)bytes) == 0 ? found : NULL;
 }
@@ -42,9 +44,11 @@ static void *zeros(uint64_t bytes) {
 
 static void release(void *memory) {
   if (memory == NULL) return;
+#ifdef WEFT_EVERY_MACHINE
   if (weft_sys.aligned_free != NULL)
     weft_sys.aligned_free(memory);
   else
+#endif
     ((void (*)(void *))weft_sys.imports[WEFT_IMPORT_free])(memory);
 }
 
@@ -106,7 +110,7 @@ static int32_t tell(const scope *s, int32_t code, const char *text, const int64_
 
 static int32_t fail(const scope *s, const char *text, const int64_t *args) { return tell(s, *text, text + 1, args, 1); }
 
-static int32_t no_memory(const scope *s, int64_t bytes) { return fail(s, MEMORY "no memory for %0 bytes", &bytes); }
+static int32_t no_memory(const scope *s, int64_t bytes) { return fail(s, MEMORY NO_MEMORY "%0 bytes", &bytes); }
 
 static int32_t null_pointer(const scope *s, const char *what) {
   return fail(s, ARGUMENT "%a" NULL_POINTER, ARGS(WORD(what)));

@@ -106,9 +106,12 @@ class _Plans:
         """A size, -1 if it is open, and the number of its formula, 0 if it has none."""
         if isinstance(size, int):
             return size, 0
+        known = len(self.symbols)
         try:
             code = to_postfix(size, lambda name: self.symbols.setdefault(name, len(self.symbols)))
         except ArchiveError:  # a size that only native code can compute
+            while len(self.symbols) > known:  # each symbol is in a formula: readers refuse more than fit
+                self.symbols.popitem()
             return -1, 0
         return -1, self.formulas.setdefault(code, len(self.formulas) + 1)
 

@@ -330,11 +330,47 @@ def test_words_of_a_plan_are_those_that_they_may_be(tmp_path: Path) -> None:
         (hostile.PLAN + struct.unpack_from("<I", good, step + k)[0], "<i", n) for k in (16, 24) for n in (-3, -1, 2)
     ]
     changes += [(constant + 8, "<Q", at) for at in (1, 1 << 20, 1 << 40, (1 << 64) - 64)]
+    changes += [(constant, "<i", bytes_) for bytes_ in (-(1 << 31), -1, 0, 3, 32)]
+    changes += [(hostile.PLAN + 40, "<i", n) for n in (-1, size // 8 + 1, (1 << 31) - 1)]  # symbols
+    (weights,) = struct.unpack_from("<Q", good, hostile.PLAN + hostile.WEIGHTS)
+    changes += [(hostile.PLAN + hostile.WEIGHTS, "<Q", weights + n) for n in (1, 4, 32)]  # not at multiples of 64
     for at, form, word in changes:
         with pytest.raises(Refused, match=r"its plan is malformed|the archive is damaged") as refused:
             Program(_with_word(good, at, form, word)).close()
             pytest.fail(f"{word} at {at - hostile.PLAN}")
         assert refused.value.code == 6
+
+
+def test_why_a_size_is_expected(opening: Opening) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n] x, float[n] y) => (float[n] z) { z = Add (x, y) }"""
+    program = opening(weft.compile(onnx_model(text), "llvm"))
+    with pytest.raises(Refused) as refused:
+        program.run({"x": np.ones(3, np.float32), "y": np.ones(4, np.float32)})
+    assert refused.value.code == 2
+    expected = "input 'y' of 'g' has size 4 on axis 0, expected 3\nwhy: axis 0 of input 'x' has it"
+    assert str(refused.value).endswith(expected)
+
+
+def test_a_mapped_file_that_changes(tmp_path: Path) -> None:
+    """The plan of an archive of more than 64 MiB, whose weights are used where they lie, is a copy."""
+    from weft_runtime import archive
+    from weft_runtime.plan import ConstantInfo, HostCall, Manifest, TensorInfo
+
+    numbers = np.arange(9 << 20, dtype=np.int64)
+    x, y = TensorInfo("x", "int64", ("n",)), TensorInfo("y", "int64", ("n",))
+    sizes = TensorInfo("s", "int64", (1,))
+    steps = (HostCall("WithSizes", ("x",), ("y",)), HostCall("Sizes", ("c",), ("s",)))
+    constant = ConstantInfo("c", "int64", numbers.shape)
+    manifest = Manifest("large", "host", "any", (), (x,), (y, sizes), steps, constants=(constant,))
+    path = tmp_path / "m.weft"
+    archive.save(path, manifest, {}, {"c": numbers})
+    assert path.stat().st_size > 64 << 20
+    program = Program(path)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 4096)
+    got = program.run({"x": np.arange(3)})
+    assert list(got["y"]) == [0, 1, 2] and list(got["s"]) == [9 << 20]
+    program.close()
 
 
 def test_archives_of_other_machines(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from weft.errors import TargetError, UnsupportedError
+from weft.errors import TargetError
 from weft_llvm.exports.inside import Inside, check_prefix, inside, runtime_image, table
 from weft_llvm.exports.runtime import FUNCTIONS, SYSTEM, WINDOWS
 
@@ -85,8 +85,6 @@ def _library(of: Inside, own_name: str, prefix: str) -> bytes:
     )
     places["plan"], places["weights"] = add(of.plan, 64), add(of.weights, 64)
     model = table(of, _MODEL, places)
-    if len(model) > _OWN - _MODEL:
-        raise UnsupportedError(f"the names of the {len(of.code)} code sections of '{of.name}' are too long")
     tables[_MODEL - _TABLES : _MODEL - _TABLES + len(model)] = model
 
     read, write, execute = 0x40000040, 0xC0000040, 0x60000020
