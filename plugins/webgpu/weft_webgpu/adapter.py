@@ -19,7 +19,7 @@ LIMITS = (
 
 @cache
 def adapter() -> Any:
-    """The system's best GPU, or whatever plays one.
+    """The system's best GPU, or else a driver that runs on the processor.
 
     Raises:
         ExecutionError: there is none.

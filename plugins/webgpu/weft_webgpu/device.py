@@ -21,16 +21,12 @@ from weft_gpu.launch import grid_of
 from weft_runtime.arrays import Array
 from weft_runtime.device import Device, Memory, Slice, Started, blamed
 from weft_webgpu.adapter import LIMITS
+from weft_webgpu.limits import ALIGN, LARGEST, MOST_GROUPS
 from weft_webgpu.text import Text
 
-ALIGN = 256
-"""Bytes: bindings begin at multiples of it."""
-LARGEST = 1 << 30
-"""Bytes of a binding at most: kernels count elements in 32 bits, with room for what lies beyond a border."""
 CAPACITY = 1 << 36
 """Bytes that are taken for the device's memory: WebGPU tells no number. What a driver does not give is an error of its
 own."""
-MOST_GROUPS = 65535
 _TOGETHER = 64
 """Launches that are recorded before they are submitted."""
 

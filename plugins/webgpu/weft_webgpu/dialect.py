@@ -13,9 +13,9 @@ _OWN = (
     "sqrt", "floor", "ceil", "trunc", "round", "abs", "fma", "copysign", "fmod", "exp", "exp2", "expm1", "sinh", "cosh",
     "tanh", "log", "log1p", "sin", "cos", "tan", "pow",
 )  # fmt: skip
-"""WGSL's own that are rounded correctly, and those of functions.wgsl. WGSL's sine has an absolute error of 2^-11, its
-exponential and its power are off by as much as the exponent is large ("Accuracy of Built-in Functions"). The formulas
-of other targets for these need float64, or sums that are not reassociated."""
+"""WGSL's own that devices round correctly or nearly so, and those of functions.wgsl. WGSL's sine has an absolute error
+of 2^-11, its exponential and its power are off by as much as the exponent is large ("Accuracy of Built-in Functions").
+The formulas of other targets for these need float64, or sums that are not reassociated."""
 
 
 @cache

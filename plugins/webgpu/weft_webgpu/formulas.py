@@ -2,7 +2,7 @@
 
 Integers of fewer than 32 bits are words in their range. An int64 is a word where its range says that it fits, else a
 pair of words; a uint64 is a pair. An index of a buffer is computed modulo 2^32: sums, differences and products are
-right so whatever their operands are, and every index is less than 2^30 (`weft_webgpu.device.LARGEST`). What is not such
+right so whatever their operands are, and every index is less than 2^30 (`weft_webgpu.limits.LARGEST`). What is not such
 an operation (a quotient, a minimum, a comparison) takes words if the ranges of both operands fit, else pairs.
 """
 

@@ -1,5 +1,6 @@
 // Functions that kernels call. A text gets those that it uses, with what these use (weft_webgpu.definitions).
-// Pieces stand between blank lines. Truths are joined by & and |: && and || are branches. 64-bit integers are pairs of words, the lower one first.
+// Pieces stand between blank lines. Bools are joined by & and |, since && and || are branches. 64-bit integers are pairs
+// of words, the lower one first.
 
 // Bits as a float that no constant may be: infinity, NaN. A module's variable is no constant.
 var<private> weft_none: u32 = 0u;

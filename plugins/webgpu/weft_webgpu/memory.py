@@ -25,7 +25,8 @@ class Place:
         atomic: it is updated, or written in parts of words.
         base: where it begins in the array, in words: the text of a number; empty: at 0. Its array is then one of words
             that several buffers share.
-        functions: what text needs beside, by name.
+        functions: what the text needs beside, by name.
+        suffix: tells its functions from those of others.
     """
 
     name: str
@@ -36,7 +37,6 @@ class Place:
     base: str = ""
     functions: dict[str, str] = field(default_factory=dict)
     suffix: str = ""
-    """Tells its functions from those of others."""
 
     @property
     def word(self) -> str:
@@ -124,7 +124,7 @@ class Place:
         return write.format(self.name, self._place(f"({at})"), word)
 
     def update(self, operation: str, at: str, value: str) -> str:
-        """The statement that updates an element in one step; of floats by exchanging until nobody was quicker."""
+        """The statement that updates an element in one step, of floats by compare and exchange until it succeeds."""
         if self.type in ("i32", "u32") and (not self.base or self.type == "u32"):
             return f"atomic{operation.capitalize()}(&{self.name}[{self._place(f'({at})')}], {value});"
         old = "bitcast<f32>(old)" if self.type == "f32" else "i32(old)"

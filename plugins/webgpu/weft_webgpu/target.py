@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from weft_webgpu.codegen import WebgpuCodegen
 
 DEVICE = "webgpu"
-ALIGN = 256
-"""Bytes: bindings begin at multiples of it on every device (minStorageBufferOffsetAlignment)."""
 _CACHES = (32 << 10, 2 << 20, 2 << 20)
 
 
@@ -69,6 +67,7 @@ class WebgpuTarget(TargetKind):
     def machine(self, target: Target) -> Machine:
         from weft.machine import Scope, Transfer
         from weft_gpu.machines import grid_machine
+        from weft_webgpu.limits import ALIGN, MOST_GROUPS
 
         o: WebgpuOptions = self.resolve(target).options
         machine = grid_machine(
@@ -77,7 +76,7 @@ class WebgpuTarget(TargetKind):
             shared=o.shared,
             threads=o.threads,
             threads_per_axis=(o.threads, o.threads, min(64, o.threads)),
-            groups_per_axis=(2**31 - 1, 65535, 65535),
+            groups_per_axis=(2**31 - 1, MOST_GROUPS, MOST_GROUPS),
             warp=32,  # what threads share a multiplexed unit on most GPUs: a cost, nothing that code relies on
             vector_bits=32,  # a binding is an array of words
             caches=_CACHES,

@@ -28,14 +28,11 @@ from weft_c_family import Dialect, Emitted
 from weft_c_family.emitter import Kernel, byte_size
 from weft_c_family.formulas import Formulas
 from weft_webgpu.formulas import Pair, WgslFormulas
+from weft_webgpu.limits import LARGEST, MOST_GROUPS
 from weft_webgpu.memory import Place
 
 VERSION = 2
 """Goes into cache keys: raise it when other text comes out for the same Program."""
-MOST_SIZE = 1 << 30
-"""Of a dim: no binding has more elements, and devices refuse it."""
-MOST_GROUPS = 65535
-"""Groups along an axis of a dispatch. A grid of more along x goes on along z."""
 
 
 class WgslKernel(Kernel):
@@ -70,7 +67,7 @@ class WgslKernel(Kernel):
                 shared or b.name in atomic, _entry(dims + k) if joined else "", suffix=name,
             )  # fmt: skip
         for v in p.dims:
-            f.ranges[v.name] = Range(0, MOST_SIZE)
+            f.ranges[v.name] = Range(0, LARGEST)
         x = self.grid.get("blockIdx.x")
         self.folded = x is not None and not f.range(x).within(0, MOST_GROUPS)
         if self.folded and "blockIdx.z" in self.grid:
@@ -315,6 +312,3 @@ def _cut(program: Program) -> set[str]:
         else:
             index(e)
     return {name for name in lets if name not in whole}
-
-
-__all__ = ["MOST_GROUPS", "WgslKernel"]
