@@ -46,6 +46,10 @@ def _opencl() -> bool:
         return False
 
 
+SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+"""What a Vulkan loader reads of the driver that Chromium brings for machines without a GPU."""
+
+
 def _webgpu() -> bool:
     from weft_webgpu.adapter import missing
 
@@ -91,6 +95,7 @@ def _program(name: str, install: str) -> Need:
 NEEDS: dict[str, Need] = {
     "opencl": Need("an OpenCL driver", _opencl, "apt install pocl-opencl-icd"),
     "webgpu": Need("an adapter for WebGPU", _webgpu, "apt install mesa-vulkan-drivers"),
+    "swiftshader": Need("SwiftShader", SWIFTSHADER.exists, "apt install chromium", optional=True),
     "qemu": Need("qemu-user", _qemu, "apt install qemu-user"),
     "qemu_system": _program("qemu-system-arm", "apt install qemu-system-arm"),
     "cppcheck": _program("cppcheck", "apt install cppcheck"),

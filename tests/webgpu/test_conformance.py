@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.needs import SWIFTSHADER
 
 from weft_testing.conform import run
 
@@ -21,7 +22,6 @@ CHECKS = [
     ((9,), "Relu and float32"),
     ((10,), "whole"),
 ]
-SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 
 
 @pytest.mark.parametrize(("levels", "keyword"), CHECKS)
@@ -41,7 +41,7 @@ def test_in_full() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not SWIFTSHADER.exists(), reason="Chromium's SwiftShader is not here: apt install chromium")
+@pytest.mark.needs("swiftshader")
 def test_on_swiftshader(tmp_path: Path) -> None:
     """A driver is chosen once a process, by its environment."""
     found = subprocess.run(
