@@ -199,7 +199,7 @@ export async function open(model, bytes, device, formula, count, typed, WeftErro
       const most = Math.min(LARGEST, device.limits.maxStorageBufferBindingSize), large = how.kept.find((s) => s.size > most);
       if (large) refuse(`kernel '${label}' takes ${large.size} bytes at once`, `${most} are allowed`, SMALLER);
       const sizes = [...launch.words.map((k) => dims[k]), ...how.words], lost = sizes.find((n) => !(n <= LARGEST));
-      if (lost) refuse(`a size of kernel '${label}' is ${lost}`, `at most ${LARGEST} is allowed`, SMALLER);
+      if (lost) refuse(`a size of kernel '${label}' is ${lost}`, `${LARGEST} is allowed`, SMALLER);
       if (kernel.sized) {
         how.kept.push({ k: how.same.length, held: 1, offset: 4 * words.length, size: 4 * sizes.length });
         words.push(...sizes, ...Array(up(sizes.length, ROUND / 4) - sizes.length).fill(0));

@@ -64,7 +64,6 @@ def support() -> Code:
     return Code(image, entries)
 
 
-@cache
 def _image(machine: str) -> tuple[bytes, dict[str, int]]:
     """The image for a machine and its entries, of which there are none if there is no image.
 

@@ -19,7 +19,7 @@ from tests.wheels.distributions import OURS, ROOT, Wheel
 
 NAMES = [p.name for p in FOLDERS]
 RUNTIME = ROOT / "bindings" / "javascript"
-COPIED = {"weft-remote": {f"weft_remote/page/{n}": RUNTIME / n for n in ("weft.js", "worker.js")}}
+COPIED = {"weft-remote": {f"weft_remote/page/{n}": RUNTIME / n for n in ("weft.js", "worker.js", "webgpu.js")}}
 """Files by their places in wheels that lie elsewhere in the source tree."""
 LIBRARIES = ("weft", "weft-c-family", "weft-frontend", "weft-gpu", "weft-interpreter", "weft-runtime")
 """Wheels that are no plugins; weft asks for others only."""
