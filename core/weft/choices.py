@@ -33,6 +33,18 @@ class Choice:
         return f"{self.name} = {self.value}" + (f" (recorded; default {self.default})" if self.recorded else "")
 
 
+class Suggestions(dict[str, Any]):
+    """Values of choices that a search gives while they are made, in place of recorded ones: empty before, and
+    afterwards those that were made, by name."""
+
+    def suggest(self, name: str, options: Sequence[Any], default: Any) -> Any:
+        """One of `options`, none of which the choice's predicate refuses."""
+        raise NotImplementedError
+
+    def __bool__(self) -> bool:
+        return True
+
+
 def decide(
     name: str,
     options: Sequence[T],
@@ -46,7 +58,7 @@ def decide(
     """Makes a choice: the recorded value, else the default.
 
     Args:
-        recorded: values by name of the choice.
+        recorded: values by name of the choice, or Suggestions.
         made: names of the choices that the kernel, or graph, has made already.
         refuse: the predicate: why a value among the options cannot be chosen here; None if it can.
         where: the kernel or graph, for messages.
@@ -64,6 +76,9 @@ def decide(
             why=why,
             hint=hint,
         )
+    if isinstance(recorded, Suggestions):
+        allowed = [o for o in options if refuse is None or refuse(o) is None]
+        recorded[name] = recorded.suggest(name, allowed, default) if allowed else default
     value = recorded.get(name, default)
     if not any(o == value and isinstance(o, bool) == isinstance(value, bool) for o in options):
         raise ChoiceError(f"choice '{name}' cannot be {value!r}", where=where, why=f"the options are {listed(options)}")
@@ -77,12 +92,13 @@ class Choices:
     """The choices of one graph, made one after another by its passes.
 
     Args:
-        recorded: values by name of the choice.
+        recorded: values by name of the choice, or Suggestions.
         where: the graph, for messages.
     """
 
     def __init__(self, recorded: Mapping[str, Any] | None = None, where: str | None = None) -> None:
-        self.recorded, self.where = dict(recorded or {}), where
+        self.recorded = recorded if isinstance(recorded, Suggestions) else dict(recorded or {})
+        self.where = where
         self.made: dict[str, Choice] = {}
 
     def choose(self, name: str, options: Sequence[T], default: T, refuse: Callable[[T], str | None] | None = None) -> T:

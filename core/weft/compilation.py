@@ -35,6 +35,7 @@ from weft.errors import (
 from weft.expr.nodes import Expr, substitute
 from weft.graph.assumptions import assumptions, limits
 from weft.graph.group import Group, kernel_text
+from weft.graph.inferred import Assumption
 from weft.graph.nodes import Graph, Node, OptionalType, SequenceType, TensorType, Type
 from weft.graph.rewrite import copy_graph, mentioned_symbols
 from weft.graph.whole_sizes import whole_sizes
@@ -119,6 +120,17 @@ class Kernel:
 
 
 @dataclass
+class Prepared:
+    """A graph after all graph passes, with what it assumes of its inputs' sizes, the ids of constants that passes have
+    made, and its constants once they are packed."""
+
+    graph: Graph
+    assumed: Sequence[Assumption]
+    made: frozenset[int]
+    weights: Weights | None = None
+
+
+@dataclass
 class Compilation:
     """A compilation in progress and, after `run`, its record for `weft inspect`.
 
@@ -195,11 +207,19 @@ class Compilation:
         with without_collector():
             return self._run(graph)
 
+    def run_prepared(self, prepared: Prepared) -> Executable:
+        """A graph that `prepare` has taken through its passes, through the other stages. It is as it was afterwards: it
+        may be compiled again, with other records of kernels."""
+        with without_collector():
+            return self._built(prepared.graph.name, self._segment(prepared))
+
     def _run(self, graph: Graph) -> Executable:
-        segment = self.segment(graph)
+        return self._built(graph.name, self.segment(graph))
+
+    def _built(self, name: str, segment: Segment) -> Executable:
         spec = segment.assembly.spec
         return Executable.build(
-            name=graph.name,
+            name=name,
             target=self.target.description,
             inputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.inputs],
             outputs=[tensor_info(t.name, t.dtype, t.dims) for t in spec.outputs],
@@ -217,15 +237,25 @@ class Compilation:
 
     def segment(self, graph: Graph) -> Segment:
         """A verified graph through every stage but the last, as one native segment."""
+        return self._segment(self.prepare(graph))
+
+    def prepare(self, graph: Graph) -> Prepared:
+        """A verified graph through all graph passes."""
         assumed = assumptions(graph)
         grouped = self.optimize(graph)
-        assumed += limits(grouped)
-        with self.kernels_and_weights(grouped) as (uses, weights):
-            with self.stage("assemble", graph.name):
-                self.assembly = assemble(grouped, self.memory(grouped, uses), uses, assumptions=assumed)
+        return Prepared(grouped, (*assumed, *limits(grouped)), self.made)
+
+    def _segment(self, prepared: Prepared) -> Segment:
+        grouped = prepared.graph
+        if prepared.weights is None:
+            prepared.weights = Weights(grouped.constants(), prepared.made)
+        with prepared.weights as weights:
+            uses = self.compile_kernels(grouped)
+            with self.stage("assemble", grouped.name):
+                self.assembly = assemble(grouped, self.memory(grouped, uses), uses, assumptions=prepared.assumed)
                 if self.profile:
                     self.assembly.spec = profiled(self.assembly.spec)
-            with self.stage("link", graph.name):
+            with self.stage("link", grouped.name):
                 objects = {name: self.kernels[name].compiled() for name in self.assembly.spec.kernels()}
                 with self.target.blame("to link its kernels"):
                     sections = self.target.kind.link(self.target.target, self.assembly.spec, objects)

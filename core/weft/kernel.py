@@ -13,6 +13,7 @@ from typing import Any
 from weft.codegen import segment as sg
 from weft.codegen.base import THREADS, require
 from weft.codegen.kernel_segment import kernel_segment
+from weft.codegen.profile import profiled
 from weft.errors import InputError, ScheduleError, TensorError, expect
 from weft.expr.nodes import free_vars
 from weft.loop.pipeline import lower_program
@@ -145,9 +146,12 @@ class Kernel:
         self.executable.save(path)
 
 
-def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
+def link_kernel(s: KernelSchedule, profile: bool = False) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
     """A scheduled kernel as a segment of its own, and the segment's code sections; of any target, this machine's or
     not.
+
+    Args:
+        profile: the segment has one more output, `weft.codegen.profile.PROFILE`.
 
     Raises:
         CodegenError: the program uses what the target lacks.
@@ -172,19 +176,24 @@ def link_kernel(s: KernelSchedule) -> tuple[sg.SegmentSpec, Mapping[str, Any]]:
             hint="give some placeholder exactly this dimension",
         )
     assert free_vars(spec.arena_bytes).keys() <= bound | {THREADS.name}
+    if profile:
+        spec = profiled(spec)
     with target.blame("to link its kernel"):
         return spec, target.kind.link(target.target, spec, {code.name: code})
 
 
-def build(s: KernelSchedule) -> Kernel:
+def build(s: KernelSchedule, *, profile: bool = False) -> Kernel:
     """Code for a scheduled kernel.
+
+    Args:
+        profile: its executable has one more output, `weft.codegen.profile.PROFILE`: when the kernel began and ended.
 
     Raises:
         CodegenError: the program uses what the target lacks.
     """
     expect(s, KernelSchedule, "what is built", "a schedule", ScheduleError, "give what weft.schedule returned")
     target = s.target
-    spec, sections = link_kernel(s)
+    spec, sections = link_kernel(s, profile)
 
     def info(t: sg.Tensor) -> TensorInfo:
         return TensorInfo(t.name, t.dtype.name, tuple(int(d.value) if hasattr(d, "value") else str(d) for d in t.dims))

@@ -22,6 +22,7 @@ from weft.errors import (
 from weft.forks import cached_property
 from weft.plugins import KNOWN_TARGETS, Contribution, PluginHost, claimed, host
 from weft.records import Record, Records, machine_key
+from weft.settings import RECORDS
 from weft.target import CPU, Target, TargetKind, parse_targets
 from weft_runtime.plan import HOST
 
@@ -51,6 +52,7 @@ class ResolvedTarget:
     plugins: PluginHost
     owner: str  # the plugin of the kind: its failures are fatal
     given: Records = field(default_factory=Records)  # of the caller; those of installed packages are found beside them
+    tuned: bool = True  # whether the user's own records (WEFT_RECORDS) are followed, too
     refused: list[Record] = field(default_factory=list, compare=False)  # those that compilations for it did not follow
     applied: set[Record] = field(default_factory=set, compare=False)  # those of what was compiled for it
 
@@ -163,8 +165,8 @@ class ResolvedTarget:
 
     @cached_property
     def records(self) -> Records:
-        """Recorded choices: the caller's, then those of plugins. Records in which two plugins differ are not used; the
-        caller's have precedence."""
+        """Recorded choices: the caller's, then those that the user has tuned (WEFT_RECORDS), then those of plugins.
+        Records in which two plugins differ are not used; the caller's and the user's have precedence."""
         found: dict[tuple[str, str, str], list[tuple[Contribution, Record]]] = {}
         for item in self.plugins.items("records", required=self.owner, target=self.target):
             for record in self._read(item).records:
@@ -180,7 +182,27 @@ class ResolvedTarget:
                 " which stands over both"
             )
             warnings.warn(text, ScheduleWarning, stacklevel=2)
-        return self.given.over(Records(tuple(kept)))
+        return self.given.over(self._tuned()).over(Records(tuple(kept)))
+
+    def _tuned(self) -> Records:
+        """The user's own records for this machine and these versions; none, with a warning, if they cannot be read."""
+        file = RECORDS.get() if self.tuned else None
+        if file is None or not file.is_file():
+            return Records()
+        from weft.record_store import read_store
+
+        try:
+            return read_store(file, self.machine_key, self.versions)
+        except InputError as error:
+            why = "; ".join(filter(None, (error.what, error.why, error.hint)))
+            warnings.warn(f"the records in {RECORDS.name} are not followed: {why}", ScheduleWarning, stacklevel=2)
+            return Records()
+
+    @cached_property
+    def versions(self) -> str:
+        """Releases of the core and of the target's plugin, which a tuner's records are of."""
+        owner = next((p for p in self.plugins.plugins if p.name == self.owner), None)
+        return f"{self.plugins.api_version}" + (f" {owner.distribution} {owner.version}" if owner is not None else "")
 
     def _read(self, item: Contribution) -> Records:
         """The records that a plugin gives, as such or by their file; none, with a warning, where they cannot be read.

@@ -15,7 +15,7 @@ from weft_runtime.settings import CACHE_BYTES, CACHE_DIR, THREADS, VERIFY_WEIGHT
 from weft_runtime.settings import SETTINGS as OF_RUNS
 
 __all__ = [
-    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "SETTINGS", "Setting", "THREADS",
+    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "RECORDS", "SETTINGS", "Setting", "THREADS",
     "VERIFY_WEIGHTS", "check", "describe",
 ]  # fmt: skip
 
@@ -46,7 +46,21 @@ LOG = Setting(
 )
 
 
-SETTINGS: tuple[Setting[Any], ...] = (*OF_RUNS, DUMP, DUMP_DIR, LOG)
+def _records() -> Path:
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "share") / "weft" / "records.sqlite"
+
+
+def _records_file(text: str) -> Path | None:
+    return None if text.lower() == "none" else path(text)
+
+
+RECORDS = Setting(
+    "WEFT_RECORDS", _records_file, _records, "a file, or 'none'", "the tuner's records, which compilations look up"
+)
+
+
+SETTINGS: tuple[Setting[Any], ...] = (*OF_RUNS, DUMP, DUMP_DIR, LOG, RECORDS)
 OF_TESTS = ("WEFT_EXAMPLES", "WEFT_REQUIRE_ALL")
 """Variables of Weft's own tests."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from weft.choices import Choice, decide, require_made
+from weft.choices import Choice, Suggestions, decide, require_made
 from weft.errors import ChoiceError, ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic
@@ -81,7 +81,7 @@ def run_recorded(
     exceeds: Exceeds,
     recorded: Mapping[str, Any],
 ) -> Scheduled:
-    """Schedules a Program with recorded choices.
+    """Schedules a Program with recorded choices, or with a tuner's `Suggestions`.
 
     Raises:
         ChoiceError: why they cannot be followed: a rule that is not there or declines, a choice that the rule has not,
@@ -99,7 +99,7 @@ def run_recorded(
         by_name.setdefault(r.name, (r, o))  # the cheapest of a name, as without a record
     chosen = decide(RULE, list(by_name), offers[0][0].name, recorded)
     rule, offer = by_name[chosen.value]
-    own = {name: value for name, value in recorded.items() if name != RULE}
+    own = recorded if isinstance(recorded, Suggestions) else {n: v for n, v in recorded.items() if n != RULE}
     schedule = Schedule(program, machine, own, intrinsics=intrinsics)
     try:
         _apply(rule, schedule, offer, exceeds)
@@ -109,7 +109,8 @@ def run_recorded(
         raise ChoiceError(
             f"rule '{rule.name}' fails with these choices", why=error.what + (f" ({error.why})" if error.why else "")
         ) from error
-    require_made(own, [c.name for c in schedule.choices], f"rule '{rule.name}'")
+    if not isinstance(own, Suggestions):
+        require_made(own, [c.name for c in schedule.choices], f"rule '{rule.name}'")
     return Scheduled(rule, schedule, (chosen, *schedule.choices), tuple(_texts(declined)))
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weft.choices import Choice, decide
+from weft.choices import Choice, Suggestions, decide
 from weft.errors import ChoiceError, ScheduleError, nearest
 from weft.loop.nodes import Block, For, LoopKind, Program
 from weft.machine import GLOBAL_ALIGN, Machine
@@ -61,7 +61,7 @@ class Schedule:
 
     Args:
         machine: the target's description, for rules.
-        overrides: choice name → value, from a record or a tuner.
+        overrides: choice name → value, from a record; or a tuner's Suggestions.
         checked: verify the Program after every step (slow; tests do).
         intrinsics: name → tensor intrinsic, for `tensorize`.
 
@@ -76,7 +76,8 @@ class Schedule:
         checked: bool = False,
         intrinsics: Mapping[str, Intrinsic] | None = None,
     ) -> None:
-        self.program, self.machine, self.overrides, self.checked = program, machine, dict(overrides or {}), checked
+        self.program, self.machine, self.checked = program, machine, checked
+        self.overrides = overrides if isinstance(overrides, Suggestions) else dict(overrides or {})
         self.intrinsics = dict(intrinsics or {})
         self.trace = Trace()
         self._start = program

@@ -1,0 +1,152 @@
+"""The file in which a tuner keeps records: a database of SQLite, which compilations look up by default.
+
+Several tuners may write to one file at the same time, and none loses what it has written when it is killed. The tables:
+
+    records   one row for each program or graph, machine and versions: the best choices, and the times that tell so
+    trials    what was measured, for a tuner that goes on later
+
+A file comes from anywhere. Its schema has to be exactly this one, so that opening it runs nothing that is in it, and rows
+are bounded and checked as a file of records is (`weft.records`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError
+from weft.records import MOST_RECORDS, Record, Records
+
+APPLICATION = 0x57454654
+"""SQLite's `application_id` of such files: the letters WEFT."""
+VERSION = 1
+TABLES = {
+    "records": "CREATE TABLE records (subject TEXT NOT NULL, key TEXT NOT NULL, machine TEXT NOT NULL,"
+    " versions TEXT NOT NULL, choices TEXT NOT NULL, seconds REAL NOT NULL, default_seconds REAL NOT NULL,"
+    " name TEXT NOT NULL, time INTEGER NOT NULL, PRIMARY KEY (subject, key, machine, versions)) WITHOUT ROWID",
+    "trials": "CREATE TABLE trials (subject TEXT NOT NULL, key TEXT NOT NULL, machine TEXT NOT NULL,"
+    " versions TEXT NOT NULL, choices TEXT NOT NULL, value REAL, error TEXT, time INTEGER NOT NULL)",
+    "trials_of": "CREATE INDEX trials_of ON trials (key, machine, versions)",
+}
+"""Name → its statement, as SQLite stores it."""
+BUSY_SECONDS = 60.0
+"""How long one waits for another process that writes."""
+_MAGIC = b"SQLite format 3\0"
+
+
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a database of SQLite, by its first bytes."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection to the store at `path`; with `write` it is made if it is not there.
+
+    Raises:
+        InputError: it cannot be opened, is damaged, or is no such file.
+    """
+    file = Path(path)
+    connection: sqlite3.Connection | None = None
+    try:
+        if write:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        address = f"{file.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        if write and _is_empty(connection):
+            _create(connection)
+        _check(connection, file)
+        yield connection
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(
+            f"the file of records '{path}' cannot be used",
+            why=str(error) or type(error).__name__,
+            hint="`weft records` lists what is in it; move it away to begin a new one",
+        ) from None
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def read_store(path: str | os.PathLike[str], machine: str | None = None, versions: str | None = None) -> Records:
+    """The records in a store; of those of one program or graph that are left, the latest.
+
+    Args:
+        machine: only those of this machine (`ResolvedTarget.machine_key`).
+        versions: only those of these versions (`ResolvedTarget.versions`).
+
+    Raises:
+        InputError: the file is damaged, not there, or holds what is no record.
+    """
+    with opened(path) as connection:
+        rows = connection.execute(
+            "SELECT subject, key, machine, choices FROM records"
+            " WHERE machine = coalesce(?, machine) AND versions = coalesce(?, versions) ORDER BY time DESC LIMIT ?",
+            (machine, versions, MOST_RECORDS + 1),
+        ).fetchall()
+    latest: dict[tuple[Any, ...], Record] = {}
+    for row in rows:
+        if row[:3] not in latest:
+            latest[row[:3]] = as_record(row, str(path))
+    return Records(tuple(latest.values()))
+
+
+def as_record(row: tuple[Any, ...], source: str) -> Record:
+    """(subject, key, machine, choices as JSON) as a record, checked as one of a file.
+
+    Raises:
+        InputError: it is none.
+    """
+    subject, key, machine, choices = row
+    try:
+        data = {subject: key, "machine": machine, "choices": json.loads(choices)}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"invalid record in '{source}'", why=str(error)[:200]) from None
+    text = json.dumps({"version": 1, "records": [data]})
+    (record,) = Records.from_json(text, source).records
+    return record
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_empty(connection):  # another process may have been here between
+            for statement in TABLES.values():
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _check(connection: sqlite3.Connection, file: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 20").fetchall())
+    if application != APPLICATION or (version == VERSION and found != TABLES):
+        raise InputError(
+            f"'{file}' is no file of records", why="its tables are others", hint="`weft tune` makes such a file"
+        )
+    if version != VERSION:
+        raise InputError(
+            f"the file of records '{file}' has version {version}",
+            why=f"this version of Weft reads version {VERSION}",
+            hint="tune again, into another file",
+        )

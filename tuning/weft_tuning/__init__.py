@@ -1,0 +1,1 @@
+"""Searches schedules: measures the choices of every kernel of a model, and records the best."""

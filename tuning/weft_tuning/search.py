@@ -1,0 +1,168 @@
+"""The search for one kernel: which candidate to measure next.
+
+Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) draws candidates from what was measured of the
+kernel; a learned cost model of all kernels picks one of several. Every choice is a parameter of its own for each list
+of options that it is made from: which options there are may depend on earlier choices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.choices import Value
+from weft.errors import WeftError
+from weft_tuning.ranking import Ranking
+from weft_tuning.spaces import Candidate, Space
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import Trial
+
+DRAWN = 6
+"""Candidates that are drawn for one that is measured."""
+MISSES = 40
+"""Draws in a row that give nothing new, after which all there is has been measured."""
+FAILED = math.log(4.0)
+"""What a candidate that fails counts as: four times the default's time."""
+FIRST = 10
+"""Candidates that are drawn at random before the estimator is asked."""
+LEARNED = 0.8
+"""Share of the candidates that the cost model picks. The rest is as drawn, since the model may be wrong."""
+
+
+class Search:
+    """Of one kernel.
+
+    Args:
+        ranking: learns from this kernel and others.
+    """
+
+    def __init__(self, space: Space, ranking: Ranking, seed: int = 0) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            # Spaces whose parameters depend on each other need `group`, which is marked as experimental since 2021.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, n_startup_trials=FIRST)
+        self._study = optuna.create_study(sampler=sampler, direction="minimize")
+        self._random = random.Random(seed)
+        self._asked: dict[Any, Trial] = {}
+        self._known: set[Any] = set()
+        self.space, self.ranking = space, ranking
+        self.exhausted = False
+        self.told(space.default, 0.0)
+
+    def ask(self) -> Candidate | None:
+        """A candidate that was not measured before; None if there is none left, as far as draws tell."""
+        import optuna
+
+        drawn: list[tuple[Candidate, Trial]] = []
+        misses = 0
+        while len(drawn) < DRAWN and misses < MISSES:
+            trial = self._study.ask()
+            try:
+                candidate = self.space.pick(_Draw(trial))
+            except WeftError:
+                self._study.tell(trial, FAILED)
+                misses += 1
+                continue
+            if candidate.key in self._known or any(candidate.key == c.key for c, _ in drawn):
+                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                misses += 1
+                continue
+            drawn.append((candidate, trial))
+        if not drawn:
+            self.exhausted = True
+            return None
+        chosen = self._best([c for c, _ in drawn])
+        for k, (_, trial) in enumerate(drawn):
+            if k != chosen:
+                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        candidate, trial = drawn[chosen]
+        self._known.add(candidate.key)
+        self._asked[candidate.key] = trial
+        return candidate
+
+    def told(self, candidate: Candidate, value: float | None) -> None:
+        """The result of a candidate, asked for or not: the logarithm of its time over the default's; None: it
+        failed."""
+        import optuna
+
+        value = FAILED if value is None else value
+        trial = self._asked.pop(candidate.key, None)
+        if trial is not None:
+            self._study.tell(trial, value)
+        else:
+            known = _Known(candidate.choices)
+            self.space.pick(known)
+            self._study.add_trial(
+                optuna.trial.create_trial(params=known.params, distributions=known.distributions, value=value)
+            )
+        self._known.add(candidate.key)
+        self.ranking.learn(self.space.default.features, candidate.features, value)
+
+    def forget(self, candidate: Candidate) -> None:
+        """Of a candidate that was asked for there is no result; it may be asked for again."""
+        import optuna
+
+        trial = self._asked.pop(candidate.key, None)
+        if trial is not None:
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        self._known.discard(candidate.key)
+
+    def _best(self, candidates: Sequence[Candidate]) -> int:
+        if len(candidates) > 1 and self._random.random() < LEARNED:
+            expected = self.ranking.predict(self.space.default.features, [c.features for c in candidates])
+            if expected is not None:
+                return min(range(len(candidates)), key=expected.__getitem__)
+        return 0
+
+
+class _Draw:
+    """Draws options from a trial of the study."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+
+    def __call__(self, name: str, options: Sequence[Any], default: Any) -> Any:
+        from optuna.distributions import IntDistribution
+
+        if len(options) == 1:
+            return options[0]
+        parameter, distribution = _parameter(name, options)
+        if isinstance(distribution, IntDistribution):
+            return options[self.trial.suggest_int(parameter, distribution.low, distribution.high)]
+        return options[int(self.trial.suggest_categorical(parameter, range(len(options))))]
+
+
+class _Known:
+    """Takes options that are given, and notes them as a trial has them."""
+
+    def __init__(self, choices: Mapping[str, Value]) -> None:
+        self.choices = choices
+        self.params: dict[str, int] = {}
+        self.distributions: dict[str, BaseDistribution] = {}
+
+    def __call__(self, name: str, options: Sequence[Any], default: Any) -> Any:
+        value = self.choices.get(name, default)
+        if len(options) > 1 and value in options:
+            parameter, self.distributions[parameter] = _parameter(name, options)
+            self.params[parameter] = list(options).index(value)
+        return value
+
+
+def _parameter(name: str, options: Sequence[Any]) -> tuple[str, BaseDistribution]:
+    """A choice among these options as a parameter: an index, in order if the options are numbers."""
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    parameter = f"{name} of {hashlib.sha256(repr(list(options)).encode()).hexdigest()[:8]}"
+    numbers = all(isinstance(o, int) and not isinstance(o, bool) for o in options)
+    if numbers and list(options) == sorted(options):
+        return parameter, IntDistribution(0, len(options) - 1)
+    return parameter, CategoricalDistribution(tuple(range(len(options))))

@@ -1,0 +1,167 @@
+"""What a tuner writes: trials as they are measured, and the best of each kernel."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.choices import Value
+from weft.record_store import as_record, opened
+from weft.records import Record, Records
+
+MOST_TRIALS = 5_000
+"""The latest trials of a kernel that are read."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A measurement: `value` is the logarithm of the time over the default's, None if the candidate failed (`error`)."""
+
+    choices: Mapping[str, Value]
+    value: float | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A record with what is known of it: seconds of its kernel (or graph) with it and with the defaults, when it was
+    made, and for which releases."""
+
+    record: Record
+    versions: str
+    seconds: float
+    default_seconds: float
+    name: str
+    time: int
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast it is as the default."""
+        return self.default_seconds / self.seconds if self.seconds > 0 else math.inf
+
+
+class Store:
+    """A file of records and trials; each call is a transaction of its own.
+
+    Raises:
+        InputError: every method, where the file cannot be used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], machine: str, versions: str) -> None:
+        self.path, self.machine, self.versions = Path(path), machine, versions
+        with opened(self.path, write=True):
+            pass
+
+    def trials(self, key: str) -> list[Trial]:
+        """Those of a kernel, the oldest first. What is no trial is left out."""
+        with opened(self.path) as connection:
+            rows = connection.execute(
+                "SELECT choices, value, error FROM trials WHERE key = ? AND machine = ? AND versions = ?"
+                " ORDER BY time DESC, rowid DESC LIMIT ?",
+                (key, self.machine, self.versions, MOST_TRIALS),
+            ).fetchall()
+        found = []
+        for choices, value, error in reversed(rows):
+            try:
+                data = json.loads(choices)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(data, dict) and (value is None or (isinstance(value, float) and math.isfinite(value))):
+                found.append(Trial(data, value, error))
+        return found
+
+    def add_trials(self, trials: Sequence[tuple[str, Trial]]) -> None:
+        """(key of a kernel, trial) each."""
+        now = int(time.time())
+        rows = [
+            ("program", key, self.machine, self.versions, _text(t.choices), t.value, t.error, now) for key, t in trials
+        ]
+        with opened(self.path, write=True) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            connection.execute("COMMIT")
+
+    def put(self, subject: str, key: str, choices: Mapping[str, Value], seconds: float, default: float, name: str) -> None:
+        """Records the best choices so far, in place of earlier ones that gain less."""
+        row = (subject, key, self.machine, self.versions, _text(choices), seconds, default, name, int(time.time()))
+        as_record((subject, key, self.machine, _text(choices)), str(self.path))
+        with opened(self.path, write=True) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(
+                "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " choices = excluded.choices, seconds = excluded.seconds, default_seconds = excluded.default_seconds,"
+                " name = excluded.name, time = excluded.time"
+                " WHERE excluded.default_seconds / excluded.seconds > default_seconds / seconds",
+                row,
+            )
+            connection.execute("COMMIT")
+
+    def drop(self, subject: str, key: str) -> None:
+        """Takes back a record."""
+        with opened(self.path, write=True) as connection:
+            connection.execute(
+                "DELETE FROM records WHERE subject = ? AND key = ? AND machine = ? AND versions = ?",
+                (subject, key, self.machine, self.versions),
+            )
+
+
+def kept(path: str | os.PathLike[str]) -> list[Kept]:
+    """All records of a file, those that gain most first.
+
+    Raises:
+        InputError: it cannot be read, or holds what is no record.
+    """
+    with opened(path) as connection:
+        rows = connection.execute(
+            "SELECT subject, key, machine, choices, versions, seconds, default_seconds, name, time FROM records"
+        ).fetchall()
+    found = [Kept(as_record(r[:4], str(path)), str(r[4]), float(r[5]), float(r[6]), str(r[7]), int(r[8])) for r in rows]
+    return sorted(found, key=lambda k: -k.gain)
+
+
+def drop(path: str | os.PathLike[str], stale: Callable[[Kept], bool]) -> int:
+    """Takes records back that are stale, with the trials of their machine and versions; how many.
+
+    Raises:
+        InputError: as `kept`.
+    """
+    gone = [k for k in kept(path) if stale(k)]
+    with opened(path, write=True) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for k in gone:
+            of = (k.record.key, k.record.machine, k.versions)
+            connection.execute("DELETE FROM records WHERE key = ? AND machine = ? AND versions = ?", of)
+            connection.execute("DELETE FROM trials WHERE key = ? AND machine = ? AND versions = ?", of)
+        connection.execute("COMMIT")
+    return len(gone)
+
+
+def merge(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]]) -> int:
+    """Takes over the records of other files that gain more than those of `path`; how many there are afterwards.
+
+    Raises:
+        InputError: as `kept`, of any of the files.
+    """
+    for other in others:
+        for k in kept(other):
+            store = Store(path, k.record.machine, k.versions)
+            store.put(k.record.subject, k.record.key, k.record.choices, k.seconds, k.default_seconds, k.name)
+    return len(kept(path))
+
+
+def exported(kept: Sequence[Kept]) -> Records:
+    """Records for a file that is shipped, the latest of each program or graph and machine."""
+    latest: dict[tuple[str, str, str], Kept] = {}
+    for k in sorted(kept, key=lambda k: k.time):
+        latest[k.record.subject, k.record.key, k.record.machine] = k
+    return Records(tuple(k.record for k in latest.values()))
+
+
+def _text(choices: Mapping[str, Any]) -> str:
+    return json.dumps(dict(sorted(choices.items())), separators=(",", ":"))

@@ -1,0 +1,497 @@
+"""The tuner: measures candidates of all kernels that matter, in rounds, and records what is faster.
+
+A round takes a candidate of every kernel, compiles all of them at once, and measures one executable that has them beside
+one that has the defaults, in turns within one process. A candidate's time is therefore of a real run, on the buffers of
+that run, and a change of the machine's speed affects both.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft.choices import Value
+from weft.errors import WeftError
+from weft_tuning.measuring import Array, Failed, Times, Worker
+from weft_tuning.ranking import Ranking
+from weft_tuning.search import Search
+from weft_tuning.spaces import Candidate
+from weft_tuning.store import Store, Trial
+from weft_tuning.work import Work
+
+RELEVANT = 0.005
+"""Share of a run from which a kernel is tuned."""
+GAIN = 0.02
+"""Least logarithm of a gain that is recorded: 2 %, and more where measurements vary by more."""
+CONFIRM = 6
+"""Rounds after which what seems best is measured again."""
+PATIENCE = 24
+"""Trials of a kernel without a gain after which it rests, if it takes the whole time; a fourth as many at least."""
+RUN_SECONDS = 0.6
+"""Of one measurement, or `RUNS` turns where these take longer."""
+RUNS = 8
+SLOWER = 40.0
+"""How many times as long as the default's runs a candidate's may take before it is ended."""
+VARIES = 0.2
+"""Range of the middle half of the default's times over their median, beyond which the machine is under load."""
+SLOWED = 1.35
+"""Median of the default's times over the least one of all rounds, beyond which the machine is under load."""
+REPEATS = 3
+"""How often a measurement under load is repeated before its round is left out."""
+
+
+@dataclass
+class Subject:
+    """One kernel: what was measured of it.
+
+    Attributes:
+        share: of the time of a run, with the defaults.
+        noise: how much the logarithm of its time varies between equal executables.
+        results: choices → (candidate, logarithms of its time over the default's).
+    """
+
+    key: str
+    name: str
+    search: Search
+    share: float
+    noise: float
+    limit: float | None = None
+    results: dict[object, tuple[Candidate, list[float]]] = field(default_factory=dict)
+    trials: int = 0
+    failures: int = 0
+    resting: int = 0
+
+    @property
+    def margin(self) -> float:
+        return max(GAIN, 2 * self.noise)
+
+    def best(self, times: int = 1) -> tuple[Candidate, float] | None:
+        """The fastest candidate that was measured so often, and its value; None if none is faster than the default."""
+        found = [(float(np.mean(values)), c) for c, values in self.results.values() if len(values) >= times]
+        faster = [(value, c) for value, c in found if value < -self.margin / 2]
+        if not faster:
+            return None
+        value, candidate = min(faster, key=lambda f: f[0])
+        return candidate, value
+
+    @property
+    def patience(self) -> float:
+        return PATIENCE * max(0.25, math.sqrt(self.share))
+
+    @property
+    def active(self) -> bool:
+        return not self.search.exhausted and self.resting < self.patience
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a tuner is.
+
+    Attributes:
+        expected: time of a run over that with the defaults, with the best so far.
+        possible: the same, if every kernel reached its limit; None if limits are not known.
+        active: kernels for which there are candidates left to try.
+    """
+
+    elapsed: float
+    seconds: float | None
+    trials: int
+    most: int | None
+    failures: int
+    expected: float
+    possible: float | None
+    active: int
+    subjects: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel in the report; seconds are of all its calls in a run."""
+
+    key: str
+    name: str
+    share: float
+    seconds: float
+    tuned_seconds: float
+    trials: int
+    failures: int
+    changed: Mapping[str, Value]
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What tuning has found.
+
+    Attributes:
+        ratio: time of a run with the records over that with the defaults, measured at the end; 1 without records.
+        seconds: of a run with the defaults.
+        unsteady: measurements that were left out because the machine was under load.
+        why: why it ended.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    trials: int
+    failures: int
+    ratio: float
+    seconds: float
+    elapsed: float
+    unsteady: int
+    why: str
+    failed: Mapping[str, int]
+
+
+class Tuner:
+    """Tunes a work's kernels.
+
+    Args:
+        seconds: how long it may take; None: no limit.
+        trials: candidates that it may measure; None: no limit.
+        on_state: called after every round.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        worker: Worker,
+        store: Store,
+        *,
+        seconds: float | None = 600.0,
+        trials: int | None = None,
+        seed: int = 0,
+        limits: bool = True,
+        on_state: Callable[[State], None] | None = None,
+    ) -> None:
+        self.work, self.worker, self.store, self.seed = work, worker, store, seed
+        self.seconds, self.most, self.on_state = seconds, trials, on_state
+        self.started = time.perf_counter()
+        self.trials = self.failures = self.unsteady = self.rounds = 0
+        self.failed: dict[str, int] = {}
+        self.least = math.inf
+        self.stop = False
+        self._limits = limits
+        self._round_seconds = 0.0
+
+    def run(self) -> Report:
+        """Measures until the time or the candidates are used up, or `stop` is set; records what is faster.
+
+        Raises:
+            WeftError: the defaults cannot be compiled or measured.
+        """
+        self.worker.begin(self.work.base, self.work.inputs)
+        limits = self.work.limits() if self._limits else {}
+        self.subjects = self._subjects(limits)
+        why = "every kernel has been searched"
+        while (batches := self._batches()) and not self.stop:
+            began = time.perf_counter()
+            for results in self._measured(batches):
+                self._take(results)
+            self.rounds += 1
+            if self.rounds % CONFIRM == 0:
+                self._confirm()
+            self._round_seconds = max(self._round_seconds * 0.8, time.perf_counter() - began)
+            self._tell_state()
+            if self.unsteady >= 4 * REPEATS and self.unsteady > self.rounds:
+                why = "the machine is under load, so that its times tell nothing"
+                break
+            if self._over():
+                why = "the time is over" if self.seconds is not None else "all trials are made"
+                break
+        else:
+            if self.stop:
+                why = "it was interrupted"
+        self._confirm()
+        ratio = self._finish()
+        return self._report(ratio, why)
+
+    # -- what there is
+    def _subjects(self, limits: Mapping[str, float]) -> list[Subject]:
+        times = self._steady(self.work.base)
+        if isinstance(times, Failed):
+            raise _unmeasured(self.work.name, times.why)
+        self.seconds_of_run = float(np.median(times.base_seconds))
+        base = _by_kernel(self.work.calls, times.base)
+        again = _by_kernel(self.work.calls, times.candidate)
+        total = sum(base.values()) or 1.0
+        self.ticks = base
+        self.in_kernels = total
+        ranking = Ranking(self.seed)
+        found = []
+        for number, key in enumerate(dict.fromkeys(self.work.calls)):
+            share = base[key] / total
+            if share < RELEVANT:
+                continue
+            search = Search(self.work.space(key), ranking, self.seed + number)
+            noise = abs(math.log(max(again[key], 1.0) / max(base[key], 1.0)))
+            subject = Subject(key, self.work.names[key], search, share, min(noise, 0.1), limits.get(key))
+            self._remember(subject)
+            found.append(subject)
+        return sorted(found, key=lambda s: -s.share)
+
+    def _remember(self, subject: Subject) -> None:
+        """What an earlier tuner has measured."""
+        for trial in self.store.trials(subject.key):
+            known = subject.results.get(tuple(sorted(trial.choices.items())))
+            candidate = known[0] if known is not None else subject.search.space.follow(trial.choices)
+            if candidate is None:
+                continue
+            if known is None:
+                subject.search.told(candidate, trial.value)
+            if trial.value is not None:
+                subject.results.setdefault(candidate.key, (candidate, []))[1].append(trial.value)
+
+    # -- rounds
+    def _batches(self) -> list[dict[str, Candidate]]:
+        """Per slot of the worker a candidate of every kernel that has one left."""
+        batches: list[dict[str, Candidate]] = []
+        for _ in range(self.worker.slots):
+            batch: dict[str, Candidate] = {}
+            for subject in self.subjects:
+                if self.most is not None and self.trials + sum(map(len, batches)) + len(batch) >= self.most:
+                    break
+                candidate = subject.search.ask() if subject.active else None
+                if candidate is not None:
+                    batch[subject.key] = candidate
+            if batch:
+                batches.append(batch)
+        return batches
+
+    def _measured(self, batches: Sequence[dict[str, Candidate]]) -> list[dict[str, tuple[Candidate, float | str | None]]]:
+        """Per batch: key → candidate, and the logarithm of its time over the default's, or why it failed, or None if
+        the machine was under load."""
+        built: list[tuple[dict[str, Candidate], object]] = []
+        results: list[dict[str, tuple[Candidate, float | str | None]]] = []
+        for batch in batches:
+            try:
+                built.append((batch, self.work.build({key: c.choices for key, c in batch.items()})))
+            except WeftError as error:
+                results += self._divided(batch, error.what)
+        times = self._all_steady([executable for _, executable in built])
+        for (batch, _), found in zip(built, times):
+            if isinstance(found, Failed):
+                results += self._divided(batch, found.why)
+            elif found is None:
+                results.append({key: (c, None) for key, c in batch.items()})
+            else:
+                results.append({key: (c, self._value(key, found)) for key, c in batch.items()})
+        return results
+
+    def _divided(self, batch: dict[str, Candidate], why: str) -> list[dict[str, tuple[Candidate, float | str | None]]]:
+        """The results of a batch that fails as a whole: which of its candidates is at fault shows in parts of it."""
+        if len(batch) == 1:
+            return [{key: (c, why) for key, c in batch.items()}]
+        items = list(batch.items())
+        half = len(items) // 2
+        return [r for part in (items[:half], items[half:]) for r in self._measured([dict(part)])]
+
+    def _take(self, results: Mapping[str, tuple[Candidate, float | str | None]]) -> None:
+        by_key = {s.key: s for s in self.subjects}
+        rows: list[tuple[str, Trial]] = []
+        for key, (candidate, result) in results.items():
+            subject = by_key[key]
+            value = result if isinstance(result, float) else None
+            if result is None:
+                subject.search.forget(candidate)
+                continue
+            before = subject.best()
+            self.trials += 1
+            subject.trials += 1
+            if isinstance(result, str):
+                self.failures += 1
+                subject.failures += 1
+                self.failed[result] = self.failed.get(result, 0) + 1
+            subject.search.told(candidate, value)
+            if value is not None:
+                subject.results.setdefault(candidate.key, (candidate, []))[1].append(value)
+            rows.append((key, Trial(candidate.choices, value, result if isinstance(result, str) else None)))
+            gained = value is not None and value < (before[1] if before else 0.0) - subject.margin
+            subject.resting = 0 if gained else subject.resting + 1
+        if rows:
+            self.store.add_trials(rows)
+
+    def _confirm(self) -> None:
+        """Measures again what seems best and was measured only once, and records what is faster."""
+        for _ in range(3):
+            again = {s.key: b[0] for s in self.subjects if (b := s.best()) and len(s.results[b[0].key][1]) < 2}
+            if not again:
+                break
+            for results in self._measured([again]):
+                rows = []
+                for key, (candidate, result) in results.items():
+                    subject = next(s for s in self.subjects if s.key == key)
+                    if isinstance(result, str):
+                        subject.results.pop(candidate.key, None)
+                    if isinstance(result, float):
+                        subject.results[candidate.key][1].append(result)
+                        rows.append((key, Trial(candidate.choices, result)))
+                self.store.add_trials(rows)
+        for subject in self.subjects:
+            self._put(subject, subject.best(2))
+
+    def _finish(self) -> float:
+        """Measures all records together beside the defaults, twice; takes back those that gain nothing there. The time
+        of a run with what is left over that with the defaults."""
+        chosen = {s.key: b[0] for s in self.subjects if (b := s.best(2))}
+        ratio = 1.0
+        for _ in range(2):
+            if not chosen:
+                return 1.0
+            times = self._steady(self.work.build({key: c.choices for key, c in chosen.items()}), 3 * RUN_SECONDS)
+            if isinstance(times, Failed):
+                self._take_back(chosen)
+                return 1.0
+            ratio = float(np.median(times.candidate_seconds) / np.median(times.base_seconds))
+            slow = [key for key in chosen if self._value(key, times) > -GAIN / 2]
+            self._take_back(slow)
+            chosen = {key: c for key, c in chosen.items() if key not in slow}
+            if not slow:
+                break
+        if ratio > 1.0:
+            self._take_back(chosen)
+            return 1.0
+        return ratio
+
+    def _take_back(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            subject = next(s for s in self.subjects if s.key == key)
+            subject.results.clear()
+            self.store.drop("program", key)
+
+    def _put(self, subject: Subject, best: tuple[Candidate, float] | None) -> None:
+        if best is None:
+            return
+        candidate, value = best
+        seconds = self._seconds(subject.key)
+        self.store.put("program", subject.key, candidate.choices, seconds * math.exp(value), seconds, subject.name)
+
+    # -- measuring
+    def _steady(self, executable: object, seconds: float = RUN_SECONDS) -> Times | Failed:
+        (found,) = self._all_steady([executable], seconds)
+        return found or Failed("the machine is under load")
+
+    def _all_steady(self, executables: Sequence[object], seconds: float = RUN_SECONDS) -> list[Times | Failed | None]:
+        """Times of each; those that were taken while the machine was under load are taken again, and None if it stays
+        so."""
+        run = getattr(self, "seconds_of_run", 0.05)
+        seconds = max(seconds, RUNS * 2 * run)
+        limit = max(10.0, 3 * seconds + SLOWER * run * RUNS)
+        found: list[Times | Failed | None] = [None] * len(executables)
+        for attempt in range(REPEATS):
+            missing = [k for k, f in enumerate(found) if f is None]
+            if not missing:
+                break
+            if attempt:
+                time.sleep(0.5 * attempt)
+            measured = self.worker.measure([executables[k] for k in missing], seconds, limit)  # type: ignore[misc]
+            for k, times in zip(missing, measured):
+                if isinstance(times, Failed) or self._is_steady(times):
+                    found[k] = times
+                else:
+                    self.unsteady += 1
+        return found
+
+    def _is_steady(self, times: Times) -> bool:
+        median = float(np.median(times.base_seconds))
+        low, high = np.percentile(times.base_seconds, (25, 75))
+        self.least = min(self.least, median)
+        return bool((high - low) / median <= VARIES and median <= SLOWED * self.least)
+
+    def _value(self, key: str, times: Times) -> float:
+        base = _by_kernel(self.work.calls, times.base)[key]
+        candidate = _by_kernel(self.work.calls, times.candidate)[key]
+        return math.log(max(candidate, 1.0) / max(base, 1.0))
+
+    def _seconds(self, key: str) -> float:
+        """Of all calls of a kernel in a run with the defaults."""
+        return self.seconds_of_run * self.ticks[key] / self.in_kernels
+
+    # -- saying
+    def _over(self) -> bool:
+        if self.most is not None and self.trials >= self.most:
+            return True
+        return self.seconds is not None and self._elapsed() + 2.5 * self._round_seconds > self.seconds
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+    def _tell_state(self) -> None:
+        if self.on_state is None:
+            return
+        tuned = {s.key: math.exp(b[1]) for s in self.subjects if (b := s.best())}
+        rest = 1.0 - sum(s.share for s in self.subjects)
+        expected = rest + sum(s.share * tuned.get(s.key, 1.0) for s in self.subjects)
+        possible = None
+        if any(s.limit is not None for s in self.subjects):
+            possible = rest + sum(s.share * (1.0 if s.limit is None else s.limit) for s in self.subjects)
+        active = sum(s.active for s in self.subjects)
+        self.on_state(
+            State(
+                self._elapsed(),
+                self.seconds,
+                self.trials,
+                self.most,
+                self.failures,
+                expected,
+                possible,
+                active,
+                len(self.subjects),
+            )
+        )
+
+    def _report(self, ratio: float, why: str) -> Report:
+        rows = []
+        for s in self.subjects:
+            best = s.best(2)
+            seconds = self._seconds(s.key)
+            changed = {} if best is None else {n: best[0].choices[n] for n in _changed(s.search.space.default, best[0])}
+            tuned = seconds if best is None else seconds * math.exp(best[1])
+            rows.append(Row(s.key, s.name, s.share, seconds, tuned, s.trials, s.failures, changed, s.limit))
+        return Report(
+            self.work.name,
+            tuple(rows),
+            self.trials,
+            self.failures,
+            ratio,
+            self.seconds_of_run,
+            self._elapsed(),
+            self.unsteady,
+            why,
+            dict(self.failed),
+        )
+
+
+def under_load() -> str | None:
+    """Whether other processes keep this machine busy, as a sentence; None if not."""
+    try:
+        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    except (OSError, AttributeError):
+        return None
+    return f"{load:.1f} processes have wanted one of {cores} cores in the last minute" if load > 0.6 * cores else None
+
+
+def _by_kernel(calls: Sequence[str], ticks: Array) -> dict[str, float]:
+    """Key → ticks of all its calls in a run: the sum of each call's median."""
+    found: dict[str, float] = {}
+    for key, median in zip(calls, np.median(ticks, axis=0), strict=True):
+        found[key] = found.get(key, 0.0) + float(median)
+    return found
+
+
+def _changed(default: Candidate, candidate: Candidate) -> list[str]:
+    return [n for n, v in candidate.choices.items() if default.choices.get(n) != v]
+
+
+def _unmeasured(name: str, why: str) -> WeftError:
+    from weft.errors import ExecutionError
+
+    return ExecutionError(
+        f"'{name}' cannot be measured", why=why, hint="does `weft run` run it? Is the machine idle?"
+    )
+
+

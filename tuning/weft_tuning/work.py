@@ -1,0 +1,188 @@
+"""What is tuned: a model's kernels, or one formula; and executables of it with other choices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.choices import Value
+from weft.codegen.segment import KernelCall
+from weft.errors import InputError
+from weft.loop.nodes import Program
+from weft.records import Record, Records, program_key
+from weft.resolve import ResolvedTarget
+from weft_tuning.spaces import Space
+
+if TYPE_CHECKING:
+    from weft_runtime.executable import Executable
+
+Array = np.ndarray[Any, Any]
+Chosen = Mapping[str, Mapping[str, Value]]
+"""Key of a kernel → its choices by name; kernels that are not there have their defaults."""
+
+
+@dataclass
+class Work(ABC):
+    """Kernels that are tuned together.
+
+    Attributes:
+        name: for people.
+        target: without records of the user's own.
+        base: an executable with the defaults and clocks around its kernels.
+        inputs: of every run, by name.
+        calls: keys of the kernels (`weft.records.program_key`), in the order of their calls in a run.
+        names: key → what people know the kernel by.
+    """
+
+    name: str
+    target: ResolvedTarget
+    base: Executable = field(init=False)
+    inputs: dict[str, Array] = field(init=False)
+    calls: list[str] = field(init=False)
+    names: dict[str, str] = field(init=False)
+
+    @abstractmethod
+    def space(self, key: str) -> Space:
+        """The choices of a kernel."""
+
+    @abstractmethod
+    def build(self, chosen: Chosen) -> Executable:
+        """An executable as `base`, with these choices."""
+
+    def limits(self) -> dict[str, float]:
+        """Key of a kernel → the share of its time that it takes at least, by the roofline of this machine; of those
+        for which it is known."""
+        return {}
+
+
+class ModelWork(Work):
+    """A model.
+
+    Args:
+        shapes: sizes of inputs by name; open dimensions that are not there are 1.
+        fixed: compile for exactly these sizes; otherwise sizes stay open, and are tuned at these.
+
+    Raises:
+        InputError: its plan has steps of the host, branches or loops, between whose kernels there are no clocks.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        target: ResolvedTarget,
+        *,
+        frontend: str | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        fixed: bool = False,
+        files: Mapping[str, str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        from weft.cli.inputs import make_inputs
+        from weft.compilation import Compilation
+        from weft.loading import load
+        from weft.pipeline import has_steps, specialize
+
+        name = Path(model).name if isinstance(model, (str, Path)) else type(model).__name__
+        super().__init__(name, replace(target, tuned=False))
+        graph = load(model, frontend=frontend)
+        if has_steps(graph):
+            raise InputError(
+                f"the kernels of '{name}' are not timed",
+                why="its plan has steps of the host, branches or loops, and no clocks around the kernels between them",
+                hint="tune the part between them as a model of its own",
+            )
+        if fixed and shapes:
+            graph = specialize(graph, shapes)
+        first = Compilation(self.target, profile=True)
+        self._first = first
+        self._prepared = first.prepare(graph)
+        self.base = first.run_prepared(self._prepared)
+        self.inputs, _ = make_inputs(self.base.inputs, dict(files or {}), dict(shapes or {}), seed)
+        assert first.assembly is not None
+        kernels = [first.kernels[i.kernel] for i in first.assembly.spec.items if isinstance(i, KernelCall)]
+        self._naive: dict[str, Program] = {}
+        keys: dict[str, str] = {}
+        for kernel in kernels:
+            if kernel.name not in keys:
+                key = keys[kernel.name] = program_key(kernel.naive)
+                self._naive[key] = kernel.naive
+        self.calls = [keys[kernel.name] for kernel in kernels]
+        self.names = {key: name.rpartition("_")[0] for name, key in keys.items()}
+
+    def space(self, key: str) -> Space:
+        return Space(self._naive[key], self.target)
+
+    def build(self, chosen: Chosen) -> Executable:
+        from weft.compilation import Compilation
+
+        return Compilation(_with(self.target, chosen), profile=True).run_prepared(self._prepared)
+
+    def limits(self) -> dict[str, float]:
+        from weft_testing.bench.limits import measure_limits
+        from weft_testing.bench.profile import Profiled, measure
+        from weft_testing.bench.roofline import roofline
+
+        if self.base.foreign:
+            return {}
+        threads = self.target.threads or self.target.machine.cores
+        profile = measure(Profiled(self.name, self._first, self.base, threads), self.inputs, 0.5)
+        keys = {kernel.name: program_key(kernel.naive) for kernel in self._first.kernels.values()}
+        rows = roofline(profile, measure_limits(self.target, threads))
+        return {keys[row.kernel]: min(1.0, row.share) for row in rows if row.share is not None}
+
+
+class FormulaWork(Work):
+    """A formula of the user's own, or a naive program.
+
+    Args:
+        sizes: of its symbols, by name.
+        inputs: by name, instead of random ones.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        target: ResolvedTarget,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        inputs: Mapping[str, Array] | None = None,
+        seed: int = 0,
+    ) -> None:
+        from weft.cli.inputs import make_inputs
+
+        super().__init__(program.name, replace(target, tuned=False))
+        self.program = program
+        key = program_key(program)
+        self.calls, self.names = [key], {key: program.name}
+        self._space = Space(program, self.target)
+        self.base = self.build({})
+        shapes = {
+            info.name: tuple(d if isinstance(d, int) else (sizes or {}).get(d, 1) for d in info.shape)
+            for info in self.base.inputs
+        }
+        made, _ = make_inputs(self.base.inputs, {}, shapes, seed)
+        self.inputs = {**made, **(inputs or {})}
+
+    def space(self, key: str) -> Space:
+        return self._space
+
+    def build(self, chosen: Chosen) -> Executable:
+        from weft.kernel import KernelSchedule, build
+        from weft.scheduling.run_rules import run_recorded
+
+        target = self.target
+        (key,) = self.names
+        choices = dict(chosen.get(key, self._space.default.choices))
+        made = run_recorded(target.rules, self.program, target.machine, target.intrinsics, target.exceeds, choices)
+        scheduled = KernelSchedule(made.schedule.program, target)
+        return build(scheduled, profile=True).executable
+
+
+def _with(target: ResolvedTarget, chosen: Chosen) -> ResolvedTarget:
+    records = tuple(Record("program", key, target.machine_key, choices) for key, choices in chosen.items())
+    return replace(target, given=Records(records), applied=set(), refused=[])
