@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests neither trust nor fill the user's cache. Workers of xdist inherit the controller's.
     if not hasattr(config, "workerinput"):
         config.stash[_CACHE] = os.environ["WEFT_CACHE_DIR"] = tempfile.mkdtemp(prefix="weft-tests-")
+        os.environ["WEFT_RECORDS"] = "none"
         os.environ["POCL_CACHE_DIR"] = os.path.join(
             config.stash[_CACHE], "pocl"
         )  # PoCL keeps what it has compiled, too

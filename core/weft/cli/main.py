@@ -60,7 +60,9 @@ ELSEWHERE = {
     "inspect": "weft-testing",
     "plugin": "weft-testing",
     "probe": "weft-llvm",
+    "records": "weft-tuning",
     "relay": "weft-remote",
+    "tune": "weft-tuning[search]",
     "verify": "weft-testing",
 }
 """Commands of plugins that people look for: name → what brings it."""
