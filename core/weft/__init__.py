@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from weft.tensor.language import scan as scan
     from weft.tensor.language import sum as sum
     from weft.tensor.language import var as var
+    from weft.tuning import tune as tune
     from weft_runtime.executable import Executable as Executable
 
 # Resolved at first use: running a saved executable must not import the compiler.
@@ -38,6 +39,7 @@ _PUBLIC = {
     "compile": "weft.pipeline",
     "compile_adaptive": "weft.adaptive",
     "export": "weft.exporting",
+    "tune": "weft.tuning",
     "schedule": "weft.kernel",
     "build": "weft.kernel",
     "compute": "weft.tensor.language",

@@ -51,7 +51,7 @@ from weft.passes.own_outputs import own_outputs
 from weft.passes.pipeline import GraphPass, pass_names, run_passes
 from weft.passes.plan_memory import MemoryPlan, plan_memory
 from weft.plugins import host
-from weft.records import Record
+from weft.records import Record, said
 from weft.scheduling.run_rules import Scheduled, run_recorded, run_rules
 from weft.weights import Weights, release_pages
 from weft_runtime.executable import Executable, NativeCode
@@ -509,11 +509,6 @@ class Compilation:
         if record is not None:
             self.target.applied.add(record)
         return record
-
-
-def said(error: ChoiceError) -> str:
-    """Why a record is not followed, in one line."""
-    return "; ".join(filter(None, (error.what, error.why, error.hint)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ s = weft.schedule(C, target="llvm"); print(s); f = weft.build(s); f(a, out=c)
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +15,15 @@ from weft.codegen import segment as sg
 from weft.codegen.base import THREADS, require
 from weft.codegen.kernel_segment import kernel_segment
 from weft.codegen.profile import profiled
-from weft.errors import InputError, ScheduleError, TensorError, expect
+from weft.errors import ChoiceError, InputError, ScheduleError, ScheduleWarning, TensorError, expect
 from weft.expr.nodes import free_vars
 from weft.loop.pipeline import lower_program
 from weft.lower.lower import lower_tensors
 from weft.plugins import host
+from weft.records import said
 from weft.resolve import ResolvedTarget, resolve_target
 from weft.scheduling.rule import apply_rule, no_rule, offers_of
+from weft.scheduling.run_rules import run_recorded
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Placeholder, Scan, Tensor
 from weft_runtime.executable import Executable
@@ -35,7 +38,21 @@ class KernelSchedule(Schedule):
         self.target = target
 
     def auto(self) -> KernelSchedule:
-        """Schedules the kernel by the target's own best rule, as `weft.compile` does."""
+        """Schedules the kernel by its record, if there is one (`weft.tune`), or else by the target's own best rule, as
+        `weft.compile` does. A record that cannot be followed gives a ScheduleWarning."""
+        record = self.target.records.of_program(self.program, self.target.machine_key)
+        if record is not None:
+            target = self.target
+            try:
+                made = run_recorded(
+                    target.rules, self.program, self.machine, self.intrinsics, target.exceeds, record.choices
+                )
+            except ChoiceError as error:
+                text = f"kernel '{self.program.name}' does not follow {record}: {said(error)}"
+                warnings.warn(text, ScheduleWarning, stacklevel=2)
+            else:
+                self.program, self.trace = made.schedule.program, made.schedule.trace
+                return self
         offers, declines = offers_of(self.target.rules, self.program, self.machine, self.intrinsics)
         if not offers:
             raise no_rule(self.program, declines)

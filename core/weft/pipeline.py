@@ -59,6 +59,7 @@ def compile(
     strict: bool = False,
     on_stage: OnStage | None = None,
     records: Records | str | os.PathLike[str] | None = None,
+    tuned: bool = False,
     **options: Any,
 ) -> Executable:
     """Compiles a model for a target, or for several.
@@ -75,14 +76,16 @@ def compile(
         strict: a node that the first target does not take is an error.
         on_stage: called after every stage.
         records: choices of kernels and graphs to follow, or a file of them (`weft.records`); they have precedence over
-            those of installed packages. One that cannot be followed gives a ScheduleWarning with the reason, and the
-            defaults are used; so do records of which none is of this model and machine.
+            those of `weft tune` (WEFT_RECORDS) and of installed packages. One that cannot be followed gives a
+            ScheduleWarning with the reason, and the defaults are used; so do given records of which none is of this
+            model and machine.
+        tuned: that nothing is recorded of the model and this machine is an error.
         options: of the frontend, by name, e.g. dims={"batch": 4}. A compilation with them is not cached.
 
     Raises:
         WeftError: of the kind that fits; says what, where, why and what to do.
     """
-    _check_arguments(frontend, passes, on_stage, cache=cache, strict=strict)
+    _check_arguments(frontend, passes, on_stage, cache=cache, strict=strict, tuned=tuned)
     resolved = resolve_targets(target, records=records)
     input_shapes = None if input_shapes is None else _checked_shapes(input_shapes) or None
     names = {p.name for p in resolved[0].graph_passes()} if passes else set()
@@ -91,7 +94,7 @@ def compile(
     files = model_sources(model, frontend)
     key = (
         None
-        if passes or options or not cache or settings.DUMP.get()
+        if passes or options or tuned or not cache or settings.DUMP.get()
         else model_key(model, resolved, input_shapes, frontend, strict, files)
     )
     store = Cache("models")
@@ -118,6 +121,12 @@ def compile(
         executable = MixedCompilation(resolved, own, on_stage, cache, strict).run(graph)
     else:
         executable = compilation.run(graph)
+    if tuned and not any(t.applied for t in resolved):
+        raise InputError(
+            "nothing is recorded of this model on this machine",
+            where=f"{settings.RECORDS.name} is {settings.RECORDS.get() or 'none'}",
+            hint=f"weft tune {model}" if isinstance(model, (str, Path)) else "weft.tune(model) measures and records",
+        )
     # What changed since it was hashed may be what was read, and would be found under the hash of what was there before.
     # A model whose record is not followed is made again each time, so that each compilation warns.
     followed = not warn_if_unused(resolved) and not any(t.refused for t in resolved)

@@ -5,8 +5,8 @@ Several tuners may write to one file at the same time, and none loses what it ha
     records   one row for each program or graph, machine and versions: the best choices, and the times that tell so
     trials    what was measured, for a tuner that goes on later
 
-A file comes from anywhere. Its schema has to be exactly this one, so that opening it runs nothing that is in it, and rows
-are bounded and checked as a file of records is (`weft.records`).
+A file comes from anywhere. Its schema has to be exactly this one, so that opening it runs nothing that is in it, and
+rows are bounded and checked as a file of records is (`weft.records`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sql
     try:
         if write:
             file.parent.mkdir(parents=True, exist_ok=True)
-        address = f"{file.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        # Who was killed while it wrote has left a journal, which the next to open the file plays back: that writes.
+        mode = "rwc" if write else "rw" if os.access(file, os.W_OK) else "ro"
+        address = f"{file.absolute().as_uri()}?mode={mode}"
         connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -68,7 +70,7 @@ def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sql
             _create(connection)
         _check(connection, file)
         yield connection
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"the file of records '{path}' cannot be used",
             why=str(error) or type(error).__name__,
@@ -119,7 +121,7 @@ def as_record(row: tuple[Any, ...], source: str) -> Record:
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,))
 
 
 def _create(connection: sqlite3.Connection) -> None:

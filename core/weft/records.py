@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from weft.choices import Value
-from weft.errors import InputError, nearest, shown
+from weft.errors import ChoiceError, InputError, nearest, shown
 
 if TYPE_CHECKING:
     from weft.graph.nodes import Graph
@@ -177,6 +177,11 @@ class Records:
                 f"the file of records '{path}' cannot be read", why=why, hint="may this user read it?"
             ) from None
         return Records.from_json(data, str(path))
+
+
+def said(error: ChoiceError) -> str:
+    """Why a record is not followed, in one line."""
+    return "; ".join(filter(None, (error.what, error.why, error.hint)))
 
 
 def program_key(program: Program) -> str:

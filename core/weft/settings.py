@@ -15,8 +15,8 @@ from weft_runtime.settings import CACHE_BYTES, CACHE_DIR, THREADS, VERIFY_WEIGHT
 from weft_runtime.settings import SETTINGS as OF_RUNS
 
 __all__ = [
-    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "RECORDS", "SETTINGS", "Setting", "THREADS",
-    "VERIFY_WEIGHTS", "check", "describe",
+    "CACHE_BYTES", "CACHE_DIR", "DUMP", "DUMP_DIR", "LEVELS", "LOG", "OF_TESTS", "RECORDS", "SETTINGS", "Setting",
+    "THREADS", "VERIFY_WEIGHTS", "check", "describe",
 ]  # fmt: skip
 
 

@@ -329,7 +329,7 @@ def print_report(report: Report, place: Path) -> None:
     if report.unsteady:
         say(f"{report.unsteady} measurements were repeated or left out: the machine was under load")
     gained = any(r.changed for r in report.rows)
-    found = f"a run takes {report.ratio:.3f} of the default's time" if gained else "nothing faster than the default was found"
+    found = f"a run takes {report.ratio:.3f} of the default's time" if gained else "nothing is faster than the default"
     say(f"{report.trials} trials in {report.elapsed:.0f} s, ended as {report.why}: {found}")
     if gained:
         say(f"recorded in {place}")

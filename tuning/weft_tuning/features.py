@@ -1,8 +1,7 @@
 """What a cost model knows of a scheduled program: numbers that say how its work is divided, by block.
 
-The features are in the spirit of those of Ansor (Zheng et al., OSDI 2020): per block the sizes of its loops by kind, and
-what one execution reads and writes. Here they are of the blocks that are executed most, so that programs of different
-numbers of blocks have vectors of one length.
+As in Ansor (Zheng et al., OSDI 2020) they are sizes of loops by kind. They are of the blocks that are executed most, so
+that programs of different numbers of blocks have vectors of one length.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class Worker(ABC):
             limit: seconds after which a measurement is ended, and has failed.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Ends what it has started."""
 
@@ -110,7 +111,9 @@ class LocalWorker(Worker):
         path = folder / "candidate.weft"
         candidate.save(path, durable=False)
         try:
-            answer = self.answer(job([str(folder / "base.weft"), str(path)], str(folder / "inputs.npz"), seconds), limit)
+            answer = self.answer(
+                job([str(folder / "base.weft"), str(path)], str(folder / "inputs.npz"), seconds), limit
+            )
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -256,7 +259,7 @@ class ClusterWorker(Worker):
         for future in futures:
             try:
                 found.append(future.result(timeout=limit * (1 + len(candidates) / self.slots) + STARTS))
-            except Exception as error:  # whatever its machine, or the cluster, failed with
+            except Exception as error:  # noqa: BLE001 - whatever its machine, or the cluster, failed with
                 future.cancel()
                 found.append(Failed(f"{type(error).__name__}: {error}"[:300]))
         return found
@@ -265,10 +268,12 @@ class ClusterWorker(Worker):
         self._client.close()
 
 
-def measure_here(fixed: tuple[bytes, Mapping[str, Array]], candidate: bytes, seconds: float, limit: float) -> Times | Failed:
+def measure_here(
+    fixed: tuple[bytes, Mapping[str, Array]], candidate: bytes, seconds: float, limit: float
+) -> Times | Failed:
     """A job of a cluster: measures on the machine that runs this, in a process of its own."""
     base, inputs = fixed
-    with LocalWorker() as here, tempfile.TemporaryDirectory(prefix="weft-tune-") as folder:
+    with contextlib.closing(LocalWorker()) as here, tempfile.TemporaryDirectory(prefix="weft-tune-") as folder:
         archives = [str(Path(folder) / name) for name in ("base.weft", "candidate.weft")]
         for path, data in zip(archives, (base, candidate)):
             Path(path).write_bytes(data)

@@ -1,7 +1,8 @@
 """The search for one kernel: which candidate to measure next.
 
 Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) draws candidates from what was measured of the
-kernel; a learned cost model of all kernels picks one of several. Every choice is a parameter of its own for each list
+kernel; others are fast ones with one choice changed, or random. A learned cost model of all kernels picks one of
+several. Every choice is a parameter of its own for each list
 of options that it is made from: which options there are may depend on earlier choices.
 """
 
@@ -15,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.choices import Value
-from weft.errors import WeftError
+from weft.errors import PluginError, WeftError
 from weft_tuning.ranking import Ranking
-from weft_tuning.spaces import Candidate, Space
+from weft_tuning.spaces import Candidate, Pick, Space
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 DRAWN = 6
 """Candidates that are drawn for one that is measured."""
-MISSES = 40
-"""Draws in a row that give nothing new, after which all there is has been measured."""
+NEAR = 4
+"""The fastest candidates, of which others are made by changing one choice."""
+MISSES = 90
+"""Draws for one candidate that give nothing new, after which all there is has been measured."""
 FAILED = math.log(4.0)
 """What a candidate that fails counts as: four times the default's time."""
 FIRST = 10
@@ -43,8 +46,11 @@ class Search:
     """
 
     def __init__(self, space: Space, ranking: Ranking, seed: int = 0) -> None:
-        import optuna
-
+        """
+        Raises:
+            PluginError: a library that searches is not installed.
+        """
+        optuna = libraries()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
             # Spaces whose parameters depend on each other need `group`, which is marked as experimental since 2021.
@@ -54,40 +60,72 @@ class Search:
         self._random = random.Random(seed)
         self._asked: dict[Any, Trial] = {}
         self._known: set[Any] = set()
+        self._fast: list[tuple[float, Candidate]] = []
         self.space, self.ranking = space, ranking
         self.exhausted = False
         self.told(space.default, 0.0)
 
     def ask(self) -> Candidate | None:
         """A candidate that was not measured before; None if there is none left, as far as draws tell."""
-        import optuna
-
-        drawn: list[tuple[Candidate, Trial]] = []
+        drawn: dict[object, Candidate] = {}
+        trials: dict[object, Trial] = {}
         misses = 0
         while len(drawn) < DRAWN and misses < MISSES:
-            trial = self._study.ask()
-            try:
-                candidate = self.space.pick(_Draw(trial))
-            except WeftError:
-                self._study.tell(trial, FAILED)
+            found, trial = self._draw(len(drawn) + misses)
+            if found is None or found.key in self._known or found.key in drawn:
                 misses += 1
+                self._leave(trial, FAILED if found is None else None)
                 continue
-            if candidate.key in self._known or any(candidate.key == c.key for c, _ in drawn):
-                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                misses += 1
-                continue
-            drawn.append((candidate, trial))
+            drawn[found.key] = found
+            if trial is not None:
+                trials[found.key] = trial
         if not drawn:
             self.exhausted = True
             return None
-        chosen = self._best([c for c, _ in drawn])
-        for k, (_, trial) in enumerate(drawn):
-            if k != chosen:
-                self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        candidate, trial = drawn[chosen]
-        self._known.add(candidate.key)
-        self._asked[candidate.key] = trial
-        return candidate
+        chosen = self._best(list(drawn.values()))
+        for key, trial in trials.items():
+            if key == chosen.key:
+                self._asked[key] = trial
+            else:
+                self._leave(trial, None)
+        self._known.add(chosen.key)
+        return chosen
+
+    def _draw(self, number: int) -> tuple[Candidate | None, Trial | None]:
+        """A candidate by one of three ways in turn: the estimator (with its trial), another value of one choice of a
+        fast candidate, and any values. None if a rule does not take its choices."""
+        trial = None
+        pick: Pick
+        if number % 3 == 0:
+            trial = self._study.ask()
+            pick = _Draw(trial)
+        elif number % 3 == 1:
+            near = self._random.choice(sorted(self._fast, key=lambda f: f[0])[:NEAR])[1]
+            changed = self._random.choice(list(near.choices))
+            pick = self._anything({n: v for n, v in near.choices.items() if n != changed})
+        else:
+            pick = self._anything({})
+        try:
+            return self.space.pick(pick), trial
+        except WeftError:
+            return None, trial
+
+    def _anything(self, fixed: Mapping[str, Value]) -> Pick:
+        """Takes what is fixed where it is an option, and any option else."""
+
+        def pick(name: str, options: Sequence[Any], default: Any) -> Any:
+            return fixed[name] if name in fixed and fixed[name] in options else self._random.choice(list(options))
+
+        return pick
+
+    def _leave(self, trial: Trial | None, value: float | None) -> None:
+        """Ends a trial of the study whose candidate is not measured."""
+        import optuna
+
+        if trial is not None and value is not None:
+            self._study.tell(trial, value)
+        elif trial is not None:
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
     def told(self, candidate: Candidate, value: float | None) -> None:
         """The result of a candidate, asked for or not: the logarithm of its time over the default's; None: it
@@ -105,23 +143,36 @@ class Search:
                 optuna.trial.create_trial(params=known.params, distributions=known.distributions, value=value)
             )
         self._known.add(candidate.key)
+        self._fast.append((value, candidate))
         self.ranking.learn(self.space.default.features, candidate.features, value)
 
     def forget(self, candidate: Candidate) -> None:
         """Of a candidate that was asked for there is no result; it may be asked for again."""
-        import optuna
-
-        trial = self._asked.pop(candidate.key, None)
-        if trial is not None:
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        self._leave(self._asked.pop(candidate.key, None), None)
         self._known.discard(candidate.key)
 
-    def _best(self, candidates: Sequence[Candidate]) -> int:
+    def _best(self, candidates: Sequence[Candidate]) -> Candidate:
         if len(candidates) > 1 and self._random.random() < LEARNED:
             expected = self.ranking.predict(self.space.default.features, [c.features for c in candidates])
             if expected is not None:
-                return min(range(len(candidates)), key=expected.__getitem__)
-        return 0
+                return candidates[min(range(len(candidates)), key=expected.__getitem__)]
+        return self._random.choice(candidates)
+
+
+def libraries() -> Any:
+    """Optuna, once it is certain that all libraries are there.
+
+    Raises:
+        PluginError: one is not.
+    """
+    try:
+        import lightgbm  # noqa: F401
+        import optuna
+    except ImportError as error:
+        raise PluginError(
+            f"the tuner needs the package {error.name}", hint='pip install "weft-tuning[search]"'
+        ) from None
+    return optuna
 
 
 class _Draw:

@@ -42,9 +42,7 @@ class Space:
 
     def __init__(self, naive: Program, target: ResolvedTarget) -> None:
         self.naive, self.target = naive, target
-        self.default = _candidate(
-            run_rules(target.rules, naive, target.machine, target.intrinsics, target.exceeds)
-        )
+        self.default = _candidate(run_rules(target.rules, naive, target.machine, target.intrinsics, target.exceeds))
 
     def pick(self, pick: Pick) -> Candidate:
         """The candidate whose choices `pick` makes, one after another.
@@ -53,9 +51,7 @@ class Space:
             WeftError: a rule does not take the kernel with these.
         """
         target = self.target
-        made = run_recorded(
-            target.rules, self.naive, target.machine, target.intrinsics, target.exceeds, _Picking(pick)
-        )
+        made = run_recorded(target.rules, self.naive, target.machine, target.intrinsics, target.exceeds, _Picking(pick))
         return _candidate(made)
 
     def follow(self, choices: Mapping[str, Value]) -> Candidate | None:
@@ -79,5 +75,3 @@ class _Picking(Suggestions):
 def _candidate(made: Scheduled) -> Candidate:
     changed = tuple(c.name for c in made.choices if c.value != c.default)
     return Candidate({c.name: c.value for c in made.choices}, changed, features(made.schedule.program))
-
-

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.choices import Value
+from weft.errors import InputError
 from weft.record_store import as_record, opened
 from weft.records import Record, Records
 
@@ -21,7 +22,8 @@ MOST_TRIALS = 5_000
 
 @dataclass(frozen=True)
 class Trial:
-    """A measurement: `value` is the logarithm of the time over the default's, None if the candidate failed (`error`)."""
+    """A measurement: `value` is the logarithm of the time over the default's; None if the candidate failed, for the
+    reason `error`."""
 
     choices: Mapping[str, Value]
     value: float | None
@@ -87,7 +89,9 @@ class Store:
             connection.executemany("INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             connection.execute("COMMIT")
 
-    def put(self, subject: str, key: str, choices: Mapping[str, Value], seconds: float, default: float, name: str) -> None:
+    def put(
+        self, subject: str, key: str, choices: Mapping[str, Value], seconds: float, default: float, name: str
+    ) -> None:
         """Records the best choices so far, in place of earlier ones that gain less."""
         row = (subject, key, self.machine, self.versions, _text(choices), seconds, default, name, int(time.time()))
         as_record((subject, key, self.machine, _text(choices)), str(self.path))
@@ -121,7 +125,12 @@ def kept(path: str | os.PathLike[str]) -> list[Kept]:
         rows = connection.execute(
             "SELECT subject, key, machine, choices, versions, seconds, default_seconds, name, time FROM records"
         ).fetchall()
-    found = [Kept(as_record(r[:4], str(path)), str(r[4]), float(r[5]), float(r[6]), str(r[7]), int(r[8])) for r in rows]
+    found = []
+    for *record, versions, seconds, default, name, made in rows:
+        times = (seconds, default)
+        if not all(isinstance(t, float) and 0 < t < math.inf for t in times) or not isinstance(made, int):
+            raise InputError(f"invalid record in '{path}'", why=f"its times are {times!r}, made at {made!r}"[:200])
+        found.append(Kept(as_record(tuple(record), str(path)), str(versions), seconds, default, str(name), made))
     return sorted(found, key=lambda k: -k.gain)
 
 

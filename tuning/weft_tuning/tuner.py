@@ -1,8 +1,8 @@
 """The tuner: measures candidates of all kernels that matter, in rounds, and records what is faster.
 
-A round takes a candidate of every kernel, compiles all of them at once, and measures one executable that has them beside
-one that has the defaults, in turns within one process. A candidate's time is therefore of a real run, on the buffers of
-that run, and a change of the machine's speed affects both.
+A round takes a candidate of every kernel, compiles all of them at once, and measures one executable that has them
+beside one that has the defaults, in turns within one process. A candidate's time is therefore of a real run, on the
+buffers of that run, and a change of the machine's speed affects both.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from weft.choices import Value
-from weft.errors import WeftError
+from weft.errors import ExecutionError, WeftError
 from weft_tuning.measuring import Array, Failed, Times, Worker
 from weft_tuning.ranking import Ranking
 from weft_tuning.search import Search
@@ -24,19 +25,31 @@ from weft_tuning.spaces import Candidate
 from weft_tuning.store import Store, Trial
 from weft_tuning.work import Work
 
+if TYPE_CHECKING:
+    from weft_runtime.executable import Executable
+
+Batch: TypeAlias = "dict[str, Candidate]"
+"""Key of a kernel → its candidate."""
+Results: TypeAlias = "dict[str, tuple[Candidate, float | str | None]]"
+"""Key → candidate, and the logarithm of its time over the default's; or why it failed; or None, if the machine was
+under load."""
 RELEVANT = 0.005
 """Share of a run from which a kernel is tuned."""
 GAIN = 0.02
 """Least logarithm of a gain that is recorded: 2 %, and more where measurements vary by more."""
 CONFIRM = 6
 """Rounds after which what seems best is measured again."""
-PATIENCE = 24
-"""Trials of a kernel without a gain after which it rests, if it takes the whole time; a fourth as many at least."""
+PATIENCE = 40
+"""Trials of a kernel without a gain after which it rests, if it takes the whole time; a third as many at least."""
 RUN_SECONDS = 0.6
 """Of one measurement, or `RUNS` turns where these take longer."""
 RUNS = 8
 SLOWER = 40.0
 """How many times as long as the default's runs a candidate's may take before it is ended."""
+ASSUMED_SECONDS = 0.05
+"""Of a run, before one was measured."""
+WIDENED = 8.0
+"""How many times as patient the tuner becomes, as long as time is left."""
 VARIES = 0.2
 """Range of the middle half of the default's times over their median, beyond which the machine is under load."""
 SLOWED = 1.35
@@ -81,11 +94,11 @@ class Subject:
 
     @property
     def patience(self) -> float:
-        return PATIENCE * max(0.25, math.sqrt(self.share))
+        return PATIENCE * max(0.33, math.sqrt(self.share))
 
-    @property
-    def active(self) -> bool:
-        return not self.search.exhausted and self.resting < self.patience
+    def active(self, widened: float) -> bool:
+        """Whether it is searched on, by a tuner that is so many times as patient as at first."""
+        return not self.search.exhausted and self.resting < self.patience * widened
 
 
 @dataclass(frozen=True)
@@ -174,6 +187,10 @@ class Tuner:
         self.trials = self.failures = self.unsteady = self.rounds = 0
         self.failed: dict[str, int] = {}
         self.least = math.inf
+        self.seconds_of_run = ASSUMED_SECONDS
+        self.ticks: Mapping[str, float] = {}
+        self.subjects: list[Subject] = []
+        self.widened = 1.0
         self.stop = False
         self._limits = limits
         self._round_seconds = 0.0
@@ -247,26 +264,27 @@ class Tuner:
                 subject.results.setdefault(candidate.key, (candidate, []))[1].append(trial.value)
 
     # -- rounds
-    def _batches(self) -> list[dict[str, Candidate]]:
+    def _batches(self) -> list[Batch]:
         """Per slot of the worker a candidate of every kernel that has one left."""
-        batches: list[dict[str, Candidate]] = []
+        batches: list[Batch] = []
+        while self.widened < WIDENED and not any(s.active(self.widened) for s in self.subjects):
+            self.widened *= 2
         for _ in range(self.worker.slots):
-            batch: dict[str, Candidate] = {}
+            batch: Batch = {}
             for subject in self.subjects:
                 if self.most is not None and self.trials + sum(map(len, batches)) + len(batch) >= self.most:
                     break
-                candidate = subject.search.ask() if subject.active else None
+                candidate = subject.search.ask() if subject.active(self.widened) else None
                 if candidate is not None:
                     batch[subject.key] = candidate
             if batch:
                 batches.append(batch)
         return batches
 
-    def _measured(self, batches: Sequence[dict[str, Candidate]]) -> list[dict[str, tuple[Candidate, float | str | None]]]:
-        """Per batch: key → candidate, and the logarithm of its time over the default's, or why it failed, or None if
-        the machine was under load."""
-        built: list[tuple[dict[str, Candidate], object]] = []
-        results: list[dict[str, tuple[Candidate, float | str | None]]] = []
+    def _measured(self, batches: Sequence[Batch]) -> list[Results]:
+        """The results of batches, those of one that fails as a whole in parts."""
+        built: list[tuple[Batch, Executable]] = []
+        results: list[Results] = []
         for batch in batches:
             try:
                 built.append((batch, self.work.build({key: c.choices for key, c in batch.items()})))
@@ -282,7 +300,7 @@ class Tuner:
                 results.append({key: (c, self._value(key, found)) for key, c in batch.items()})
         return results
 
-    def _divided(self, batch: dict[str, Candidate], why: str) -> list[dict[str, tuple[Candidate, float | str | None]]]:
+    def _divided(self, batch: Batch, why: str) -> list[Results]:
         """The results of a batch that fails as a whole: which of its candidates is at fault shows in parts of it."""
         if len(batch) == 1:
             return [{key: (c, why) for key, c in batch.items()}]
@@ -290,7 +308,7 @@ class Tuner:
         half = len(items) // 2
         return [r for part in (items[:half], items[half:]) for r in self._measured([dict(part)])]
 
-    def _take(self, results: Mapping[str, tuple[Candidate, float | str | None]]) -> None:
+    def _take(self, results: Results) -> None:
         by_key = {s.key: s for s in self.subjects}
         rows: list[tuple[str, Trial]] = []
         for key, (candidate, result) in results.items():
@@ -371,14 +389,16 @@ class Tuner:
         self.store.put("program", subject.key, candidate.choices, seconds * math.exp(value), seconds, subject.name)
 
     # -- measuring
-    def _steady(self, executable: object, seconds: float = RUN_SECONDS) -> Times | Failed:
+    def _steady(self, executable: Executable, seconds: float = RUN_SECONDS) -> Times | Failed:
         (found,) = self._all_steady([executable], seconds)
         return found or Failed("the machine is under load")
 
-    def _all_steady(self, executables: Sequence[object], seconds: float = RUN_SECONDS) -> list[Times | Failed | None]:
+    def _all_steady(
+        self, executables: Sequence[Executable], seconds: float = RUN_SECONDS
+    ) -> list[Times | Failed | None]:
         """Times of each; those that were taken while the machine was under load are taken again, and None if it stays
         so."""
-        run = getattr(self, "seconds_of_run", 0.05)
+        run = self.seconds_of_run
         seconds = max(seconds, RUNS * 2 * run)
         limit = max(10.0, 3 * seconds + SLOWER * run * RUNS)
         found: list[Times | Failed | None] = [None] * len(executables)
@@ -388,7 +408,7 @@ class Tuner:
                 break
             if attempt:
                 time.sleep(0.5 * attempt)
-            measured = self.worker.measure([executables[k] for k in missing], seconds, limit)  # type: ignore[misc]
+            measured = self.worker.measure([executables[k] for k in missing], seconds, limit)
             for k, times in zip(missing, measured):
                 if isinstance(times, Failed) or self._is_steady(times):
                     found[k] = times
@@ -429,7 +449,7 @@ class Tuner:
         possible = None
         if any(s.limit is not None for s in self.subjects):
             possible = rest + sum(s.share * (1.0 if s.limit is None else s.limit) for s in self.subjects)
-        active = sum(s.active for s in self.subjects)
+        active = sum(s.active(self.widened) for s in self.subjects)
         self.on_state(
             State(
                 self._elapsed(),
@@ -487,11 +507,5 @@ def _changed(default: Candidate, candidate: Candidate) -> list[str]:
     return [n for n, v in candidate.choices.items() if default.choices.get(n) != v]
 
 
-def _unmeasured(name: str, why: str) -> WeftError:
-    from weft.errors import ExecutionError
-
-    return ExecutionError(
-        f"'{name}' cannot be measured", why=why, hint="does `weft run` run it? Is the machine idle?"
-    )
-
-
+def _unmeasured(name: str, why: str) -> ExecutionError:
+    return ExecutionError(f"'{name}' cannot be measured", why=why, hint="does `weft run` run it? Is the machine idle?")

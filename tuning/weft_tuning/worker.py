@@ -86,7 +86,8 @@ def difference(expected: Any, found: Any, floats: float, integers: float) -> str
     a, b = (np.where(np.isfinite(x), x, 0) for x in (a, b))
     largest = float(np.max(np.abs(a)))
     error = float(np.max(np.abs(a - b)))
-    return f"differs by {error:.3g} where the largest is {largest:.3g}" if error > floats * max(largest, 1e-30) else None
+    wrong = error > floats * max(largest, 1e-30)
+    return f"differs by {error:.3g} where the largest is {largest:.3g}" if wrong else None
 
 
 def main() -> None:

@@ -23,6 +23,9 @@ def compile_model(
     input_shape: ShapeOption = None,
     frontend: FrontendOption = None,
     records: RecordsOption = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Refuse to compile unless `weft tune` has recorded something of the model.")
+    ] = False,
 ) -> None:
     """Compiles a model to an archive.
 
@@ -44,7 +47,7 @@ def compile_model(
     started = time.perf_counter()
     sizes = shapes(input_shape) or None
     executable, stages = open_executable(
-        model, target, frontend=frontend, input_shapes=sizes, strict=strict, records=records
+        model, target, frontend=frontend, input_shapes=sizes, strict=strict, records=records, tuned=tuned
     )
     executable.save(output)
     how = "compiled" if "fuse" in stages else "taken from the cache"

@@ -47,6 +47,7 @@ def open_executable(
     strict: bool = False,
     expect: str | None = None,
     records: str | None = None,
+    tuned: bool = False,
 ) -> tuple[Executable, dict[str, float]]:
     """An archive loaded or a model compiled, with progress; and the seconds that its stages took ("cache" alone: it
     came from the cache).
@@ -54,6 +55,7 @@ def open_executable(
     Args:
         expect: "sha256:<hex>" of an archive.
         records: a file of choices to follow.
+        tuned: that nothing is recorded of the model is an error.
 
     Raises:
         InputError: a target, frontend, shapes or records for an archive, which is compiled already; `expect` for a
@@ -86,5 +88,6 @@ def open_executable(
             input_shapes=input_shapes,
             strict=strict,
             records=records,
+            tuned=tuned,
         )
     return executable, progress.seconds
