@@ -1,0 +1,137 @@
+"""`weft tune` and `weft records`, as users call them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from benchmarks.models import twin
+
+from weft.cli.main import main
+from weft.record_store import read_store
+from weft_tuning import tuner
+from weft_tuning.store import kept
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "mlp.onnx"
+    onnx.save(twin("mlp", layers=1)[0], path)
+    return path
+
+
+@pytest.fixture
+def any_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of a busy machine count: tests look at what is recorded, not at how fast it is."""
+    monkeypatch.setattr(tuner, "VARIES", 1e9)
+    monkeypatch.setattr(tuner, "SLOWED", 1e9)
+    monkeypatch.setattr(tuner, "RUN_SECONDS", 0.01)
+    monkeypatch.setattr(tuner, "RUNS", 1)
+
+
+def weft(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.usefixtures("any_load")
+def test_a_model_is_tuned_and_its_records_are_listed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, report = tmp_path / "records.sqlite", tmp_path / "report.json"
+    monkeypatch.setattr(tuner, "GAIN", -10.0)  # whatever was measured twice counts as a gain
+    assert weft("tune", model, "--trials", 9, "--threads", 1, "--file", file, "--json", report) == 0
+    text = capsys.readouterr().out
+    assert "9 trials" in text and "all trials are made" in text
+    data = json.loads(report.read_text())
+    assert data["trials"] == 9 and len(data["kernels"]) >= 2
+    assert weft("records", "--file", file) == 0
+    listed = capsys.readouterr().out
+    found = kept(file)
+    assert f"{len(found)} records" in listed
+    for k in found:
+        assert k.record.key[:12] in listed
+        assert weft("records", "show", "--file", file, k.record.key[:8]) == 0
+        assert f"rule = {k.record.choices['rule']}" in capsys.readouterr().out
+    if not found:
+        return
+    folder = tmp_path / "package"
+    assert weft("records", "export", folder, "--name", "these-models", "--file", file) == 0
+    capsys.readouterr()
+    package = folder / "weft_records_these_models"
+    assert json.loads((package / "records.json").read_text())["version"] == 1
+    assert 'name = "weft-records-these-models"' in (folder / "pyproject.toml").read_text()
+    assert weft("records", "merge", file, "--file", tmp_path / "more.sqlite") == 0
+    assert kept(tmp_path / "more.sqlite") == found
+    assert weft("records", "drop", "--stale", "--file", file) == 0
+    assert "0 records dropped" in capsys.readouterr().out
+    assert weft("records", "drop", "--all", "--file", file) == 0
+    assert f"{len(found)} records dropped" in capsys.readouterr().out and not kept(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["records", "--file", "no.sqlite"], "there is no file of records 'no.sqlite'"),
+        (["records", "drop", "--file", "no.sqlite"], "which records are dropped is not said"),
+        (["tune", "MODEL", "--fixed"], "--fixed needs the sizes to compile for"),
+        (["tune", "MODEL"], "WEFT_RECORDS is 'none'"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
+        (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
+        (["records", "export", "f", "--name", "No!", "--file", "STORE"], "there are no records of 'llvm' to export"),
+    ],
+)
+def test_what_is_refused(
+    words: list[str], text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weft_tuning.store import Store
+
+    store = Store(tmp_path / "store.sqlite", "llvm-0123456789ab", "0.1.0").path
+    named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store}
+    assert weft(*(named.get(w, w) for w in words)) != 0
+    assert text in capsys.readouterr().err
+
+
+def test_a_package_needs_a_name(tmp_path: Path) -> None:
+    from weft.errors import InputError
+    from weft.records import Records
+    from weft_tuning.package import write_package
+
+    with pytest.raises(InputError, match="is no name of a package"):
+        write_package(tmp_path / "x", "../up", "llvm", Records())
+    with pytest.raises(InputError, match="cannot be written"):
+        write_package(tmp_path, "fine", "llvm", Records())
+
+
+@pytest.mark.full
+def test_tuning_survives_being_killed_at_any_moment(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "records.sqlite"
+    command = [sys.executable, "-m", "weft", "tune", str(model), "--seconds", "600", "--threads", "1"]
+    random = np.random.default_rng(0)
+    before: set[tuple[object, ...]] = set()
+    for _ in range(20):
+        process = subprocess.Popen(
+            [*command, "--file", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(float(random.uniform(0.5, 12.0)))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if not file.exists():
+            continue
+        from weft.record_store import opened
+
+        read_store(file)
+        with opened(file) as connection:
+            rows = connection.execute("SELECT key, choices, value, error FROM trials").fetchall()
+        now = {tuple(row) for row in rows}
+        assert before <= now  # nothing that was written is lost
+        before = now
+    assert before
