@@ -15,6 +15,7 @@ MOST_LINES_OF_A_MODULE = 500
 FUNCTIONS = {
     "testing/weft_testing/cli/bench.py::bench": "a command: half of it declares the options",
     "testing/weft_testing/cli/bench.py::examine": "the steps of one measurement, which share its many options",
+    "tuning/weft_tuning/cli.py::tune": "a command: half of it declares the options",
     "testing/weft_testing/cli/inspect.py::inspect": "a command: a third of it declares the options",
     "testing/weft_testing/bench/roofline_page.py::plot": "one drawing, from its axes to its legend",
     "ops/weft_ops/sampling.py::GridSample.direct": "one algorithm, whose formulas share its sizes and indices",

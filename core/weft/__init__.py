@@ -39,7 +39,6 @@ _PUBLIC = {
     "compile": "weft.pipeline",
     "compile_adaptive": "weft.adaptive",
     "export": "weft.exporting",
-    "tune": "weft.tuning",
     "schedule": "weft.kernel",
     "build": "weft.kernel",
     "compute": "weft.tensor.language",
@@ -65,6 +64,8 @@ def __getattr__(name: str) -> Any:
         return version("weft-core")
     if name == "remote":
         return importlib.import_module("weft.remote")
+    if name == "tune":
+        return importlib.import_module("weft.tuning").tune
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'weft' has no attribute '{name}'")

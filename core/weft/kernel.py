@@ -199,40 +199,47 @@ def link_kernel(s: KernelSchedule, profile: bool = False) -> tuple[sg.SegmentSpe
         return spec, target.kind.link(target.target, spec, {code.name: code})
 
 
-def build(s: KernelSchedule, *, profile: bool = False) -> Kernel:
+def build(s: KernelSchedule) -> Kernel:
     """Code for a scheduled kernel.
-
-    Args:
-        profile: its executable has one more output, `weft.codegen.profile.PROFILE`: when the kernel began and ended.
 
     Raises:
         CodegenError: the program uses what the target lacks.
     """
     expect(s, KernelSchedule, "what is built", "a schedule", ScheduleError, "give what weft.schedule returned")
+    return Kernel(executable_of(s))
+
+
+def executable_of(s: KernelSchedule, profile: bool = False) -> Executable:
+    """The executable of a scheduled kernel.
+
+    Args:
+        profile: it has one more output, `weft.codegen.profile.PROFILE`: when the kernel began and ended.
+
+    Raises:
+        CodegenError: the program uses what the target lacks.
+    """
     target = s.target
     spec, sections = link_kernel(s, profile)
 
     def info(t: sg.Tensor) -> TensorInfo:
         return TensorInfo(t.name, t.dtype.name, tuple(int(d.value) if hasattr(d, "value") else str(d) for d in t.dims))
 
-    return Kernel(
-        Executable.build(
-            name=spec.name,
-            target=target.description,
-            inputs=[info(t) for t in spec.inputs],
-            outputs=[info(t) for t in spec.outputs],
-            code=sections,
-            steps=[
-                Native(
-                    "main",
-                    "run",
-                    spec.kernels(),
-                    tuple(t.name for t in spec.inputs),
-                    tuple(t.name for t in spec.outputs),
-                )
-            ],
-            arena=str(spec.arena_bytes),
-            threads=target.threads,
-            weft=host().api_version,
-        )
+    return Executable.build(
+        name=spec.name,
+        target=target.description,
+        inputs=[info(t) for t in spec.inputs],
+        outputs=[info(t) for t in spec.outputs],
+        code=sections,
+        steps=[
+            Native(
+                "main",
+                "run",
+                spec.kernels(),
+                tuple(t.name for t in spec.inputs),
+                tuple(t.name for t in spec.outputs),
+            )
+        ],
+        arena=str(spec.arena_bytes),
+        threads=target.threads,
+        weft=host().api_version,
     )

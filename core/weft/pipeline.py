@@ -121,12 +121,7 @@ def compile(
         executable = MixedCompilation(resolved, own, on_stage, cache, strict).run(graph)
     else:
         executable = compilation.run(graph)
-    if tuned and not any(t.applied for t in resolved):
-        raise InputError(
-            "nothing is recorded of this model on this machine",
-            where=f"{settings.RECORDS.name} is {settings.RECORDS.get() or 'none'}",
-            hint=f"weft tune {model}" if isinstance(model, (str, Path)) else "weft.tune(model) measures and records",
-        )
+    _require_records(model, resolved if tuned else ())
     # What changed since it was hashed may be what was read, and would be found under the hash of what was there before.
     # A model whose record is not followed is made again each time, so that each compilation warns.
     followed = not warn_if_unused(resolved) and not any(t.refused for t in resolved)
@@ -152,6 +147,20 @@ def _check_arguments(frontend: object, passes: object, on_stage: object, **flags
         raise InputError(
             f"on_stage is called after every stage, got {type(on_stage).__name__}",
             hint="give a function of a StageReport",
+        )
+
+
+def _require_records(model: object, resolved: Sequence[ResolvedTarget]) -> None:
+    """That a compilation for these targets has found a record, where there are targets.
+
+    Raises:
+        InputError: it has not.
+    """
+    if resolved and not any(t.applied for t in resolved):
+        raise InputError(
+            "nothing is recorded of this model on this machine",
+            where=f"{settings.RECORDS.name} is {settings.RECORDS.get() or 'none'}",
+            hint=f"weft tune {model}" if isinstance(model, (str, Path)) else "weft.tune(model) measures and records",
         )
 
 

@@ -48,6 +48,15 @@ def is_store(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def load_records(path: str | os.PathLike[str]) -> Records:
+    """The records in a file, of either form.
+
+    Raises:
+        InputError: there is no such file, it cannot be read, or is no file of records.
+    """
+    return read_store(path) if is_store(path) else Records.load(path)
+
+
 @contextmanager
 def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sqlite3.Connection]:
     """A connection to the store at `path`; with `write` it is made if it is not there.

@@ -154,7 +154,7 @@ class Records:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Records:
-        """Reads a file, of this form or a tuner's (`weft.record_store`).
+        """Reads a file.
 
         Raises:
             InputError: there is no such file, it cannot be read, or is no file of records.
@@ -165,10 +165,6 @@ class Records:
                 raise InputError(
                     f"no file of records '{path}'", why="it is a folder" if file.is_dir() else None, hint=_HINT
                 )
-            from weft.record_store import is_store, read_store
-
-            if is_store(file):
-                return read_store(file)
             with file.open("rb") as stream:
                 data = stream.read(MOST_BYTES + 1)
         except (OSError, ValueError) as error:  # ValueError: a null character in the name

@@ -21,6 +21,7 @@ from weft.errors import (
 )
 from weft.forks import cached_property
 from weft.plugins import KNOWN_TARGETS, Contribution, PluginHost, claimed, host
+from weft.record_store import load_records, read_store
 from weft.records import Record, Records, machine_key
 from weft.settings import RECORDS
 from weft.target import CPU, Target, TargetKind, parse_targets
@@ -189,8 +190,6 @@ class ResolvedTarget:
         file = RECORDS.get() if self.tuned else None
         if file is None or not file.is_file():
             return Records()
-        from weft.record_store import read_store
-
         try:
             return read_store(file, self.machine_key, self.versions)
         except InputError as error:
@@ -212,7 +211,7 @@ class ResolvedTarget:
         """
         try:
             with self.plugins.blame(item.plugin.name, "to read its records"):
-                return item.value if isinstance(item.value, Records) else Records.load(item.value)
+                return item.value if isinstance(item.value, Records) else load_records(item.value)
         except WeftError as error:
             self.plugins.failed(item.plugin, "records", error, warn=False)
             what = f"the records of {item.plugin} cannot be read"
@@ -367,7 +366,7 @@ def resolve_targets(
         InputError,
         "`weft inspect --stage records` prints such a file",
     )
-    given = records if isinstance(records, Records) else Records() if records is None else Records.load(records)
+    given = records if isinstance(records, Records) else Records() if records is None else load_records(records)
     plugins = plugins or host()
     if not isinstance(text, (str, Target)):
         raise TargetError(

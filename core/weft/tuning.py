@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from weft_tuning.tuner import Report
+import importlib
+from typing import Any
 
 
-def tune(what: Any, target: str = "llvm", **options: Any) -> Report:
+def tune(what: Any, target: str = "llvm", **options: Any) -> Any:
     """Measures other choices for the kernels of a model, or for a formula, and records what is faster: compilations,
     and `weft.schedule(...).auto()`, follow the records.
 
@@ -17,15 +15,18 @@ def tune(what: Any, target: str = "llvm", **options: Any) -> Report:
             Program.
         options: those of `weft_tuning.tune`, such as seconds=600.
 
+    Returns:
+        A `weft_tuning.report.Report`.
+
     Raises:
         PluginError: weft-tuning is not installed.
     """
     try:
-        from weft_tuning import tune as measured
+        found = importlib.import_module("weft_tuning")
     except ModuleNotFoundError as error:
         if error.name != "weft_tuning":
             raise
         from weft.errors import PluginError
 
         raise PluginError("nothing is tuned without the tuner", hint='pip install "weft-tuning[search]"') from None
-    return measured(what, target, **options)
+    return found.tune(what, target, **options)

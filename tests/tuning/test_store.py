@@ -14,8 +14,7 @@ import pytest
 
 import weft
 from weft.errors import InputError, ScheduleWarning
-from weft.record_store import opened, read_store
-from weft.records import Records
+from weft.record_store import load_records, opened, read_store
 from weft_testing.models import mlp
 from weft_tuning.store import Store, Trial, drop, exported, kept, merge
 
@@ -37,7 +36,7 @@ def test_records_and_trials_come_back(store: Store) -> None:
     assert record.choices == {"rule": "contraction", "tile_rows": 5, "parallel": True}
     assert store.trials(KEY) == [Trial({"rule": "a"}, -0.5), Trial({"rule": "b"}, None, "it failed")]
     assert store.trials(OTHER) == []
-    assert Records.load(store.path) == read_store(store.path)
+    assert load_records(store.path) == read_store(store.path)
 
 
 def test_only_those_of_the_machine_and_the_versions_are_read(store: Store) -> None:

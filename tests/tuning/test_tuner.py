@@ -18,9 +18,9 @@ from weft.loop.nodes import Program
 from weft.resolve import ResolvedTarget, resolve_target
 from weft_interpreter.interpret import interpret
 from weft_testing.models import mlp
-from weft_tuning import tuner as tuning
 from weft_tuning.measuring import Failed, Times, Worker
 from weft_tuning.ranking import LEAST, Ranking
+from weft_tuning.report import Report, State
 from weft_tuning.search import Search
 from weft_tuning.spaces import Candidate, Space
 from weft_tuning.store import Store, kept
@@ -191,7 +191,7 @@ def work(target: ResolvedTarget) -> FormulaWork:
 
 def tuned(
     work: Work, path: Path, value: Callable[[Mapping[str, Any]], float | str], **options: Any
-) -> tuple[Tuner, Artificial, tuning.Report]:
+) -> tuple[Tuner, Artificial, Report]:
     noting = Noting(work)
     worker = Artificial(noting, value)
     store = Store(path, work.target.machine_key, work.target.versions)
@@ -260,7 +260,7 @@ def test_a_machine_that_stays_under_load_ends_it(
     store = Store(tmp_path / "r.sqlite", work.target.machine_key, work.target.versions)
     tuner = Tuner(noting, worker, store, seconds=None, limits=False)
 
-    def loaded(state: tuning.State) -> None:
+    def loaded(state: State) -> None:
         worker.unsteady = 10**6
 
     tuner.on_state = loaded
@@ -284,7 +284,7 @@ def test_an_interrupt_ends_after_the_round_and_keeps_what_was_found(work: Formul
     store = Store(tmp_path / "r.sqlite", work.target.machine_key, work.target.versions)
     tuner = Tuner(noting, Artificial(noting, lambda choices: -0.3), store, seconds=None, limits=False)
 
-    def told(state: tuning.State) -> None:
+    def told(state: State) -> None:
         tuner.stop = state.trials >= 4
 
     tuner.on_state = told

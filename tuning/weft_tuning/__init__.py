@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from weft.resolve import ResolvedTarget
     from weft_tuning.measuring import Worker
-    from weft_tuning.tuner import Report, State
+    from weft_tuning.report import Report, State
     from weft_tuning.work import Work
 
 __all__ = ["tune"]

@@ -21,8 +21,8 @@ from weft.errors import InputError
 
 if TYPE_CHECKING:
     from weft_tuning.measuring import Worker
+    from weft_tuning.report import Report, State
     from weft_tuning.store import Kept
-    from weft_tuning.tuner import Report, State
 
 FileOption = Annotated[
     Path | None,
@@ -65,8 +65,9 @@ def tune(
     from weft.cli.writing import files_of, require_writable, write
     from weft.resolve import resolve_target
     from weft_testing.bench.turns import common_threads, with_threads
+    from weft_tuning.measuring import under_load
     from weft_tuning.store import Store
-    from weft_tuning.tuner import Tuner, under_load
+    from weft_tuning.tuner import Tuner
     from weft_tuning.work import ModelWork
 
     require_writable((("--json", json_file),), files_of(model, frontend))

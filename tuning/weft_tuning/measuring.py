@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import subprocess
 import sys
@@ -280,6 +281,15 @@ def measure_here(
         arrays = str(Path(folder) / "inputs.npz")
         np.savez(arrays, **inputs)  # type: ignore[arg-type]  # numpy's stub, see benchmarks.models
         return times_of(here.answer(job(archives, arrays, seconds), limit))
+
+
+def under_load() -> str | None:
+    """Whether other processes keep this machine busy, as a sentence; None if not."""
+    try:
+        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    except (OSError, AttributeError):
+        return None
+    return f"{load:.1f} processes have wanted one of {cores} cores in the last minute" if load > 0.6 * cores else None
 
 
 def packed(executable: Executable) -> bytes:

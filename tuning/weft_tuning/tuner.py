@@ -8,7 +8,6 @@ buffers of that run, and a change of the machine's speed affects both.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from weft.choices import Value
 from weft.errors import ExecutionError, WeftError
 from weft_tuning.measuring import Array, Failed, Times, Worker
 from weft_tuning.ranking import Ranking
+from weft_tuning.report import Report, Row, State
 from weft_tuning.search import Search
 from weft_tuning.spaces import Candidate
 from weft_tuning.store import Store, Trial
@@ -99,65 +98,6 @@ class Subject:
     def active(self, widened: float) -> bool:
         """Whether it is searched on, by a tuner that is so many times as patient as at first."""
         return not self.search.exhausted and self.resting < self.patience * widened
-
-
-@dataclass(frozen=True)
-class State:
-    """How far a tuner is.
-
-    Attributes:
-        expected: time of a run over that with the defaults, with the best so far.
-        possible: the same, if every kernel reached its limit; None if limits are not known.
-        active: kernels for which there are candidates left to try.
-    """
-
-    elapsed: float
-    seconds: float | None
-    trials: int
-    most: int | None
-    failures: int
-    expected: float
-    possible: float | None
-    active: int
-    subjects: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """A kernel in the report; seconds are of all its calls in a run."""
-
-    key: str
-    name: str
-    share: float
-    seconds: float
-    tuned_seconds: float
-    trials: int
-    failures: int
-    changed: Mapping[str, Value]
-    limit: float | None
-
-
-@dataclass(frozen=True)
-class Report:
-    """What tuning has found.
-
-    Attributes:
-        ratio: time of a run with the records over that with the defaults, measured at the end; 1 without records.
-        seconds: of a run with the defaults.
-        unsteady: measurements that were left out because the machine was under load.
-        why: why it ended.
-    """
-
-    name: str
-    rows: tuple[Row, ...]
-    trials: int
-    failures: int
-    ratio: float
-    seconds: float
-    elapsed: float
-    unsteady: int
-    why: str
-    failed: Mapping[str, int]
 
 
 class Tuner:
@@ -484,15 +424,6 @@ class Tuner:
             why,
             dict(self.failed),
         )
-
-
-def under_load() -> str | None:
-    """Whether other processes keep this machine busy, as a sentence; None if not."""
-    try:
-        load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    except (OSError, AttributeError):
-        return None
-    return f"{load:.1f} processes have wanted one of {cores} cores in the last minute" if load > 0.6 * cores else None
 
 
 def _by_kernel(calls: Sequence[str], ticks: Array) -> dict[str, float]:

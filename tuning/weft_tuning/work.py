@@ -172,7 +172,7 @@ class FormulaWork(Work):
         return self._space
 
     def build(self, chosen: Chosen) -> Executable:
-        from weft.kernel import KernelSchedule, build
+        from weft.kernel import KernelSchedule, executable_of
         from weft.scheduling.run_rules import run_recorded
 
         target = self.target
@@ -180,7 +180,7 @@ class FormulaWork(Work):
         choices = dict(chosen.get(key, self._space.default.choices))
         made = run_recorded(target.rules, self.program, target.machine, target.intrinsics, target.exceeds, choices)
         scheduled = KernelSchedule(made.schedule.program, target)
-        return build(scheduled, profile=True).executable
+        return executable_of(scheduled, profile=True)
 
 
 def _with(target: ResolvedTarget, chosen: Chosen) -> ResolvedTarget:
