@@ -1,9 +1,10 @@
 """Weft beside every peer that is installed, on the architectures of models.py, in one run.
 
     python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N]
-        [--beside PYTHON] [--json FILE]
+        [--beside PYTHON] [--tune SECONDS] [--json FILE]
 
-With --beside another Weft, such as that of an earlier commit, is one more engine.
+With --beside another Weft, such as that of an earlier commit, is one more engine. With --tune every model is tuned first,
+and Weft with the records is one more engine.
 
 Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within
 one run say anything: absolute times differ from machine to machine and from hour to hour.
@@ -40,6 +41,8 @@ PAUSE = 0.02
 
 BESIDE = "weft-beside"
 """The engine that --beside adds."""
+TUNED = "weft-tuned"
+"""The engine that --tune adds."""
 
 
 class Engine:
@@ -49,14 +52,17 @@ class Engine:
     for 60 ms, would take the processor from whoever is next.
     """
 
-    def __init__(self, name: str, path: Path, threads: int, out: Path, python: str = sys.executable) -> None:
+    def __init__(
+        self, name: str, path: Path, threads: int, out: Path, python: str = sys.executable, records: Path | None = None
+    ) -> None:
         self.name, self.out = name, out
-        engine = WEFT if name == BESIDE else name
+        engine = WEFT if name in (BESIDE, TUNED) else name
         command = [python, "-m", "benchmarks.engine_process", engine, str(path), str(threads), str(out)]
         # Whatever an engine does beside its own setting (OpenMP, BLAS) obeys the same number of threads.
         env = {
             **os.environ,
             **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
+            "WEFT_RECORDS": str(records) if name == TUNED else "none",
         }
         root = str(Path(__file__).resolve().parent.parent)
         env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -130,11 +136,13 @@ def measure(
     calls: int,
     seconds: float,
     beside: str = sys.executable,
+    records: Path | None = None,
 ) -> list[Result]:
     """Every engine on one model: opened one by one, then `repeat` rounds of turns after a round of warming up.
 
     Args:
         beside: the interpreter of the engine `BESIDE`.
+        records: those of the engine `TUNED`.
     """
     results = [Result(model, threads, name) for name in names]
     engines: dict[str, Engine] = {}
@@ -142,7 +150,7 @@ def measure(
         for k, result in enumerate(results):
             try:
                 python = beside if result.engine == BESIDE else sys.executable
-                engine = Engine(result.engine, path, threads, Path(folder) / f"{k}.npz", python)
+                engine = Engine(result.engine, path, threads, Path(folder) / f"{k}.npz", python, records)
             except RuntimeError as error:
                 result.error = str(error)
                 continue
@@ -192,20 +200,34 @@ def differences(results: Sequence[Result], engines: dict[str, Engine]) -> None:
         result.difference = max(float(np.abs(g - w).max() / np.abs(w).max()) for g, w in zip(got, want))
 
 
+def tune(path: Path, threads: int, seconds: float, records: Path) -> None:
+    """Tunes a model on its own inputs, and records what is faster."""
+    with np.load(path.with_suffix(".npz")) as archive:
+        shapes = [f"{n}={','.join(map(str, archive[n].shape))}" for n in archive.files if n != "out"]
+    command = [sys.executable, "-m", "weft", "tune", str(path), "--threads", str(threads), "--file", str(records)]
+    options = [word for shape in shapes for word in ("--input-shape", shape)]
+    subprocess.run([*command, *options, "--seconds", str(seconds)], check=True, stdout=sys.stderr)
+
+
 def geometric_mean(values: Iterable[float]) -> float | None:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def ratios(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Per model and number of threads: Weft's median over that of each peer and over the best peer's."""
+    """Per model and number of threads: Weft's median over that of each peer and over the best peer's; with records over
+    the best peer's (`tuned`)."""
     rows = []
     for key in dict.fromkeys((r.model, r.threads) for r in results):
         medians = {r.engine: r.median for r in results if (r.model, r.threads) == key and r.median is not None}
         own = medians.pop(WEFT, None)
         if own is not None and medians:
             over = {name: own / median for name, median in medians.items()}
-            rows.append({"model": key[0], "threads": key[1], "over": over, "over_best": max(over.values())})
+            best = max((v for name, v in over.items() if name != TUNED), default=None)
+            row: dict[str, Any] = {"model": key[0], "threads": key[1], "over": over, "over_best": best}
+            if TUNED in over and best is not None:
+                row["tuned"] = best / over[TUNED]
+            rows.append(row)
     return rows
 
 
@@ -221,7 +243,8 @@ def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "threads": threads,
                 "models": len(own),
                 "over": over,
-                "over_best": geometric_mean(r["over_best"] for r in own),
+                "over_best": geometric_mean(r["over_best"] for r in own if r["over_best"] is not None),
+                "tuned": geometric_mean(r["tuned"] for r in own if "tuned" in r),
             }
         )
     return answer
@@ -283,15 +306,15 @@ def show(results: Sequence[Result], rows: Sequence[dict[str, Any]], averages: Se
             "threads",
             *(f"weft/{n}" for n in names),
             "weft/best",
+            "tuned/best",
             title="Weft's median over theirs: below 1 Weft is faster",
         )
         for column in table.columns[1:]:
             column.justify = "right"
 
         def cells(row: dict[str, Any]) -> list[str]:
-            return [f"{row['over'][n]:.2f}" if row["over"].get(n) is not None else "" for n in names] + [
-                f"{row['over_best']:.2f}"
-            ]
+            values = [*(row["over"].get(n) for n in names), row["over_best"], row.get("tuned")]
+            return ["" if v is None else f"{v:.2f}" for v in values]
 
         for row in rows:
             table.add_row(row["model"], str(row["threads"]), *cells(row))
@@ -312,7 +335,7 @@ def markdown(
     names = list(dict.fromkeys(r.engine for r in results))
     medians = {(r.model, r.threads, r.engine): f"{r.median * 1e3:.2f}" for r in results if r.median is not None}
     versions = ", ".join(dict.fromkeys(f"{r.engine} {r.version}" for r in results if r.version))
-    over = {(r["model"], r["threads"]): f"{r['over_best']:.2f}" for r in rows}
+    over = {(r["model"], r["threads"]): f"{r['over_best']:.2f}" for r in rows if r["over_best"] is not None}
     lines = [f"{day}, {about['cpu']} ({about['cpus']} CPUs), {versions}; medians in ms.", ""]
     lines.append("| " + " | ".join(["model", "threads", *names, "weft/best"]) + " |")
     lines.append("|" + "---|" * (len(names) + 3))
@@ -323,7 +346,12 @@ def markdown(
         lines.append(
             "| "
             + " | ".join(
-                [f"geometric mean of {r['models']}", str(r["threads"]), *[""] * len(names), f"{r['over_best']:.2f}"]
+                [
+                    f"geometric mean of {r['models']}",
+                    str(r["threads"]),
+                    *[""] * len(names),
+                    f"{r['over_best'] or 0:.2f}",
+                ]
             )
             + " |"
         )
@@ -336,6 +364,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", default="1,2", help="numbers of threads separated by commas [%(default)s]")
     parser.add_argument("--engines", help="names separated by commas [weft and every peer that is installed]")
     parser.add_argument("--beside", metavar="PYTHON", help="interpreter of an environment that has another Weft")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune every model for so long, and compare that")
+    parser.add_argument("--records", type=Path, metavar="FILE", help="where --tune keeps records [a temporary file]")
     parser.add_argument("--repeat", type=int, default=20, help="turns of every engine [%(default)s]")
     parser.add_argument("--calls", type=int, default=10, help="calls in a turn at most [%(default)s]")
     parser.add_argument(
@@ -348,14 +378,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.source = source = model_source(options.source)
     known = [WEFT, *peers(), *([TORCH] if source == "torch" else [])]
     names = chosen(options.engines, known, "engine") + ([BESIDE] if options.beside else [])
+    names += [TUNED] if options.tune else []
     beside = options.beside or sys.executable
     results: list[Result] = []
-    with prepared_models(options) as models:
+    with prepared_models(options) as models, tempfile.TemporaryDirectory() as folder:
+        records = options.records or Path(folder) / "records.sqlite"
         for model, path in models:
             for threads in (int(t) for t in options.threads.split(",")):
                 print(f"{model}, {threads} threads …", file=sys.stderr, flush=True)
+                if options.tune:
+                    tune(path, threads, options.tune, records)
                 turns = (max(1, options.repeat), options.calls, options.seconds)
-                results += measure(model, path, threads, names, *turns, beside)
+                results += measure(model, path, threads, names, *turns, beside, records)
     rows = ratios(results)
     averages = means(rows)
     show(results, rows, averages)
