@@ -3,8 +3,8 @@
     python -m benchmarks.compare [--models a,b] [--threads 1,2] [--engines weft,onnxruntime,…] [--repeat N]
         [--beside PYTHON] [--tune SECONDS] [--json FILE]
 
-With --beside another Weft, such as that of an earlier commit, is one more engine. With --tune every model is tuned first,
-and Weft with the records is one more engine.
+With --beside another Weft, such as that of an earlier commit, is one more engine. With --tune every model is tuned
+first, and Weft with the records is one more engine.
 
 Engines take turns in processes of their own (see engine_process.py); the order of the turns rotates. Only ratios within
 one run say anything: absolute times differ from machine to machine and from hour to hour.
