@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weft.choices import Value
 
@@ -53,6 +53,7 @@ class Report:
         seconds: of a run with the defaults.
         unsteady: measurements that were left out because the machine was under load.
         why: why it ended.
+        graph: choices of graph passes that are recorded, and `graph_ratio` what they make of a run's time.
     """
 
     name: str
@@ -65,3 +66,5 @@ class Report:
     unsteady: int
     why: str
     failed: Mapping[str, int]
+    graph: Mapping[str, Value] = field(default_factory=dict)
+    graph_ratio: float = 1.0

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from weft.choices import Value
 from weft.errors import ExecutionError, WeftError
+from weft_tuning.graphs import GraphSearch
 from weft_tuning.measuring import Array, Failed, Times, Worker
 from weft_tuning.ranking import Ranking
 from weft_tuning.report import Report, Row, State
 from weft_tuning.search import Search
 from weft_tuning.spaces import Candidate
 from weft_tuning.store import Store, Trial
-from weft_tuning.work import Work
+from weft_tuning.work import ModelWork, Work
 
 if TYPE_CHECKING:
     from weft_runtime.executable import Executable
@@ -32,6 +34,8 @@ Batch: TypeAlias = "dict[str, Candidate]"
 Results: TypeAlias = "dict[str, tuple[Candidate, float | str | None]]"
 """Key → candidate, and the logarithm of its time over the default's; or why it failed; or None, if the machine was
 under load."""
+GRAPH_PART = 0.35
+"""Part of the time, or of the trials, that the choices of graph passes get at most."""
 RELEVANT = 0.005
 """Share of a run from which a kernel is tuned."""
 GAIN = 0.02
@@ -106,6 +110,7 @@ class Tuner:
     Args:
         seconds: how long it may take; None: no limit.
         trials: candidates that it may measure; None: no limit.
+        graph: search the choices of a model's graph passes, too.
         on_state: called after every round.
     """
 
@@ -119,6 +124,7 @@ class Tuner:
         trials: int | None = None,
         seed: int = 0,
         limits: bool = True,
+        graph: bool = True,
         on_state: Callable[[State], None] | None = None,
     ) -> None:
         self.work, self.worker, self.store, self.seed = work, worker, store, seed
@@ -132,6 +138,9 @@ class Tuner:
         self.subjects: list[Subject] = []
         self.widened = 1.0
         self.stop = False
+        self.graph = graph
+        self.graph_ratio = 1.0
+        self.graph_changed: Mapping[str, Value] = {}
         self._limits = limits
         self._round_seconds = 0.0
 
@@ -142,6 +151,7 @@ class Tuner:
             WeftError: the defaults cannot be compiled or measured.
         """
         self.worker.begin(self.work.base, self.work.inputs)
+        self._search_graph()
         limits = self.work.limits() if self._limits else {}
         self.subjects = self._subjects(limits)
         why = "every kernel has been searched"
@@ -166,6 +176,43 @@ class Tuner:
         self._confirm()
         ratio = self._finish()
         return self._report(ratio, why)
+
+    def _search_graph(self) -> None:
+        """Searches the choices of graph passes, in a part of the time; what follows is of kernels of the graph that
+        they make, and measured beside it."""
+        first = self.work
+        if not isinstance(first, ModelWork) or not self.graph or not first.graph_choices:
+            return
+        times = self._steady(first.base)
+        if isinstance(times, Failed):
+            raise _unmeasured(first.name, times.why)
+        self.seconds_of_run = float(np.median(times.base_seconds))
+        ticks = _by_kernel(first.calls, times.base)
+        total = sum(ticks.values()) or 1.0
+        search = GraphSearch(
+            first,
+            {key: t / total for key, t in ticks.items()},
+            self.store,
+            lambda executable: self._all_steady([executable])[0],
+            lambda: self.stop or self._graph_over(search.trials),
+        )
+        found = search.run()
+        self.trials += search.trials
+        self.failures += sum(search.failed.values())
+        self.failed.update(search.failed)
+        if not search.best:
+            return
+        self.graph_ratio, self.graph_changed = math.exp(search.value), search.best
+        seconds = self.seconds_of_run
+        self.store.put("graph", first.graph_key, search.best, seconds * self.graph_ratio, seconds, first.name)
+        self.work = found
+        self.least = math.inf
+        self.worker.begin(found.base, found.inputs)
+
+    def _graph_over(self, trials: int) -> bool:
+        if self.most is not None and trials >= GRAPH_PART * self.most:
+            return True
+        return self.seconds is not None and self._elapsed() > GRAPH_PART * self.seconds
 
     # -- what there is
     def _subjects(self, limits: Mapping[str, float]) -> list[Subject]:
@@ -300,7 +347,10 @@ class Tuner:
         for _ in range(2):
             if not chosen:
                 return 1.0
-            times = self._steady(self.work.build({key: c.choices for key, c in chosen.items()}), 3 * RUN_SECONDS)
+            executable = self.work.build({key: c.choices for key, c in chosen.items()})
+            (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
+            if times is None:  # under load: what was confirmed before holds
+                return math.prod(1 - s.share + s.share * math.exp(b[1]) for s in self.subjects if (b := s.best(2)))
             if isinstance(times, Failed):
                 self._take_back(chosen)
                 return 1.0
@@ -417,12 +467,14 @@ class Tuner:
             tuple(rows),
             self.trials,
             self.failures,
-            ratio,
-            self.seconds_of_run,
+            ratio * self.graph_ratio,
+            self.seconds_of_run / self.graph_ratio,
             self._elapsed(),
             self.unsteady,
             why,
             dict(self.failed),
+            self.graph_changed,
+            self.graph_ratio,
         )
 
 

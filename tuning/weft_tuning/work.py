@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.choices import Value
+from weft.choices import Choice, Value
 from weft.codegen.segment import KernelCall
-from weft.errors import InputError
+from weft.errors import InputError, ScheduleError
+from weft.graph.group import Group
+from weft.graph.rewrite import copy_graph
 from weft.loop.nodes import Program
-from weft.records import Record, Records, program_key
+from weft.records import Record, Records, graph_key, program_key
 from weft.resolve import ResolvedTarget
 from weft_tuning.spaces import Space
 
@@ -63,6 +67,10 @@ class Work(ABC):
 class ModelWork(Work):
     """A model.
 
+    Attributes:
+        graph_key: of its graph, as records have it.
+        graph_choices: those that graph passes have made.
+
     Args:
         shapes: sizes of inputs by name; open dimensions that are not there are 1.
         fixed: compile for exactly these sizes; otherwise sizes stay open, and are tuned at these.
@@ -70,6 +78,9 @@ class ModelWork(Work):
     Raises:
         InputError: its plan has steps of the host, branches or loops, between whose kernels there are no clocks.
     """
+
+    graph_key: str
+    graph_choices: tuple[Choice, ...]
 
     def __init__(
         self,
@@ -83,7 +94,6 @@ class ModelWork(Work):
         seed: int = 0,
     ) -> None:
         from weft.cli.inputs import make_inputs
-        from weft.compilation import Compilation
         from weft.loading import load
         from weft.pipeline import has_steps, specialize
 
@@ -98,11 +108,22 @@ class ModelWork(Work):
             )
         if fixed and shapes:
             graph = specialize(graph, shapes)
-        first = Compilation(self.target, profile=True)
+        self.graph_key = graph_key(graph)
+        self._graph = graph
+        self._compile({})
+        self.inputs, _ = make_inputs(self.base.inputs, dict(files or {}), dict(shapes or {}), seed)
+
+    def _compile(self, chosen: Mapping[str, Value]) -> None:
+        """Makes `base`, and all that goes with it, with these choices of graph passes."""
+        from weft.compilation import Compilation
+
+        graph = copy_graph(self._graph)  # passes change what they are given
+        records = (Record("graph", graph_key(graph), self.target.machine_key, chosen),) if chosen else ()
+        first = Compilation(replace(self.target, given=Records(records), applied=set(), refused=[]), profile=True)
         self._first = first
         self._prepared = first.prepare(graph)
         self.base = first.run_prepared(self._prepared)
-        self.inputs, _ = make_inputs(self.base.inputs, dict(files or {}), dict(shapes or {}), seed)
+        self.graph_choices = first.choices
         assert first.assembly is not None
         kernels = [first.kernels[i.kernel] for i in first.assembly.spec.items if isinstance(i, KernelCall)]
         self._naive: dict[str, Program] = {}
@@ -113,6 +134,30 @@ class ModelWork(Work):
                 self._naive[key] = kernel.naive
         self.calls = [keys[kernel.name] for kernel in kernels]
         self.names = {key: name.rpartition("_")[0] for name, key in keys.items()}
+        self._kernel_of = {
+            value.name: key
+            for key, node in zip(self.calls, first.assembly.calls, strict=True)
+            for inner in (node, *(node.op.body.nodes if isinstance(node.op, Group) else ()))
+            for value in inner.outputs
+        }
+
+    def kernel_of(self, value: str) -> str | None:
+        """The key of the kernel that computes a value, by its name; None if none does."""
+        return self._kernel_of.get(value)
+
+    def with_graph(self, chosen: Mapping[str, Value]) -> ModelWork:
+        """The same model with these choices of graph passes.
+
+        Raises:
+            WeftError: the passes cannot follow them, or what they make cannot be compiled.
+        """
+        made = copy(self)
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")  # of a record that is not followed, which is an error here
+            made._compile(chosen)
+        if made._first.refused:
+            raise ScheduleError("the graph's choices cannot be followed", why=made._first.refused)
+        return made
 
     def space(self, key: str) -> Space:
         return Space(self._naive[key], self.target)
