@@ -326,7 +326,7 @@ def print_report(report: Report, place: Path) -> None:
     columns = ["kernel", "share", "default", "tuned", "times as fast", "of the limit", "trials", "changed"]
     print_table(f"{report.name}: {seconds(report.seconds)} a run with the defaults", columns, rows, (1, 2, 3, 4, 5, 6))
     if report.graph:
-        say(f"with other choices of graph passes a run takes {report.graph_ratio:.3f} of the time; they are the table's")
+        say(f"other choices of graph passes make {report.graph_ratio:.3f} of a run's time; the table is with them")
         say(", ".join(f"{n} = {v}" for n, v in sorted(report.graph.items())))
     for why, count in sorted(report.failed.items(), key=lambda f: -f[1])[:5]:
         say(f"{count} of {report.failures} failures: {why}")
