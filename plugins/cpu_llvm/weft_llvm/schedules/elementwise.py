@@ -1,11 +1,14 @@
 """Elementwise and data-moving groups: one nest, loops joined where every access lets them, lanes on the contiguous one,
 transpositions in tiles.
 
-Choices of each block: `BLOCK.lanes` (which loop vectors lie along), `BLOCK.line` (elements along each side of a tile),
-`BLOCK.vectors` (vectors unrolled) and `BLOCK.tasks_per_core`.
+Choices of each block: `BLOCK.lanes` (which loop vectors lie along), `BLOCK.block` (lines along each side of a block of
+squares), `BLOCK.line` (elements along each side of a tile), `BLOCK.vectors` (vectors unrolled) and
+`BLOCK.tasks_per_core`.
 """
 
 from __future__ import annotations
+
+import math
 
 from weft.expr.nodes import free_vars
 from weft.loop.nodes import Program, int_const
@@ -14,7 +17,7 @@ from weft.scheduling import access
 from weft.scheduling.patterns import crossing_loop, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.emitter import MOST_INTERLEAVED
+from weft_llvm.emitter import CLOSE, MOST_INTERLEAVED
 
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
@@ -64,8 +67,10 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     n = int_const(s.loop(inner).extent)
     along = interleaved_loop(s, name, inner, rest, lanes)
     across = crossing_loop(s, name, inner, rest) if vector else None
+    square = square_of(s, name, inner, rest, machine) if not ends else None
     able = {
         "interleaved": along is not None,
+        "squares": square is not None,
         "tiles": across is not None and (n is None or n >= 2 * lanes),
         "contiguous": vector and n != 1,
         "none": True,
@@ -74,6 +79,8 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     way = s.choose(f"{name}.lanes", options, options[0])
     if way == "interleaved" and along is not None:
         rest = interleave(s, rest, along, inner, lanes)
+    elif way == "squares" and square is not None:
+        rest = transpose_squares(s, name, rest, inner, *square, machine)
     elif way == "tiles" and across is not None:
         rest = tile_lines(s, name, rest, across, inner, lanes, machine, ends)
     elif way == "contiguous":
@@ -119,6 +126,62 @@ def interleave(s: Schedule, rest: list[str], along: str, inner: str, lanes: int)
     s.unroll(inner)
     s.vectorize(lane)
     return [*(x for x in rest if x != along), outer]
+
+
+def square_of(s: Schedule, name: str, inner: str, rest: list[str], machine: Machine) -> tuple[str, int] | None:
+    """Of a transposition that can be one of squares in registers: the loop along which memory is read, and the side of
+    a square; None if it cannot.
+
+    Elements that lie `CLOSE` or less apart are loaded by vectors and shuffles as they are.
+    """
+    view = access.LoopView.of(s, name)
+    buffer = view.store.buffer
+    if view.stride(view.store, inner) != 1 or buffer.dtype.kind == "complex" or view.conditions:
+        return None
+    far = [x for x in view.loads if view.stride(x, inner) not in (0, 1)]
+    if not far or all(abs(view.stride(x, inner) or CLOSE + 1) <= CLOSE for x in far):
+        return None
+    across = next((x for x in reversed(rest) if any(view.stride(load, x) == 1 for load in far)), None)
+    if across is None or any(view.stride(load, across) not in (0, 1) for load in view.loads):
+        return None
+    apart = view.stride(view.store, across)
+    n, m = view.extents[inner], view.extents[across]
+    side = min(machine.lanes(buffer.dtype), 1 << (machine.vector_registers // 2).bit_length() - 1)
+    if m is not None:
+        side = min(side, 1 << (m - 1).bit_length())
+    if apart is None or apart < side or side < 2 or n is None or n < side:
+        return None
+    return across, side
+
+
+def transpose_squares(
+    s: Schedule, name: str, rest: list[str], inner: str, across: str, side: int, machine: Machine
+) -> list[str]:
+    """Squares that are read by rows and stored by columns, which the compiler makes of each other by shuffles; the
+    loops around them.
+
+    A matrix that the second cache does not hold is gone through in blocks of squares (choice `BLOCK.block`, in lines
+    along each side; 0: none), so that lines and pages that a square does not use up are still near for the next one.
+    """
+    each = access.target(s.block(name)).buffer.dtype.bytes
+    n, m = access.extent(s.loop(inner)), access.extent(s.loop(across))
+    column, columns = s.split(inner, [None, side])
+    # Squares that read the same lines come one after the other; those that store to the same lines do anyway.
+    near = min(max(1, machine.cache_line // (side * each)), max(1, m // side))
+    row, *beside, rows = s.split(across, [None, *([near] if near > 1 else []), side])
+    outer = [x for x in rest if x != across]
+    around = [row, column]
+    # What is read and what is stored of a block lie in the first cache.
+    fits = 1 << (math.isqrt(machine.caches[0] // (2 * each)) // (near * side)).bit_length() - 1
+    usual = fits if fits > 1 and 2 * n * m * each > machine.caches[1] else 0
+    block = s.choose(f"{name}.block", sorted({0, 2, 4, 8, 16, usual}), usual)
+    if block:
+        (row_block, row), (column_block, column) = s.split(row, [None, block]), s.split(column, [None, block * near])
+        around = [row_block, column_block, row, column]
+    s.reorder(*outer, *around, *beside, columns, rows)
+    s.unroll(columns)
+    s.vectorize(rows)
+    return [*outer, *around]
 
 
 def _strides(s: Schedule, name: str, loop: str) -> list[int | None]:
