@@ -2,16 +2,17 @@
 transpositions in tiles.
 
 Choices of each block: `BLOCK.lanes` (which loop vectors lie along), `BLOCK.block` (lines along each side of a block of
-squares), `BLOCK.line` (elements along each side of a tile), `BLOCK.vectors` (vectors unrolled) and
-`BLOCK.tasks_per_core`.
+squares), `BLOCK.line` (elements along each side of a tile), `BLOCK.vectors` (vectors unrolled), `BLOCK.rows` (rows side
+by side) and `BLOCK.tasks_per_core`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from weft.expr.nodes import free_vars
-from weft.loop.nodes import Program, int_const
+from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import crossing_loop, inline_producers, offer_for, split_blocks
@@ -23,6 +24,8 @@ VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 VECTOR_COUNTS = (1, 2, 4, 8)
 """Options of what is unrolled, or computed side by side, in vectors."""
+ROWS = 4
+"""Rows of what is gathered from shared places that are computed side by side."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 TASKS = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -40,9 +43,30 @@ class ElementwiseRule(Rule):
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
-        inline_producers(s, keep_shared=True)
+        inline_producers(s, [name for name in s.blocks() if not stored_for_gathers(s, name)], keep_shared=True)
         for name in s.blocks():
             schedule_elementwise(s, name, s.machine)
+
+
+def stored_for_gathers(s: Schedule, name: str) -> bool:
+    """Whether the elements of the block are stored because it, or a block that reads it, gathers from places that
+    memory tells: computed where they are read, more elements would be gathered."""
+    block = s.block(name)
+    buffer, consumers = access.target(block).buffer.name, s.consumers(name)
+    if len(list(access.stores(block))) != 1 or not consumers or not block.iters:
+        return False
+    reads = {(c, x) for c in consumers for x in access.loads(s.block(c)) if x.buffer.name == buffer}
+    count = sum(access.block_work(s.block(c)) for c, _ in reads)
+    if gathers(block, access.loads(block)):
+        return count > access.block_work(block)
+    moving = {x for x in access.loads(block) if access.stride_of(x, block.iters[-1].var.name) != 0}
+    several = len(moving) > 1 and count >= access.block_work(block)
+    return several and any(gathers(s.block(c), [x]) for c, x in reads)
+
+
+def gathers(block: Block, loads: Iterable[Load]) -> bool:
+    """Whether neighbouring iterations of the block load from places no constant distance apart."""
+    return bool(block.iters) and any(access.stride_of(x, block.iters[-1].var.name) is None for x in loads)
 
 
 def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 0, parallel: bool = True) -> None:
@@ -88,12 +112,29 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
             outer_part, inner = lanes_of(s, name, inner, lanes)
             rest.append(outer_part)
         s.vectorize(inner)
+    elif rest and (count := rows_beside(s, name, rest[-1], inner)) > 1:
+        rest[-1], row = s.split(rest[-1], [None, count])
+        s.reorder(rest[-1], inner, row)
+        s.unroll(row)
     elif not rest:
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if ends and way != "tiles":
         rest = []
     if parallel and first == 0 and rest:
         parallelise(s, f"{name}.tasks_per_core", rest, machine, worth_forking(work, machine))
+
+
+def rows_beside(s: Schedule, name: str, row: str, inner: str) -> int:
+    """How many rows are computed side by side, an element of each at a time, where elements are gathered from places
+    that rows share (choice `BLOCK.rows`): a place, and what else rows share, is loaded once."""
+    view = access.LoopView.of(s, name)
+    gathered = [x for x in view.loads if view.stride(x, inner) is None]
+    shared = [x for x in view.loads if view.stride(x, row) == 0]
+    block, n = s.block(name), view.extents[row]
+    if not gathered or not shared or view.stride(view.store, inner) != 1 or access.calls_formula(block):
+        return 1
+    options = [k for k in VECTOR_COUNTS if n is None or k <= n]
+    return int(s.choose(f"{name}.rows", options, max(k for k in options if k <= ROWS)))
 
 
 def worth_forking(operations: int, machine: Machine, per_cycle: float = 1.0) -> bool:

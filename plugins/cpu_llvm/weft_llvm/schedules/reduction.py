@@ -60,7 +60,7 @@ class ReductionRule(Rule):
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
-        inline_producers(s)
+        inline_producers(s, keep_shared=True)
         names = s.blocks()
         *before, reduction, tail = names if len(names) > 1 else ["", *names]
         if (
