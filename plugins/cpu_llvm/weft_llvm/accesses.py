@@ -23,7 +23,7 @@ from weft_llvm.formulas import Formulas
 from weft_llvm.instructions import Value, part_of
 from weft_llvm.storage import Memory, Registers, constant_bytes, memory_bytes
 
-CLOSE = 4
+CLOSE = 8
 """Elements from lane to lane up to which what lies between is loaded too: so many vectors and shuffles for one, instead
 of a load a lane."""
 MOST_INTERLEAVED = 8

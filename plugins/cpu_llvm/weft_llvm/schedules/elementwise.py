@@ -18,12 +18,15 @@ from weft.scheduling import access
 from weft.scheduling.patterns import crossing_loop, inline_producers, offer_for, split_blocks
 from weft.scheduling.rule import Decline, Offer, Rule
 from weft.scheduling.schedule import Schedule
-from weft_llvm.emitter import CLOSE, MOST_INTERLEAVED
+from weft_llvm.emitter import MOST_INTERLEAVED
 
 VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 VECTOR_COUNTS = (1, 2, 4, 8)
 """Options of what is unrolled, or computed side by side, in vectors."""
+GAPS = 4
+"""Elements from lane to lane up to which a vector is loaded with what lies between, in a transposition: that takes as
+many loads and shuffles, and a square one load and the logarithm of its side."""
 ROWS = 4
 """Rows of what is gathered from shared places that are computed side by side."""
 TASKS_PER_CORE = 8
@@ -173,14 +176,14 @@ def square_of(s: Schedule, name: str, inner: str, rest: list[str], machine: Mach
     """Of a transposition that can be one of squares in registers: the loop along which memory is read, and the side of
     a square; None if it cannot.
 
-    Elements that lie `CLOSE` or less apart are loaded by vectors and shuffles as they are.
+    Elements that lie `GAPS` or less apart are loaded by vectors and shuffles as they are.
     """
     view = access.LoopView.of(s, name)
     buffer = view.store.buffer
     if view.stride(view.store, inner) != 1 or buffer.dtype.kind == "complex" or view.conditions:
         return None
     far = [x for x in view.loads if view.stride(x, inner) not in (0, 1)]
-    if not far or all(abs(view.stride(x, inner) or CLOSE + 1) <= CLOSE for x in far):
+    if not far or all(abs(view.stride(x, inner) or GAPS + 1) <= GAPS for x in far):
         return None
     across = next((x for x in reversed(rest) if any(view.stride(load, x) == 1 for load in far)), None)
     if across is None or any(view.stride(load, across) not in (0, 1) for load in view.loads):
