@@ -263,18 +263,19 @@ class Measured(Timed):
 
 
 def show(results: Sequence[Measured], by: str) -> None:
-    good = sorted((r for r in results if r.error is None), key=lambda r: -r.ratio(by))
-    names = list(good[0].times) if good else []
+    good = sorted((r for r in results if r.compared), key=lambda r: -r.ratio(by))
+    names = list(dict.fromkeys(n for r in good for n in r.times))
     print(f"{'ratio':>6} thr " + " ".join(f"{n[:11] + ' us':>14}" for n in names) + "  operator")
     for r in good:
         print(
             f"{r.ratio(by):6.2f} {r.threads:3d} "
-            + " ".join(f"{r.seconds(n, by) * 1e6:14.1f}" for n in names)
+            + " ".join(f"{r.seconds(n, by) * 1e6:14.1f}" if n in r.times else f"{'—':>14}" for n in names)
             + f"  {r.name}"
         )
     for r in results:
-        if r.error is not None:
-            print(f"left out: {r.name}: {r.error[:160]}")
+        if not r.compared:
+            reason = r.error or "; ".join(r.lacking.values())
+            print(f"left out: {r.name}: {reason[:160]}")
     for threads in sorted({r.threads for r in good}):
         ratios = [r.ratio(by) for r in good if r.threads == threads]
         mean = float(np.exp(np.mean(np.log(ratios))))
@@ -325,7 +326,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         options.seconds,
                     )
     show(results, options.by)
-    write_report(options, results=[{**asdict(r), "ratio": None if r.error else r.ratio(options.by)} for r in results])
+    write_report(
+        options, results=[{**asdict(r), "ratio": r.ratio(options.by) if r.compared else None} for r in results]
+    )
     return 0
 
 

@@ -222,12 +222,22 @@ class Resize(Operator):
             return self.move_nearest(x, todo, scales, roi, len(axes))
         wide = compute_dtype(x.dtype) if x.dtype.is_float else dt.float32
         y: Tensor = compute(x.shape, lambda *i: cast_to(x[i], wide), "widened") if wide != x.dtype else x
-        for k, d in todo:
+        for k, d in self.in_order(todo, x.shape):
             y = self.along(y, k, d, self.shape[d], scales, roi, len(axes))
         if y is x or y.dtype != x.dtype:
             last = y
             y = compute(self.shape, lambda *i: cast_to(last[i], x.dtype), "resize")
         return y
+
+    def in_order(self, todo: Sequence[tuple[int, int]], before: Sequence[Dim]) -> list[tuple[int, int]]:
+        """The axes in the order in which they are resized: those that shrink first, those that grow last. The innermost
+        one, along which the elements of a vector are gathered, comes between them: there are the fewest elements."""
+
+        def grows(d: int) -> bool:
+            n, m = before[d], self.shape[d]
+            return isinstance(n, int) and isinstance(m, int) and m > n
+
+        return sorted(todo, key=lambda axis: 1 if axis[1] == len(before) - 1 else 2 if grows(axis[1]) else 0)
 
     def scale(self, k: int, n: Dim, m: Dim, scales: Tensor | None) -> Expr:
         if self.scales is not None:
@@ -360,10 +370,10 @@ class Resize(Operator):
                 weight(o, j) / select(e.eq(total[o], 0.0), const(1.0, F64), total[o]), wide
             )
             weights = compute((m, as_dim(reach * 2)), share, f"weight{d}")
-            first = compute((m,), lambda o: base(o) + 1 - reach, f"first{d}")
+            taken = compute((m, as_dim(reach * 2)), lambda o, j: clamped(base(o) + j + 1 - reach), f"taken{d}")
             blended = compute(
                 shape,
-                lambda *i: sum_over(weights[i[d], q.var] * y[(*i[:d], clamped(first[i[d]] + q.var), *i[d + 1 :])], q),
+                lambda *i: sum_over(weights[i[d], q.var] * y[(*i[:d], taken[i[d], q.var], *i[d + 1 :])], q),
                 f"along{d}",
             )
             if self.coordinates != "tf_crop_and_resize":
@@ -371,7 +381,7 @@ class Resize(Operator):
             return compute(shape, lambda *i: finish(blended[i], i[d]), f"cropped{d}")
         offsets = [0, 1] if self.mode == "linear" else [-1, 0, 1, 2]
 
-        def table(o: Expr, j: Expr) -> Expr:
+        def table(j: Expr, o: Expr) -> Expr:
             t = fraction(o)
             ws = [1.0 - t, t] if self.mode == "linear" else cubic_weights(t, self.cubic_a)
             if self.exclude_outside:
@@ -385,13 +395,14 @@ class Resize(Operator):
                 chosen = select(e.eq(j, q), ws[q], chosen)
             return cast_to(chosen, wide)
 
-        weights = compute((m, len(offsets)), table, f"weight{d}")
-        first = compute((m,), base, f"first{d}")
+        # A row for each tap: neighbouring results read neighbouring weights and places.
+        weights = compute((len(offsets), m), table, f"weight{d}")
+        taken = compute((len(offsets), m), lambda j, o: clamped(base(o) + j + offsets[0]), f"taken{d}")
 
         def blend(*i: Expr) -> Expr:
             value: Expr | None = None
-            for q, offset in enumerate(offsets):
-                term = weights[i[d], q] * y[(*i[:d], clamped(first[i[d]] + offset), *i[d + 1 :])]
+            for q in range(len(offsets)):
+                term = weights[q, i[d]] * y[(*i[:d], taken[q, i[d]], *i[d + 1 :])]
                 value = term if value is None else value + term
             assert value is not None
             return finish(value, i[d])

@@ -333,7 +333,7 @@ def test_one_element_for_the_lanes_of_a_condition(dtype: dt.DType) -> None:
     assert "masked.gather" not in codegen().source(p)
 
 
-@pytest.mark.parametrize("stride", [-4, -3, -2, -1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stride", [-8, -5, -4, -3, -2, -1, 2, 3, 4, 5, 7, 8, 9])
 @pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int8, dt.bool_])
 def test_lanes_close_to_each_other(dtype: dt.DType, stride: int) -> None:
     """All lanes, and those of a condition: nothing beyond the first and the last of them is read."""

@@ -23,7 +23,7 @@ from weft_llvm.formulas import Formulas
 from weft_llvm.instructions import Value, part_of
 from weft_llvm.storage import Memory, Registers, constant_bytes, memory_bytes
 
-CLOSE = 4
+CLOSE = 8
 """Elements from lane to lane up to which what lies between is loaded too: so many vectors and shuffles for one, instead
 of a load a lane."""
 MOST_INTERLEAVED = 8
@@ -75,7 +75,7 @@ class Accesses(Formulas, ABC):
             if mask is None:
                 return self._from_memory(self._op(f"load {t}, ptr {pointer}{align}"), d)
             zero = "zeroinitializer"
-            name = f"llvm.masked.load.{_suffix(t)}.p0"
+            name = f"llvm.masked.load.{suffix(t)}.p0"
             self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
             text = self._op(
                 f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {mask.text}, {t}"
@@ -105,7 +105,7 @@ class Accesses(Formulas, ABC):
             f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64>"
             f" {self.cast(self.emit_expr(index), dt.int64).text}"
         )
-        name = f"llvm.masked.gather.{_suffix(t)}.v{d.lanes}p0"
+        name = f"llvm.masked.gather.{suffix(t)}.v{d.lanes}p0"
         self._declared.setdefault(name, f"declare {t} @{name}({pointers}, {m}, {t})")
         text = self._op(
             f"call {t} @{name}({pointers} align {memory_bytes(d)} {at}, {m} {mask.text}, {t}"
@@ -143,7 +143,7 @@ class Accesses(Formulas, ABC):
                 m, at = self.value_type(mask.dtype), {p: k for k, p in lanes.items()}
                 picks = ", ".join(f"i32 {at.get(j, n)}" for j in range(n))
                 wanted = self._op(f"shufflevector {m} {mask.text}, {m} zeroinitializer, <{n} x i32> <{picks}>")
-                name = f"llvm.masked.load.{_suffix(t)}.p0"
+                name = f"llvm.masked.load.{suffix(t)}.p0"
                 self._declared.setdefault(name, f"declare {t} @{name}(ptr, {m}, {t})")
                 part = self._op(
                     f"call {t} @{name}(ptr align {memory_bytes(d)} {pointer}, {m} {wanted}, {t}"
@@ -243,7 +243,7 @@ class Accesses(Formulas, ABC):
                 self._line(f"store {t} {self._to_memory(value)}, ptr {pointer}{align}")
                 return
             m = self.value_type(mask.dtype)
-            name = f"llvm.masked.store.{_suffix(t)}.p0"
+            name = f"llvm.masked.store.{suffix(t)}.p0"
             self._declared.setdefault(name, f"declare void @{name}({t}, ptr, {m})")
             self._line(
                 f"call void @{name}({t} {self._to_memory(value)}, ptr align {memory_bytes(d)} {pointer}, {m}"
@@ -259,7 +259,7 @@ class Accesses(Formulas, ABC):
             f"getelementptr {element}, ptr {where.pointer}, <{d.lanes} x i64>"
             f" {self.cast(self.emit_expr(index), dt.int64).text}"
         )
-        name = f"llvm.masked.scatter.{_suffix(t)}.v{d.lanes}p0"
+        name = f"llvm.masked.scatter.{suffix(t)}.v{d.lanes}p0"
         self._declared.setdefault(name, f"declare void @{name}({t}, {pointers}, {m})")
         self._line(
             f"call void @{name}({t} {self._to_memory(value)}, {pointers} align {memory_bytes(d)} {at}, {m}"
@@ -345,7 +345,7 @@ class Accesses(Formulas, ABC):
             mask, every = self.emit_expr(predicate), ", ".join(f"i32 {k // n}" for k in range(index.lanes * n))
             part = self.value_type(mask.dtype)
             wide = self._op(f"shufflevector {part} {mask.text}, {part} poison, <{index.lanes * n} x i32> <{every}>")
-            name = f"llvm.masked.store.{_suffix(t)}.p0"
+            name = f"llvm.masked.store.{suffix(t)}.p0"
             self._declared.setdefault(name, f"declare void @{name}({t}, ptr, {m})")
             self._line(f"call void @{name}({t} {text}, ptr align {align} {pointer}, {m} {wide}){where.annotations}")
         self._forget_loads()
@@ -443,7 +443,7 @@ class Accesses(Formulas, ABC):
         self._line(f"store {t} {text}, ptr {r.slots[slot]}")
 
 
-def _suffix(vector: str) -> str:
+def suffix(vector: str) -> str:
     """<8 x float> as v8f32, as intrinsics' names spell it."""
     lanes, _, element = vector.strip("<>").split(" ")
     return f"v{lanes}" + {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)

@@ -13,13 +13,14 @@ from weft.expr.nodes import Expr
 from weft.expr.ranges import Range
 from weft.loop import nodes as lp
 from weft.loop.nodes import Load, Stmt
-from weft_llvm.accesses import MOST_INTERLEAVED, Accesses
+from weft_llvm.accesses import MOST_INTERLEAVED
 from weft_llvm.instructions import Function, Value
 from weft_llvm.storage import Memory, Registers, Storage, byte_size, constant_bytes, memory_bytes
+from weft_llvm.transpositions import Transpositions
 from weft_runtime.abi import CONTEXT
 
 
-class Statements(Accesses):
+class Statements(Transpositions):
     """Emits statements into the current function."""
 
     _storage: Storage
@@ -42,6 +43,8 @@ class Statements(Accesses):
             together = self._interleaved(s.stmts[at : at + MOST_INTERLEAVED])
             if together:
                 self._store_interleaved(together)
+            elif together := self._crossed(s.stmts[at:]):
+                self._store_crossed(together)
             else:
                 self.emit_stmt(s.stmts[at])
             at += len(together) or 1

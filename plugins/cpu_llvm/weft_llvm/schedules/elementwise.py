@@ -1,14 +1,18 @@
 """Elementwise and data-moving groups: one nest, loops joined where every access lets them, lanes on the contiguous one,
 transpositions in tiles.
 
-Choices of each block: `BLOCK.lanes` (which loop vectors lie along), `BLOCK.line` (elements along each side of a tile),
-`BLOCK.vectors` (vectors unrolled) and `BLOCK.tasks_per_core`.
+Choices of each block: `BLOCK.lanes` (which loop vectors lie along), `BLOCK.block` (lines along each side of a block of
+squares), `BLOCK.line` (elements along each side of a tile), `BLOCK.vectors` (vectors unrolled), `BLOCK.rows` (rows side
+by side) and `BLOCK.tasks_per_core`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from weft.expr.nodes import free_vars
-from weft.loop.nodes import Program, int_const
+from weft.loop.nodes import Block, Load, Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.patterns import crossing_loop, inline_producers, offer_for, split_blocks
@@ -20,6 +24,11 @@ VECTORS = 4
 """Vectors of a long formula that are unrolled."""
 VECTOR_COUNTS = (1, 2, 4, 8)
 """Options of what is unrolled, or computed side by side, in vectors."""
+GAPS = 4
+"""Elements from lane to lane up to which a vector is loaded with what lies between, in a transposition: that takes as
+many loads and shuffles, and a square one load and the logarithm of its side."""
+ROWS = 4
+"""Rows of what is gathered from shared places that are computed side by side."""
 TASKS_PER_CORE = 8
 """Tasks that even out cores of unequal speed."""
 TASKS = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -37,9 +46,30 @@ class ElementwiseRule(Rule):
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
-        inline_producers(s, keep_shared=True)
+        inline_producers(s, [name for name in s.blocks() if not stored_for_gathers(s, name)], keep_shared=True)
         for name in s.blocks():
             schedule_elementwise(s, name, s.machine)
+
+
+def stored_for_gathers(s: Schedule, name: str) -> bool:
+    """Whether the elements of the block are stored because it, or a block that reads it, gathers from places that
+    memory tells: computed where they are read, more elements would be gathered."""
+    block = s.block(name)
+    buffer, consumers = access.target(block).buffer.name, s.consumers(name)
+    if len(list(access.stores(block))) != 1 or not consumers or not block.iters:
+        return False
+    reads = {(c, x) for c in consumers for x in access.loads(s.block(c)) if x.buffer.name == buffer}
+    count = sum(access.block_work(s.block(c)) for c, _ in reads)
+    if gathers(block, access.loads(block)):
+        return count > access.block_work(block)
+    moving = {x for x in access.loads(block) if access.stride_of(x, block.iters[-1].var.name) != 0}
+    several = len(moving) > 1 and count >= access.block_work(block)
+    return several and any(gathers(s.block(c), [x]) for c, x in reads)
+
+
+def gathers(block: Block, loads: Iterable[Load]) -> bool:
+    """Whether neighbouring iterations of the block load from places no constant distance apart."""
+    return bool(block.iters) and any(access.stride_of(x, block.iters[-1].var.name) is None for x in loads)
 
 
 def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 0, parallel: bool = True) -> None:
@@ -64,8 +94,10 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     n = int_const(s.loop(inner).extent)
     along = interleaved_loop(s, name, inner, rest, lanes)
     across = crossing_loop(s, name, inner, rest) if vector else None
+    square = square_of(s, name, inner, rest, machine) if not ends else None
     able = {
         "interleaved": along is not None,
+        "squares": square is not None,
         "tiles": across is not None and (n is None or n >= 2 * lanes),
         "contiguous": vector and n != 1,
         "none": True,
@@ -74,6 +106,8 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
     way = s.choose(f"{name}.lanes", options, options[0])
     if way == "interleaved" and along is not None:
         rest = interleave(s, rest, along, inner, lanes)
+    elif way == "squares" and square is not None:
+        rest = transpose_squares(s, name, rest, inner, *square, machine)
     elif way == "tiles" and across is not None:
         rest = tile_lines(s, name, rest, across, inner, lanes, machine, ends)
     elif way == "contiguous":
@@ -81,12 +115,29 @@ def schedule_elementwise(s: Schedule, name: str, machine: Machine, outer: int = 
             outer_part, inner = lanes_of(s, name, inner, lanes)
             rest.append(outer_part)
         s.vectorize(inner)
+    elif rest and (count := rows_beside(s, name, rest[-1], inner)) > 1:
+        rest[-1], row = s.split(rest[-1], [None, count])
+        s.reorder(rest[-1], inner, row)
+        s.unroll(row)
     elif not rest:
         rest.append(inner)  # otherwise it stays a loop: indices come from a fused one by division
     if ends and way != "tiles":
         rest = []
     if parallel and first == 0 and rest:
         parallelise(s, f"{name}.tasks_per_core", rest, machine, worth_forking(work, machine))
+
+
+def rows_beside(s: Schedule, name: str, row: str, inner: str) -> int:
+    """How many rows are computed side by side, an element of each at a time, where elements are gathered from places
+    that rows share (choice `BLOCK.rows`): a place, and what else rows share, is loaded once."""
+    view = access.LoopView.of(s, name)
+    gathered = [x for x in view.loads if view.stride(x, inner) is None]
+    shared = [x for x in view.loads if view.stride(x, row) == 0]
+    block, n = s.block(name), view.extents[row]
+    if not gathered or not shared or view.stride(view.store, inner) != 1 or access.calls_formula(block):
+        return 1
+    options = [k for k in VECTOR_COUNTS if n is None or k <= n]
+    return int(s.choose(f"{name}.rows", options, max(k for k in options if k <= ROWS)))
 
 
 def worth_forking(operations: int, machine: Machine, per_cycle: float = 1.0) -> bool:
@@ -119,6 +170,62 @@ def interleave(s: Schedule, rest: list[str], along: str, inner: str, lanes: int)
     s.unroll(inner)
     s.vectorize(lane)
     return [*(x for x in rest if x != along), outer]
+
+
+def square_of(s: Schedule, name: str, inner: str, rest: list[str], machine: Machine) -> tuple[str, int] | None:
+    """Of a transposition that can be one of squares in registers: the loop along which memory is read, and the side of
+    a square; None if it cannot.
+
+    Elements that lie `GAPS` or less apart are loaded by vectors and shuffles as they are.
+    """
+    view = access.LoopView.of(s, name)
+    buffer = view.store.buffer
+    if view.stride(view.store, inner) != 1 or buffer.dtype.kind == "complex" or view.conditions:
+        return None
+    far = [x for x in view.loads if view.stride(x, inner) not in (0, 1)]
+    if not far or all(abs(view.stride(x, inner) or GAPS + 1) <= GAPS for x in far):
+        return None
+    across = next((x for x in reversed(rest) if any(view.stride(load, x) == 1 for load in far)), None)
+    if across is None or any(view.stride(load, across) not in (0, 1) for load in view.loads):
+        return None
+    apart = view.stride(view.store, across)
+    n, m = view.extents[inner], view.extents[across]
+    side = min(machine.lanes(buffer.dtype), 1 << (machine.vector_registers // 2).bit_length() - 1)
+    if m is not None:
+        side = min(side, 1 << (m - 1).bit_length())
+    if apart is None or apart < side or side < 2 or n is None or n < side:
+        return None
+    return across, side
+
+
+def transpose_squares(
+    s: Schedule, name: str, rest: list[str], inner: str, across: str, side: int, machine: Machine
+) -> list[str]:
+    """Squares that are read by rows and stored by columns, which the compiler makes of each other by shuffles; the
+    loops around them.
+
+    A matrix that the second cache does not hold is gone through in blocks of squares (choice `BLOCK.block`, in lines
+    along each side; 0: none), so that lines and pages that a square does not use up are still near for the next one.
+    """
+    each = access.target(s.block(name)).buffer.dtype.bytes
+    n, m = access.extent(s.loop(inner)), access.extent(s.loop(across))
+    column, columns = s.split(inner, [None, side])
+    # Squares that read the same lines come one after the other; those that store to the same lines do anyway.
+    near = min(max(1, machine.cache_line // (side * each)), max(1, m // side))
+    row, *beside, rows = s.split(across, [None, *([near] if near > 1 else []), side])
+    outer = [x for x in rest if x != across]
+    around = [row, column]
+    # What is read and what is stored of a block lie in the first cache.
+    fits = 1 << (math.isqrt(machine.caches[0] // (2 * each)) // (near * side)).bit_length() - 1
+    usual = fits if fits > 1 and 2 * n * m * each > machine.caches[1] else 0
+    block = s.choose(f"{name}.block", sorted({0, 2, 4, 8, 16, usual}), usual)
+    if block:
+        (row_block, row), (column_block, column) = s.split(row, [None, block]), s.split(column, [None, block * near])
+        around = [row_block, column_block, row, column]
+    s.reorder(*outer, *around, *beside, columns, rows)
+    s.unroll(columns)
+    s.vectorize(rows)
+    return [*outer, *around]
 
 
 def _strides(s: Schedule, name: str, loop: str) -> list[int | None]:

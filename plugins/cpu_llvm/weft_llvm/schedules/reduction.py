@@ -60,7 +60,7 @@ class ReductionRule(Rule):
 
     def apply(self, s: Schedule) -> None:
         assert s.machine is not None
-        inline_producers(s)
+        inline_producers(s, keep_shared=True)
         names = s.blocks()
         *before, reduction, tail = names if len(names) > 1 else ["", *names]
         if (
@@ -113,12 +113,13 @@ def schedule_reduction(
     buffer = access.target(s.block(name)).buffer.name
     outer = [x for x in spatial if x != lane]
     tile: list[str] = []
-    rows = _rows(s, name, view, outer, lane, lanes) if lane is not None else None
+    rows = _rows(s, name, view, outer, lane, lanes)
     if rows is not None:
         across, count = rows
         first, inner = s.split(across, [None, count])
         outer[outer.index(across)] = first
         tile.append(inner)
+    align = lanes if lane is not None else 1
     if lane is not None:
         n = int_const(s.loop(lane).extent)
         if n is None or n > lanes:
@@ -129,8 +130,14 @@ def schedule_reduction(
                 column, inner = s.split(inner, [width // lanes, lanes])
                 tile.append(column)
             tile.append(inner)
+        elif (whole := _whole_lanes(view, lane, n)) > n:
+            first, inner = s.split(lane, [None, whole])
+            outer.append(first)
+            tile.append(inner)
+            align = whole
         else:
             tile.append(lane)
+            align = 1  # rows of shorter vectors follow one another
     if not outer:
         # A single tile: an outer loop of one iteration gives the copy a place.
         first, inner = s.split(tile.pop(0) if tile else reduce[0], [1, None])
@@ -142,14 +149,16 @@ def schedule_reduction(
     s.reorder(*outer, *reduce, *tile)
     init = s.decompose_reduction(name, reduce[0])
     s.reverse_compute_at(copy, outer[-1])
-    narrow = lane is not None and (view.extents[lane] or lanes) < lanes
-    s.compact_buffer(buffer, align=1 if narrow else lanes)  # rows of shorter vectors follow one another
+    s.compact_buffer(buffer, align=align)
     if tile:
         for b in (name, init):
             inner_loops = s.loops(b)[-len(tile) :]
             for loop in inner_loops[:-1]:
                 s.unroll(loop)
-            s.vectorize(inner_loops[-1])
+            if lane is None:
+                s.unroll(inner_loops[-1])
+            else:
+                s.vectorize(inner_loops[-1])
         copies = s.loops(copy)
         rest = [x for x in copies[copies.index(outer[-1]) + 1 :] if int_const(s.loop(x).extent) != 1]
         if rest:
@@ -158,13 +167,22 @@ def schedule_reduction(
             if n is not None and n > lanes and n % lanes == 0:
                 column, last = s.split(last, [None, lanes])
                 s.unroll(column)
-            if n is not None:
+            if lane is None:
+                s.unroll(last)
+            elif n is not None:
                 s.vectorize(last)
             for x in rest[:-1]:
                 s.unroll(x)
     _unroll_taps(s, name, reduce, outer)
     if parallel:
         _parallel(s, outer, name, machine)
+
+
+def _whole_lanes(view: access.LoopView, lane: str, n: int) -> int:
+    """Lanes of a vector that holds all `n` results along a loop: as many as there are, or the next power of two where
+    operands are read with gaps, which only such vectors are shuffled out of."""
+    apart = any(view.stride(x, lane) not in (0, 1) for x in view.loads)
+    return 1 << (n - 1).bit_length() if apart else n
 
 
 def row_loop(s: Schedule, name: str) -> str | None:
@@ -279,12 +297,12 @@ def fold_halves(s: Schedule, name: str, width: int, lanes: int) -> None:
 
 
 def _rows(
-    s: Schedule, name: str, view: access.LoopView, outer: list[str], lane: str, lanes: int
+    s: Schedule, name: str, view: access.LoopView, outer: list[str], lane: str | None, lanes: int
 ) -> tuple[str, int] | None:
-    """An output loop, and how many of its iterations, beside a tile of few vectors: they hide the latency of each
-    other's chains."""
-    block, n = s.block(name), view.extents[lane]
-    whole = {lane} if n is not None and n <= lanes else set()
+    """An output loop, and how many of its iterations, beside a tile of few vectors or of one element: they hide the
+    latency of each other's chains."""
+    block, n = s.block(name), 1 if lane is None else view.extents[lane]
+    whole = {lane} if lane is not None and n is not None and n <= lanes else set()
 
     def fitting(x: str) -> list[int]:
         # Of an axis of several loops it has to be the innermost that is not in the tile whole, or the tile has gaps.

@@ -41,6 +41,8 @@ class RowwiseRule(Rule):
         rows = common_rows(program)
         if rows == 0:
             return Decline("no_rows", "the blocks do not share their outer loops")
+        if any(_slides(b) for b in blocks if access.is_reduction(b)):
+            return Decline("window", "a reduction is one of windows that slide along its operand, which have no rows")
         if any(_lanes_across(program, b.name, machine) for b in blocks if access.is_reduction(b)):
             return Decline(
                 "lanes_across_rows", "a reduction reads neighbouring elements for neighbouring rows, not along the row"
@@ -90,6 +92,16 @@ def _several(s: Schedule, name: str, row: str, machine: Machine) -> str:
         max(k for k in able if k == 1 or (k * m <= SHORT and (n or 0) // k >= TASKS_PER_CORE * machine.cores)),
     )
     return row if count == 1 else str(s.split(row, [None, count])[0])
+
+
+def _slides(block: Block) -> bool:
+    """Whether steps of the reduction and its results move along the same axis of an operand."""
+    kinds = {i.var.name: i.kind for i in block.iters}
+    return any(
+        {"spatial", "reduce"} <= {kinds[v] for v in free_vars(index) if v in kinds}
+        for load in access.loads(block)
+        for index in load.indices
+    )
 
 
 def _lanes_across(program: Program, name: str, machine: Machine) -> bool:
