@@ -333,10 +333,11 @@ class ScaledDotProductAttention(Operator):
     operators that exporters write.
 
     Inputs: q [b…, h, s, d], k [b…, g, t, d], v [b…, g, t, e], then any number of terms that broadcast to the scores
-    [b…, h, s, t], applied in order: one of q's dtype is added; one of bool keeps the scores where it is true and puts
-    `fill` elsewhere. Output: [b…, h, s, e]. Query heads share key heads in order, h / g each. `blank` says what a row
-    gives whose weights are no numbers: "nan" what softmax gives, "zero" zeros, "empty" zeros if all its scores are -∞,
-    else what softmax gives. The scores are not among the outputs, so that they need never be in memory as a whole.
+    [b…, h, s, t], applied in order: one of floats, no wider than those in which scores are computed, is added; one of
+    bool keeps the scores where it is true and puts `fill` elsewhere. Output: [b…, h, s, e]. Query heads share key heads
+    in order, h / g each. `blank` says what a row gives whose weights are no numbers: "nan" what softmax gives, "zero"
+    zeros, "empty" zeros if all its scores are -∞, else what softmax gives. The scores are not among the outputs, so
+    that they need never be in memory as a whole.
     """
 
     scale: float = 1.0
@@ -354,7 +355,12 @@ class ScaledDotProductAttention(Operator):
         scores."""
         assumed: list[Assumption] = []
         q, k, v, *terms = operands(types)
-        expect_kind(one_dtype([q, k, v, *(t for t in terms if not t.dtype.is_bool)]), ("float",))
+        wide = compute_dtype(one_dtype([q, k, v]))
+        expect_kind(q.dtype, ("float",))
+        for t in terms:
+            expect_kind(t.dtype, ("float", "bool"), "term")
+            if t.dtype.bits > wide.bits:
+                raise GraphError(f"term: expected floats of at most {wide.bits} bits, got {t.dtype.name}")
         if self.blank not in ("nan", "zero", "empty"):
             raise GraphError(f"blank: expected 'nan', 'zero' or 'empty', got {self.blank!r}")
         if q.rank < 3 or k.rank != q.rank or v.rank != q.rank:
