@@ -114,6 +114,17 @@ def test_queries_that_may_attend_to_nothing(queries: int) -> None:
     assert not evaluate(graph, inputs)[0][:, -1].any()
 
 
+def test_weights_that_are_no_normal_numbers_are_zero() -> None:
+    """Beside a weight of 1: a mask of -100 costs what one of -∞ costs. The least normal weights count."""
+    graph = attention(heads=1, kv_heads=1, queries=3, keys=9, term="added", side_by_side=False)
+    inputs = {name: np.zeros_like(x) for name, x in arrays(graph).items()}
+    inputs["term"][..., 1:] = np.array([-100, -87, -86.5])[:, None]
+    inputs["v"][..., 1:, :] = 1e30
+    got = Compilation(resolve_target("llvm"), cache=False).run(graph).run(inputs)["y"]
+    assert not got[0, 0, :2].any()
+    np.testing.assert_allclose(got[0, 0, 2], 8e30 * np.exp(-86.5), rtol=1e-4)
+
+
 def lowered(graph: Graph) -> Program:
     """The naive program of the kernel that holds the attention."""
     compilation = Compilation(resolve_target("llvm"), cache=False)
