@@ -45,7 +45,7 @@ def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Gr
     """
     if not is_claimed(ScaledDotProductAttention, (capabilities or Capabilities()).claims):
         return graph
-    return rewrite(graph, _attention, on=(MatMul,))
+    return rewrite(graph, _attention, _transposed, on=(MatMul, Transpose))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Scores:
 
 
 def _attention(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-    assert isinstance(node.op, MatMul)
+    if not isinstance(node.op, MatMul):
+        return None
     left, right = inputs
     if node.op.dtype is not None or left is None or right is None or min(len(left.shape), len(right.shape)) < 2:
         return None
@@ -99,6 +100,26 @@ def _attention(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Rep
         y = y if _equal(y.shape, shape) else r.add(Reshape(shape), y)
         return r.add(Transpose(_swap(len(shape))), y) if turned else y
     return None
+
+
+def _transposed(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+    """A result whose axes are joined and then transposed: they are joined afterwards, so that the kernel of the
+    attention stores it transposed."""
+    view = r.producer(inputs[0], Reshape) if isinstance(node.op, Transpose) else None
+    made = r.producer(view.inputs[0], ScaledDotProductAttention) if view is not None else None
+    if view is None or made is None or r.uses(view.output) > 1 or r.uses(made.output) > 1:
+        return None
+    assert isinstance(node.op, Transpose)
+    found = _refined(made.output.shape, view.output.shape)
+    if found is None or any(len(axes) > 1 for _, axes in found[0]):
+        return None
+    # Axes of one element that the view drops go to the front.
+    kept = [k for k, (_, axes) in enumerate(found[0]) if axes]
+    order = [k for k in range(len(found[0])) if k not in kept]
+    places = iter(kept)
+    joined = [[next(places) for _ in axes] for _, axes in found[1]]
+    order += [k for axis in node.op.axes for k in joined[axis]]
+    return r.add(Reshape(node.output.shape), r.add(Transpose(tuple(order)), made.output))
 
 
 # -- from the second product to the first -----------------------------------------------------------------------------
@@ -337,7 +358,7 @@ def _view(shape: Shape, groups: Groups) -> Shape | None:
             result += [1] * len(axes)
         elif len(axes) == 1:
             result.append(d)
-        elif same(d, size):
+        elif same(d, size) is not False:  # sizes that must agree when run
             result += axes
         else:
             return None
@@ -361,6 +382,8 @@ def _built(r: Rewriter, scores: Scores, groups: Groups, v: Value, turned: bool, 
         return None
     if any(p.value.dtype.is_float and p.value.dtype.bits > wide.bits for p in parts):
         return None
+    if any(p.value.dtype != dtype for p in scores.factors):
+        return None
     q, scale = _unscaled(r, scores.q.value)
     q = _swapped(r, q) if scores.q.turned else q
     keys, factor = _unscaled(r, _swapped(r, scores.keys.value) if scores.keys.turned else scores.keys.value)
@@ -380,8 +403,6 @@ def _built(r: Rewriter, scores: Scores, groups: Groups, v: Value, turned: bool, 
     v = _placed(r, v, (*v_lead, *v.shape[-2:]), (*lead[:-1], heads[1]))
     q, keys = (x if x.dtype == dtype else r.add(Cast(dtype), x) for x in (q, keys))
     for p in scores.factors:
-        if p.value.dtype != dtype:
-            return None
         q = r.add(Divide() if p.inverted else Multiply(), q, _read(r, p))
     terms = [_read(r, p) for p in scores.terms]
     terms = [r.add(LogicalNot(), t) if p.inverted else t for t, p in zip(terms, scores.terms)]

@@ -16,6 +16,8 @@ from weft.compilation import Compilation
 from weft.loading import load
 from weft.resolve import resolve_target
 from weft_ops.attention import ScaledDotProductAttention
+from weft_ops.contraction import MatMul
+from weft_ops.normalization import Softmax
 
 B, H, S, T, D = 2, 4, 5, 7, 8
 LOWEST = float(np.finfo(np.float32).min)
@@ -103,9 +105,12 @@ class Model:
     def finish(self, scores: str, v: str) -> str:
         return self.op("MatMul", self.op("Softmax", scores, axis=-1), v)
 
-    def proto(self, y: str) -> Any:
+    def proto(self, y: str, symbols: dict[int, str] | None = None) -> Any:
+        """The model; `symbols` are names of sizes that are left open."""
         inputs = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            helper.make_tensor_value_info(
+                n, helper.np_dtype_to_tensor_dtype(x.dtype), [(symbols or {}).get(d, d) for d in x.shape]
+            )
             for n, x in self.feeds.items()
         ]
         self.nodes.append(helper.make_node("Identity", [y], ["y"]))
@@ -545,17 +550,44 @@ def storage_of_16_bits() -> Any:
     return m, m.finish(scores, v), "bhsd"
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_one_kernel(name: str) -> None:
-    m, y, axes = FORMS[name]()
+SIZES = {B: "b", S: "s", T: "t"}
+OPEN: dict[str, dict[int, str]] = {
+    "added_key": SIZES,
+    "bias_and_mask": SIZES,
+    "chosen_batch": SIZES,
+    "mask_of_tokens": SIZES,
+    "windows_of_images": {6: "windows"},
+    "einsum_jax": SIZES,
+    "columns_of_positions": {B: "b", T: "t"},
+    "keys_by_queries": SIZES,
+    "softmax_by_parts": SIZES,
+    "one_key_head_broadcast": SIZES,
+    "packed_gather": {B: "b"},
+    "float16_softmax_in_float32": {B: "b"},
+}
+"""Forms in which sizes can be left open, and the names of these sizes."""
+
+
+def check(m: Model, y: str, axes: str, symbols: dict[int, str] | None = None) -> None:
+    """There is one kernel of attention, and the results are those of numpy."""
     compilation = Compilation(resolve_target("llvm"), cache=False)
     compilation.keep_graphs = True
-    executable = compilation.run(load(m.proto(y).SerializeToString()))
-    found = [n for n in compilation.graphs["fuse_attention"].nodes if isinstance(n.op, ScaledDotProductAttention)]
-    assert len(found) == 1, compilation.graphs["fuse_attention"]
-    (kernel,) = [k for k in compilation.kernels.values() if k.body is not None and "ScaledDot" in str(k.body)]
-    assert kernel.rule == "attention", kernel.declines
+    executable = compilation.run(load(m.proto(y, symbols).SerializeToString()))
+    graph = compilation.graphs["fuse_attention"]
+    assert sum(isinstance(n.op, ScaledDotProductAttention) for n in graph.nodes) == 1, graph
+    assert not [n for n in graph.nodes if isinstance(n.op, (MatMul, Softmax))], graph
+    assert [k.rule for k in compilation.kernels.values()].count("attention") == 1, compilation.kernels
     expected = m.expected().transpose(["bhsd".index(a) for a in axes])
     got = executable.run(m.feeds)["y"].astype(np.float64).reshape(expected.shape)
-    bound = 2e-5 if m.dtype == np.float32 else 4e-3
+    bound = 2e-5 if m.dtype == np.float32 else 4e-3  # float16 has 11 bits
     np.testing.assert_allclose(got, expected, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_one_kernel(name: str) -> None:
+    check(*FORMS[name]())
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_one_kernel_of_open_sizes(name: str) -> None:
+    check(*FORMS[name](), symbols=OPEN[name])
