@@ -440,7 +440,8 @@ class ScaledDotProductAttention(Operator):
         if self.blank != "nan":
             nothing = c(IsNan(), total) if self.blank == "zero" else c(Equal(), greatest, -math.inf)
             y = c(Where(), nothing, c.number(0.0, wide), y)
-        return c.cast(c.reshape(y, y_shape) if grouped else y, dtype)
+        y = c.cast(y, dtype)
+        return c.reshape(y, y_shape) if grouped else y
 
     def tolerance(self, *types: TensorType) -> float:
         sizes = [d for d in (*types[0].shape, *types[1].shape) if isinstance(d, int)]
