@@ -210,6 +210,21 @@ def test_one_query_reads_keys_where_they_are(kv_heads: int) -> None:
     check(graph, arrays(graph))
 
 
+@pytest.mark.parametrize(("queries", "columns", "packed"), [(40, 32, True), (40, 13, True), (1, 32, False)])
+def test_values_that_lie_column_by_column_are_packed(queries: int, columns: int, packed: bool) -> None:
+    """Where enough queries read them."""
+    b = GraphBuilder("attention")
+    q, k = (b.input(n, tensor_type("float32", (2, x, 16))) for n, x in (("q", queries), ("k", 50)))
+    v = b.add(Transpose((0, 2, 1)), b.input("v", tensor_type("float32", (2, columns, 50))))
+    b.output(b.add(ScaledDotProductAttention(0.25), q, k, v), "y")
+    graph = b.build()
+    assert check(graph, arrays(graph)) == ["attention"]
+    compilation = Compilation(resolve_target("llvm"), cache=False)
+    compilation.run(graph)
+    (kernel,) = compilation.kernels.values()
+    assert str(kernel.body).count("Relayout(") == (2 if packed else 0)
+
+
 def test_why_other_groups_are_declined() -> None:
     machine = resolve_target("llvm").machine
     rule = AttentionRule()
