@@ -333,10 +333,11 @@ class ScaledDotProductAttention(Operator):
     operators that exporters write.
 
     Inputs: q [b…, h, s, d], k [b…, g, t, d], v [b…, g, t, e], then any number of terms that broadcast to the scores
-    [b…, h, s, t], applied in order: one of q's dtype is added; one of bool keeps the scores where it is true and puts
-    `fill` elsewhere. Output: [b…, h, s, e]. Query heads share key heads in order, h / g each. `blank` says what a row
-    gives whose weights are no numbers: "nan" what softmax gives, "zero" zeros, "empty" zeros if all its scores are -∞,
-    else what softmax gives. The scores are not among the outputs, so that they need never be in memory as a whole.
+    [b…, h, s, t], applied in order: one of floats, no wider than those in which scores are computed, is added; one of
+    bool keeps the scores where it is true and puts `fill` elsewhere. Output: [b…, h, s, e]. Query heads share key heads
+    in order, h / g each. `blank` says what a row gives whose weights are no numbers: "nan" what softmax gives, "zero"
+    zeros, "empty" zeros if all its scores are -∞, else what softmax gives. The scores are not among the outputs, so
+    that they need never be in memory as a whole.
     """
 
     scale: float = 1.0
@@ -354,7 +355,12 @@ class ScaledDotProductAttention(Operator):
         scores."""
         assumed: list[Assumption] = []
         q, k, v, *terms = operands(types)
-        expect_kind(one_dtype([q, k, v, *(t for t in terms if not t.dtype.is_bool)]), ("float",))
+        wide = compute_dtype(one_dtype([q, k, v]))
+        expect_kind(q.dtype, ("float",))
+        for t in terms:
+            expect_kind(t.dtype, ("float", "bool"), "term")
+            if t.dtype.bits > wide.bits:
+                raise GraphError(f"term: expected floats of at most {wide.bits} bits, got {t.dtype.name}")
         if self.blank not in ("nan", "zero", "empty"):
             raise GraphError(f"blank: expected 'nan', 'zero' or 'empty', got {self.blank!r}")
         if q.rank < 3 or k.rank != q.rank or v.rank != q.rank:
@@ -396,7 +402,11 @@ class ScaledDotProductAttention(Operator):
 
     @algorithm("decompose")
     def normalized_last(self, builder: GraphBuilder, q: Value, k: Value, v: Value, *terms: Value) -> Value:
-        """The weights are divided by their sum after the second product, where there are fewer numbers to divide."""
+        """The weights are divided by their sum after the second product, where there are fewer numbers to divide.
+
+        Weights that are no normal numbers are zero, beside one weight of 1: processors take up to a hundred cycles for
+        each, here and in the second product, and masks of -100 give nothing else.
+        """
         c = Composer(builder)
         dtype, wide = q.dtype, compute_dtype(q.dtype)
         y_shape = (*q.shape[:-1], v.shape[-1])
@@ -422,13 +432,16 @@ class ScaledDotProductAttention(Operator):
                 c(Where(), t, scores, c.number(self.fill, wide)) if t.dtype.is_bool else c.add(scores, c.cast(t, wide))
             )
         greatest = c.max(scores, (-1,))
-        exps = c(Exp(), c.sub(scores, greatest))
+        below = c.sub(scores, greatest)
+        least = (np.finfo(wide.numpy).minexp + 1) * math.log(2)
+        exps = c(Exp(), c(Where(), c(Less(), below, least), c.number(-math.inf, wide), below))
         total = c.sum(exps, (-1,))
         y = c.mul(c.div(1.0, total), c(MatMul(), exps, c.cast(v, wide)))
         if self.blank != "nan":
             nothing = c(IsNan(), total) if self.blank == "zero" else c(Equal(), greatest, -math.inf)
             y = c(Where(), nothing, c.number(0.0, wide), y)
-        return c.cast(c.reshape(y, y_shape) if grouped else y, dtype)
+        y = c.cast(y, dtype)
+        return c.reshape(y, y_shape) if grouped else y
 
     def tolerance(self, *types: TensorType) -> float:
         sizes = [d for d in (*types[0].shape, *types[1].shape) if isinstance(d, int)]

@@ -39,7 +39,7 @@ from weft_ops.slicing import Pad, Slice, slice_range
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def _groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]]:
+def common_runs(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[range, range]]:
     """Cuts two shapes of one product into the shortest runs of axes whose products agree."""
     result: list[tuple[range, range]] = []
     i = j = 0
@@ -63,7 +63,7 @@ def reshape_index(index: Sequence[Expr], shape: Sequence[Dim], source: Sequence[
     result: list[Expr] = []
     if any(isinstance(d, int) and d == 0 for d in (*shape, *source)):
         return (ZERO,) * len(source)  # no element exists
-    for old, new in _groups(source, shape):
+    for old, new in common_runs(source, shape):
         flat: Expr = ZERO
         for k in new:
             if not is_one(shape[k]):

@@ -114,6 +114,17 @@ def test_queries_that_may_attend_to_nothing(queries: int) -> None:
     assert not evaluate(graph, inputs)[0][:, -1].any()
 
 
+def test_weights_that_are_no_normal_numbers_are_zero() -> None:
+    """Beside a weight of 1: a mask of -100 costs what one of -∞ costs. The least normal weights count."""
+    graph = attention(heads=1, kv_heads=1, queries=3, keys=9, term="added", side_by_side=False)
+    inputs = {name: np.zeros_like(x) for name, x in arrays(graph).items()}
+    inputs["term"][..., 1:] = np.array([-100, -87, -86.5])[:, None]
+    inputs["v"][..., 1:, :] = 1e30
+    got = Compilation(resolve_target("llvm"), cache=False).run(graph).run(inputs)["y"]
+    assert not got[0, 0, :2].any()
+    np.testing.assert_allclose(got[0, 0, 2], 8e30 * np.exp(-86.5), rtol=1e-4)
+
+
 def lowered(graph: Graph) -> Program:
     """The naive program of the kernel that holds the attention."""
     compilation = Compilation(resolve_target("llvm"), cache=False)
@@ -197,6 +208,21 @@ def test_one_query_reads_keys_where_they_are(kv_heads: int) -> None:
     graph = attention(heads=8, kv_heads=kv_heads, queries=1, keys=300, size=64)
     assert "Relayout" not in str(lowered(graph))
     check(graph, arrays(graph))
+
+
+@pytest.mark.parametrize(("queries", "columns", "packed"), [(40, 32, True), (40, 13, True), (1, 32, False)])
+def test_values_that_lie_column_by_column_are_packed(queries: int, columns: int, packed: bool) -> None:
+    """Where enough queries read them."""
+    b = GraphBuilder("attention")
+    q, k = (b.input(n, tensor_type("float32", (2, x, 16))) for n, x in (("q", queries), ("k", 50)))
+    v = b.add(Transpose((0, 2, 1)), b.input("v", tensor_type("float32", (2, columns, 50))))
+    b.output(b.add(ScaledDotProductAttention(0.25), q, k, v), "y")
+    graph = b.build()
+    assert check(graph, arrays(graph)) == ["attention"]
+    compilation = Compilation(resolve_target("llvm"), cache=False)
+    compilation.run(graph)
+    (kernel,) = compilation.kernels.values()
+    assert str(kernel.body).count("Relayout(") == (2 if packed else 0)
 
 
 def test_why_other_groups_are_declined() -> None:

@@ -66,6 +66,20 @@ def test_one_pass_gives_what_several_do(size: int, seed: int) -> None:
     assert str(replay(parse_program(SOFTMAX), s.trace)) == str(s.program)
 
 
+CUT = "exp(select(x[ei, ej] - m[ei] < {}f32, -inff32, x[ei, ej] - m[ei]))"
+
+
+def test_exponentials_that_are_no_normal_numbers_may_be_cut_off() -> None:
+    text = SOFTMAX.replace("exp(x[ei, ej] - m[ei])", CUT.format("-86.5"))
+    s, steps = in_steps(text, 5)
+    s.make_online("M", steps)
+    inputs = values(1)
+    with np.errstate(all="ignore"):
+        want, got = interpret(parse_program(text), inputs, {"n": 7}), interpret(s.program, inputs, {"n": 7})
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-5)
+
+
 def test_what_stands_between_moves() -> None:
     """A result of the first sum, wanted behind the loop, and the start of the second, wanted before."""
     text = SOFTMAX.replace("(s: float32[n], ", "(s: float32[n], r: float32[n], ").replace(
@@ -81,6 +95,7 @@ def test_what_stands_between_moves() -> None:
     ("old", "new", "why"),
     [
         ("exp(x[ei, ej] - m[ei])", "exp(m[ei] - x[ei, ej])", "'E' uses the maximum otherwise than as exp(x - maximum)"),
+        ("exp(x[ei, ej] - m[ei])", CUT.format("-9.0"), "'E' uses the maximum otherwise than as exp(x - maximum)"),
         ("exp(x[ei, ej] - m[ei])", "x[ei, ej] - m[ei]", "'E' uses the maximum otherwise than as exp(x - maximum)"),
         ("m[bi] = max(m[bi], x[bi, rj])", "m[bi] = min(m[bi], x[bi, rj])", "'M' is no maximum over 'j_0'"),
         ("m[bi] = -inff32", "m[bi] = 0.0f32", "'M' is no maximum over 'j_0' that starts at the least number"),

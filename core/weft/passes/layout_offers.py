@@ -272,7 +272,7 @@ def matmul_offers(node: Node, panel: int, preferred: float, dot: DotProduct | No
 
 def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[LayoutOffer]:
     """Keys transposed in panels of keys, [..., t/p, d, p], and values in panels of columns, [..., e/p, t, p], where
-    enough queries read them."""
+    enough queries read them. Values of few columns are read as they are, unless they lie column by column."""
     q, k, v = node.inputs[:3]
     if q is None or k is None or v is None:
         return []
@@ -282,7 +282,9 @@ def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[Layout
     before, last, inner = tuple(range(rank - 2)), rank - 1, rank
     keys = Layout((Split(last - 1, panel), Permute((*before, last - 1, inner, last))))
     values = None
-    if isinstance(columns, int) and columns % panel == 0 and columns > panel:
+    axes = v.producer.op.permutation(rank) if v.producer is not None else None
+    turned = axes is not None and axes[-1] != last
+    if isinstance(columns, int) and (turned or (columns % panel == 0 and columns > panel)):
         values = Layout((Split(last, panel), Permute((*before, last, last - 1, inner))))
     cost = -flop_seconds * elements(node.output) * elements(k)
     return [LayoutOffer((None, keys, values, *(None,) * (len(node.inputs) - 3)), (None,), cost)]

@@ -1,311 +1,148 @@
 """Finds attention in the operators that exporters write: two products with a softmax between them become one operator.
 
-The match starts at the second product and walks back: weights (perhaps with NaN rows put to zero), softmax over the
-last axis, then masks added or chosen and scalings, in any order that keeps the meaning, to the first product. Its right
-operand is read as keys, whichever way it was transposed; scalings on either side of it join; heads that were repeated
-for grouped queries are read once; views of leading axes are looked through.
+The match starts at the second product and walks back: weights (perhaps transposed, or with NaN rows put to zero),
+softmax over the keys, then masks added or chosen, factors and casts, in any order that keeps the meaning, to the first
+product. Scores may be viewed in several shapes on the way: operands and masks are read in the finest of them. Keys are
+read whichever way they were transposed; factors on either side of the product join; heads that were repeated for
+grouped queries are read once; operands cut out of a transposed tensor are cut before it is transposed.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft.graph.nodes import Graph, Node, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities, is_claimed
-from weft.tensor.language import Dim
-from weft_ops.arithmetic import Add, Divide, Multiply, Where
+from weft_ops.arithmetic import Cast, Divide, Multiply
 from weft_ops.attention import ScaledDotProductAttention
-from weft_ops.comparison import IsNan, LogicalNot
+from weft_ops.comparison import LogicalNot
 from weft_ops.contraction import MatMul
-from weft_ops.movement import BroadcastTo, Reshape, Slice, Transpose
-from weft_ops.normalization import Softmax
-from weft_ops.passes.simplify_algebra import all_equal, scalar_of
+from weft_ops.movement import BroadcastTo, Reshape, Transpose
+from weft_ops.passes.attention_operands import cut, cut_last, swapped, unrepeated, unscaled, viewed
+from weft_ops.passes.attention_scores import Part, Scores, find_weights, in_view
+from weft_ops.passes.attention_views import Groups, Shape, equal, refined, rows_first, swap, view_of
+from weft_ops.precision import compute_dtype
 from weft_ops.shapes import same
-
-Shape = tuple[Dim, ...]
-DEPTH = 16
-"""The most nodes that are looked through between the products of an attention, and in front of one."""
 
 
 def fuse_attention(graph: Graph, capabilities: Capabilities | None = None) -> Graph:
     """Afterwards no attention whose scores nothing else uses is spelled out, if the target claims
     ScaledDotProductAttention; else nothing changes.
 
-    Results change by rounding only, but where a softmax of NaNs was put to zero and v is not finite.
+    Results change by rounding only (scores of 16-bit floats are not rounded to them), but where a softmax of NaNs was
+    put to zero and v is not finite. Products with constants stay, whose kernels pack them at compile time.
     """
     if not is_claimed(ScaledDotProductAttention, (capabilities or Capabilities()).claims):
         return graph
-    return rewrite(graph, _attention, on=(MatMul,))
-
-
-@dataclass(frozen=True)
-class Term:
-    """What changes the scores: added, or (of bool) chosen by, with `fill` elsewhere; `inverted`: scores where it is
-    false."""
-
-    value: Value
-    shape: Shape  # in which it is read
-    inverted: bool = False
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The first product, and what is done to it: times `scale`, then the terms in order."""
-
-    q: Value
-    keys: Value  # transposed: [..., d, t]
-    shape: Shape
-    scale: float = 1.0
-    terms: tuple[Term, ...] = ()
-    fill: float | None = None
+    return rewrite(graph, _attention, _transposed, on=(MatMul, Transpose))
 
 
 def _attention(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
-    assert isinstance(node.op, MatMul)
-    if node.op.dtype is not None:
+    if not isinstance(node.op, MatMul):
         return None
-    weights, v = inputs
-    if weights is None or v is None or not weights.dtype.is_float or weights.dtype.bits < 32 or len(weights.shape) < 3:
+    left, right = inputs
+    if node.op.dtype is not None or left is None or right is None or min(len(left.shape), len(right.shape)) < 2:
         return None
-    if not _equal(weights.shape[:-2], v.shape[:-2]) or r.uses(weights) > 1:
-        return None
-    found = r.producer(weights, Reshape)
-    if found is not None and found.inputs[0] is not None and _equal(found.inputs[0].shape[-2:], weights.shape[-2:]):
-        weights = found.inputs[0]
-    softmax, blank = _softmax(r, weights)
-    if softmax is None or softmax.inputs[0] is None or len(weights.shape) < 3:
-        return None
-    scores = find_scores(r, softmax.inputs[0])
-    if scores is None:
-        return None
-    lead = scores.shape[:-2]
-    q, factor = _unscaled(r, scores.q)
-    scale = scores.scale * factor
-    keys, factor = _unscaled(r, _swapped(r, scores.keys))
-    scale *= factor
-    k, v = _with_lead(r, keys, lead), _with_lead(r, v, lead)
-    k_once, v_once = _unrepeated(r, k), _unrepeated(r, v)
-    if k_once is not None and v_once is not None and _equal(k_once.shape[:-2], v_once.shape[:-2]):
-        k, v = k_once, v_once
-    q, k, v = (_slice_last(r, x) for x in (_with_lead(r, q, lead), k, v))
-    terms = []
-    for t in scores.terms:
-        value = t.value if _equal(t.value.shape, t.shape) else r.add(Reshape(t.shape), t.value)
-        terms.append(r.add(LogicalNot(), value) if t.inverted else value)
-    op = ScaledDotProductAttention(scale, -np.inf if scores.fill is None else scores.fill, blank)
-    y: Value = r.add(op, q, k, v, *terms)
-    return y if _equal(y.shape, node.output.shape) else r.add(Reshape(node.output.shape), y)
-
-
-def _softmax(r: Rewriter, weights: Value) -> tuple[Node | None, str]:
-    """The softmax over the last axis that makes the weights, and what becomes of its NaNs."""
-    blank, uses = "nan", 1
-    chosen = r.producer(weights, Where)
-    if chosen is not None:
-        condition, zero, weights_or_none = chosen.inputs
-        asked = r.producer(condition, IsNan)
-        if (
-            asked is None
-            or weights_or_none is None
-            or asked.inputs[0] is not weights_or_none
-            or not all_equal(zero, 0.0)
-        ):
-            return None, blank
-        weights, blank, uses = weights_or_none, "zero", 2
-    softmax = r.producer(weights, Softmax)
-    if (
-        softmax is None
-        or type(softmax.op) is not Softmax
-        or softmax.op.axis not in (-1, len(weights.shape) - 1)
-        or r.uses(weights) > uses
-    ):
-        return None, blank
-    return softmax, blank
-
-
-def find_scores(r: Rewriter, value: Value, depth: int = DEPTH) -> Scores | None:
-    """The first product of an attention behind masks and scalings, if nothing else uses what lies between; builds
-    nothing.
-
-    Args:
-        depth: how many nodes may lie between.
-    """
-    node = r.producer(value)
-    if node is None or depth < 0 or r.uses(value) > 1 or len(node.outputs) != 1:
-        return None
-    a, b, *_ = (*node.inputs, None, None)
-    if isinstance(node.op, MatMul):
-        if (
-            a is None
-            or b is None
-            or node.op.dtype is not None
-            or min(len(a.shape), len(b.shape)) < 3
-            or not _equal(a.shape[:-2], b.shape[:-2])
-        ):
-            return None
-        return Scores(a, b, value.shape)
-    if isinstance(node.op, (Multiply, Divide)):
-        pairs = [(a, b), (b, a)] if isinstance(node.op, Multiply) else [(a, b)]
-        for x, c in pairs:
-            factor = scalar_of(c)
-            inner = find_scores(r, x, depth - 1) if factor and x is not None and _equal(x.shape, value.shape) else None
-            if inner is not None and not inner.terms and factor is not None:
-                return replace(
-                    inner, scale=inner.scale * factor if isinstance(node.op, Multiply) else inner.scale / factor
-                )
-        return None
-    if isinstance(node.op, Add):
-        return _changed(r, a, b, value, depth) or _changed(r, b, a, value, depth)
-    if isinstance(node.op, Where):
-        _, _, c = node.inputs
-        if a is None or b is None or c is None:
-            return None
-        for x, other, inverted in ((b, c, False), (c, b, True)):
-            fill = scalar_of(other)
-            inner = _changed(r, x, a, value, depth, inverted) if fill is not None else None
-            if inner is not None and inner.fill in (None, fill):
-                return replace(inner, fill=fill)
-        return None
-    if (
-        isinstance(node.op, Reshape)
-        and a is not None
-        and _equal(a.shape[-2:], value.shape[-2:])
-        and len(value.shape) > 2
-    ):
-        inner = find_scores(r, a, depth - 1)
-        if inner is None:
-            return None
-        shapes = [_regrouped(t.shape, inner.shape, value.shape) for t in inner.terms]
-        terms = tuple(replace(t, shape=s) for t, s in zip(inner.terms, shapes) if s is not None)
-        return replace(inner, shape=value.shape, terms=terms) if len(terms) == len(shapes) else None
+    for weights, v, turned in ((left, right, False), (right, left, True)):
+        if not weights.dtype.is_float or v.constant is not None:
+            continue
+        found = find_weights(r, weights, turned)
+        joined = None if found is None else in_view(found[0], rows_first(weights.shape, turned))
+        if found is None or joined is None:
+            continue
+        y = _built(r, *joined, v, turned, found[1])
+        if y is None:
+            continue
+        shape = rows_first(node.output.shape, turned)
+        y = y if equal(y.shape, shape) else r.add(Reshape(shape), y)
+        return r.add(Transpose(swap(len(shape))), y) if turned else y
     return None
 
 
-def _changed(
-    r: Rewriter, x: Value | None, term: Value | None, value: Value, depth: int, inverted: bool = False
-) -> Scores | None:
-    """The scores `x` with one more term, if the term leaves their shape."""
-    if x is None or term is None or not _equal(x.shape, value.shape):
+def _transposed(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+    """A result whose axes are joined and then transposed: they are joined afterwards, so that the kernel of the
+    attention stores it transposed."""
+    view = r.producer(inputs[0], Reshape) if isinstance(node.op, Transpose) else None
+    made = r.producer(view.inputs[0], ScaledDotProductAttention) if view is not None else None
+    if view is None or made is None or r.uses(view.output) > 1 or r.uses(made.output) > 1:
         return None
-    inner = find_scores(r, x, depth - 1)
-    return None if inner is None else replace(inner, terms=(*inner.terms, Term(term, term.shape, inverted)))
-
-
-def _equal(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-
-
-def _regrouped(term: Shape, before: Shape, after: Shape) -> Shape | None:
-    """The shape in which a term that broadcasts to scores `before` broadcasts to the same scores reshaped to `after`;
-    None if it would need a copy."""
-    lead, rows = term[:-2], term[-2:]
-    old, new = [d for d in before[:-2] if d != 1], [d for d in after[:-2] if d != 1]
-    if all(d == 1 for d in lead):
-        return rows
-    if not _equal(tuple(old), tuple(new)):
+    assert isinstance(node.op, Transpose)
+    found = refined(made.output.shape, view.output.shape)
+    if found is None or any(len(axes) > 1 for _, axes in found[0]):
         return None
-    padded = (1,) * (len(before) - 2 - len(lead)) + lead
-    kept = iter([t for t, d in zip(padded, before[:-2]) if d != 1])
-    return (*(1 if d == 1 else next(kept) for d in after[:-2]), *rows)
+    # Axes of one element that the view drops go to the front.
+    kept = [k for k, (_, axes) in enumerate(found[0]) if axes]
+    order = [k for k in range(len(found[0])) if k not in kept]
+    places = iter(kept)
+    joined = [[next(places) for _ in axes] for _, axes in found[1]]
+    order += [k for axis in node.op.axes for k in joined[axis]]
+    return r.add(Reshape(node.output.shape), r.add(Transpose(tuple(order)), made.output))
 
 
-# -- operands ---------------------------------------------------------------------------------------------------------
+def _built(r: Rewriter, scores: Scores, groups: Groups, v: Value, turned: bool, blank: str) -> Value | None:
+    """The operator, [lead…, s, e]; None if dtypes or shapes do not allow it.
 
-
-def _unscaled(r: Rewriter, value: Value) -> tuple[Value, float]:
-    """A value without a scaling that was made for it alone, and the scaling."""
-    node = r.producer(value, Multiply, Divide)
-    if node is None:
-        return value, 1.0
-    a, b = node.inputs
-    for x, c in ((a, b), (b, a)) if isinstance(node.op, Multiply) else ((a, b),):
-        factor = scalar_of(c)
-        if x is not None and factor and _equal(x.shape, value.shape):
-            return x, factor if isinstance(node.op, Multiply) else 1 / factor
-    return value, 1.0
-
-
-def _swapped(r: Rewriter, value: Value, depth: int = DEPTH) -> Value:
-    """A value with its last two axes exchanged, without computing what an earlier exchange undoes, at most `depth`
-    nodes before."""
-    rank = len(value.shape)
-    swap = (*range(rank - 2), rank - 1, rank - 2)
-    node = r.producer(value) if depth else None
-    before = node.inputs[0] if node is not None and node.inputs else None
-    if node is not None and before is not None:
-        if isinstance(node.op, Transpose):
-            axes = tuple(node.op.axes[a] for a in swap)
-            return before if axes == tuple(range(rank)) else r.add(Transpose(axes), before)
-        if isinstance(node.op, Reshape) and len(before.shape) > 2 and _equal(before.shape[-2:], value.shape[-2:]):
-            return _with_lead(r, _swapped(r, before, depth - 1), value.shape[:-2])
-        if isinstance(node.op, (Multiply, Divide)):
-            inner, factor = _unscaled(r, value)
-            if inner is not value:
-                turned = _swapped(r, inner, depth - 1)
-                return r.add(Multiply(), turned, r.constant(factor, "scale", like=turned))
-    return r.add(Transpose(swap), value)
-
-
-def _with_lead(r: Rewriter, value: Value, lead: Shape) -> Value:
-    """A value with its axes before the last two in another shape."""
-    shape = (*lead, *value.shape[-2:])
-    if _equal(value.shape, shape):
-        return value
-    node = r.producer(value, Reshape)
-    if node is not None and node.inputs[0] is not None:
-        if _equal(node.inputs[0].shape, shape):
-            return node.inputs[0]
-        value = node.inputs[0]
-    return r.add(Reshape(shape), value)
-
-
-def _unrepeated(r: Rewriter, value: Value) -> Value | None:
-    """Keys or values [..., g, t, d] of which `value` [..., h, t, d] is a repetition head by head; None if it is
-    none."""
-    merged = r.producer(value, Reshape)
-    spread = r.producer(merged.inputs[0], BroadcastTo) if merged is not None else None
-    source = spread.inputs[0] if spread is not None else None
-    if spread is None or source is None or len(source.shape) != len(value.shape) + 1:
+    Args:
+        groups: the axes that those of v's product join.
+        turned: v is [..., e, t].
+    """
+    dtype, wide = v.dtype, compute_dtype(v.dtype)
+    lead, parts = scores.shape[:-2], (*scores.factors, *scores.terms)
+    v_lead = view_of((*v.shape[:-2], 1), groups)
+    if v_lead is None or scores.q.value.dtype.bits > dtype.bits:
         return None
-    wide, narrow = spread.output.shape, source.shape
-    expected = (*narrow[:-3], wide[-3], *narrow[-2:])
-    if (
-        narrow[-3] != 1
-        or not _equal(wide, expected)
-        or not _equal(value.shape[:-3], narrow[:-4])
-        or not _equal(value.shape[-2:], narrow[-2:])
-    ):
+    if any(p.value.dtype.is_float and p.value.dtype.bits > wide.bits for p in parts):
         return None
-    return _with_lead(r, source, narrow[:-3])
+    if any(p.value.dtype != dtype for p in scores.factors):
+        return None
+    q, scale = unscaled(r, scores.q.value)
+    q = swapped(r, q) if scores.q.turned else q
+    keys, factor = unscaled(r, swapped(r, scores.keys.value) if scores.keys.turned else scores.keys.value)
+    scale *= scores.scale * factor
+    v = swapped(r, v) if turned else v
+    k_lead, v_lead = scores.keys.shape[:-2], v_lead[:-1]
+    k_once, v_once = unrepeated(r, keys), unrepeated(r, v)
+    if k_once is not None and v_once is not None and lead and _same_heads(k_once, v_once):
+        # Heads of keys that share an axis with nothing else.
+        if same(k_lead[-1], keys.shape[-3]) and same(v_lead[-1], v.shape[-3]):
+            k_lead, v_lead = (*k_lead[:-1], k_once.shape[-3]), (*v_lead[:-1], v_once.shape[-3])
+            keys, v = k_once, v_once
+    lead, k_lead, v_lead, q_lead = (x or (1,) for x in (lead, k_lead, v_lead, scores.q.shape[:-2]))
+    heads = [lead[-1] if (k_lead[-1] == 1) != (v_lead[-1] == 1) else x[-1] for x in (k_lead, v_lead)]
+    q = _placed(r, q, (*q_lead, *scores.q.shape[-2:]), lead)
+    keys = _placed(r, keys, (*k_lead, *keys.shape[-2:]), (*lead[:-1], heads[0]))
+    v = _placed(r, v, (*v_lead, *v.shape[-2:]), (*lead[:-1], heads[1]))
+    q, keys = (x if x.dtype == dtype else r.add(Cast(dtype), x) for x in (q, keys))
+    for p in scores.factors:
+        q = r.add(Divide() if p.inverted else Multiply(), q, _read(r, p))
+    terms = [_read(r, p) for p in scores.terms]
+    terms = [r.add(LogicalNot(), t) if p.inverted else t for t, p in zip(terms, scores.terms)]
+    terms = [
+        t if p.factor == 1.0 or t.dtype.is_bool else r.add(Multiply(), t, r.constant(p.factor, "factor", like=t))
+        for t, p in zip(terms, scores.terms)
+    ]
+    op = ScaledDotProductAttention(scale, -np.inf if scores.fill is None else scores.fill, blank)
+    return r.add(op, q, keys, v, *terms)
 
 
-def _slice_last(r: Rewriter, value: Value) -> Value:
-    """Heads cut out of one product of queries, keys and values: cut after the view as heads instead of before, so that
-    the view needs no copy."""
-    turned = r.producer(value, Transpose)
-    view = r.producer(turned.inputs[0] if turned is not None else value, Reshape)
-    cut = r.producer(view.inputs[0], Slice) if view is not None else None
-    whole = cut.inputs[0] if cut is not None else None
-    if view is None or cut is None or whole is None or not isinstance(cut.op, Slice):
-        return value
-    parts, size = cut.output.shape, view.output.shape[-1]
-    rows, last, start = whole.shape[:-1], whole.shape[-1], cut.op.starts[-1]
-    if (
-        not isinstance(size, int)
-        or not isinstance(last, int)
-        or not isinstance(start, int)
-        or size == 0
-        or last % size
-        or start % size
-    ):
-        return value
-    if cut.op.steps[-1] != 1 or not _equal(parts[:-1], rows) or not _equal(view.output.shape[:-2], rows):
-        return value
-    heads = view.output.shape[-2]
-    every = r.add(Reshape((*rows, last // size, size)), whole)
-    starts = (*(0 for _ in rows), start // size, 0)
-    part = r.add(Slice(starts, (*rows, heads, size), (1,) * (len(rows) + 2)), every)
-    return r.add(turned.op, part) if turned is not None else part
+def _same_heads(a: Value, b: Value) -> bool:
+    return len(a.shape) == len(b.shape) and equal(a.shape[:-2], b.shape[:-2])
+
+
+def _read(r: Rewriter, part: Part) -> Value:
+    """The value of a part in the shape in which it is read."""
+    value, shape = part.value, part.shape
+    if part.turned and len(value.shape) > 1:
+        value = r.add(Transpose(swap(len(value.shape))), value)
+    while len(shape) > len(value.shape) and shape[0] == 1:
+        shape = shape[1:]
+    return value if equal(value.shape, shape) else r.add(Reshape(shape), value)
+
+
+def _placed(r: Rewriter, value: Value, shape: Shape, lead: Shape) -> Value:
+    """An operand in this shape, repeated where its axes in front of the last two have one element and those of `lead`
+    more."""
+    value = viewed(r, cut(r, cut_last(r, value)), shape)
+    wide = (*(b if a == 1 else a for a, b in zip(shape[:-2], lead)), *shape[-2:])
+    return value if equal(wide, shape) else r.add(BroadcastTo(wide), value)

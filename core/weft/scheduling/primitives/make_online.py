@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
+
+import numpy as np
 
 from weft import dtypes as dt
 from weft.expr.nodes import (
@@ -14,6 +17,7 @@ from weft.expr.nodes import (
     Cast,
     Const,
     Expr,
+    Lt,
     Max,
     Mul,
     Select,
@@ -77,9 +81,11 @@ def make_online(program: Program, block: str, loops: Sequence[str]) -> tuple[Pro
         }
 
     This is the online normaliser of Milakov and Gimelshein (2018), which FlashAttention (Dao et al., 2022) uses.
-    Results change by rounding only. Sums that were made while the maximum was -∞, NaN included, are discarded unless it
-    stays -∞. A term of a sum is the exponential, or its product with another factor. Reductions must be decomposed at
-    these loops before, and the loops must be in one sequence; statements between them move before or after them.
+    Results change by rounding only. The difference may be cut off: exp(select(d < number, -inf, d)), if what is cut off
+    has no exponential that is a normal number. Sums that were made while the maximum was -∞, NaN included, are
+    discarded unless it stays -∞. A term of a sum is the exponential, or its product with another factor. Reductions
+    must be decomposed at these loops before, and the loops must be in one sequence; statements between them move before
+    or after them.
     """
     tree = Tree(program)
     if len(loops) < 2 or len(set(loops)) != len(loops):
@@ -228,10 +234,10 @@ def _exponential(tree: Tree, b: Block, m: Buffer) -> Exponential | None:
         and b.init is None
         and len(reads) == 1
         and isinstance(store.value, Call)
-        and isinstance(store.value.args[0], Sub)
+        and isinstance(difference := _uncut(store.value.args[0]), Sub)
     ):
         (row,) = reads
-        difference, dims = store.value.args[0], whole_index(store, b)
+        dims = whole_index(store, b)
         if (
             dims is not None
             and store.value.name == "exp"
@@ -243,6 +249,15 @@ def _exponential(tree: Tree, b: Block, m: Buffer) -> Exponential | None:
     raise tree.error(
         STEP, f"'{b.name}' uses the maximum otherwise than as exp(x - maximum), element by element", (b.name,)
     )
+
+
+def _uncut(e: Expr) -> Expr:
+    """Of select(x < number, -inf, x) the x, if no x that is cut off has an exponential that is a normal number."""
+    if not isinstance(e, Select) or not isinstance(e.cond, Lt) or e.cond.a != e.b or not isinstance(e.cond.b, Const):
+        return e
+    # A term's sum holds 1 at least: what is off by one bit of the exponent is nothing to it.
+    least = math.log(float(np.finfo(e.dtype.numpy).tiny)) + 1
+    return e.b if e.a == lowest(e.dtype) and float(e.cond.b.value) < least else e
 
 
 def _sum(tree: Tree, b: Block, exponentials: Mapping[str, Exponential]) -> Sum:

@@ -20,7 +20,7 @@ from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS, UNROLLED_STEPS, find_roles, split_panels
 from weft_llvm.schedules.elementwise import parallelise, schedule_elementwise, worth_forking
 from weft_llvm.schedules.reduction import fold_halves
-from weft_llvm.schedules.rowwise import schedule_row
+from weft_llvm.schedules.rowwise import SHORT, TOGETHER, schedule_row
 from weft_llvm.schedules.tiles import Tile, fits, step_cycles
 from weft_ops.scheduling.attention import (
     PACKED,
@@ -87,6 +87,7 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     if len(inner) > 1:
         # One row at a time goes through the softmax: it stays in the first cache from its maximum to its sum.
         row = inner[0] if not flags else s.loops(parts.greatest)[s.loops(parts.greatest).index(tiles) + 1]
+        row = several_rows(s, parts, row)
         if not flags:
             s.compute_at(parts.greatest, row)
         for b in (*flags, parts.exps) if flags else ():
@@ -115,6 +116,15 @@ def schedule_attention(s: Schedule, machine: Machine) -> None:
     if around:
         work = sum(access.block_work(s.block(p)) for p in (parts.scores, parts.product))
         parallelise(s, "tasks_per_core", around, machine, worth_forking(work, machine))
+
+
+def several_rows(s: Schedule, parts: Parts, row: str) -> str:
+    """The loop over groups of short rows, whose passes go through all rows of a group: the end of one row's maximum
+    hides another's."""
+    n, keys = int_const(s.loop(row).extent), int_const(access.target(s.block(parts.exps)).buffer.shape[-1])
+    able = [k for k in TOGETHER if k == 1 or (n is not None and n >= k)]
+    count = s.choose("rows", able, max(k for k in able if k == 1 or (keys is not None and k * keys <= SHORT)))
+    return row if count == 1 else str(s.split(row, [None, count])[0])
 
 
 def tile_product(s: Schedule, name: str, tail: str, around: str, machine: Machine) -> bool:
