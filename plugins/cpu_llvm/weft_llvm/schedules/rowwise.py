@@ -161,9 +161,10 @@ def schedule_row(s: Schedule, name: str, row: str, machine: Machine) -> None:
         if n is None or n >= SHORTEST:
             partial_reduction(s, name, loop, *row_width(s, name, n, lanes))
         return
-    if n is not None and n < lanes:
+    if n is not None and n < SHORTEST:
         return
     if access.stride_of(access.target(block), var) != 1:
         return
-    _, lane = lanes_of(s, name, loop, lanes)
+    # Vectors of a short row are as long as those of its reductions.
+    _, lane = lanes_of(s, name, loop, lanes if n is None else min(lanes, 1 << (n.bit_length() - 1)))
     s.vectorize(lane)
