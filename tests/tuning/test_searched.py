@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -30,14 +30,11 @@ from weft_tuning.searched import NAME, SearchedRule
 from weft_tuning.spaces import Space
 
 EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "25"))
+PHASES = tuple(p for p in Phase if p is not Phase.explain)
 CLOSE = 1e-4
 """Reductions are made of partial results: sums are rounded in another order."""
 TARGET = "llvm -threads=2"
-
-
-@pytest.fixture(scope="module")
-def target() -> ResolvedTarget:
-    return resolve_target(TARGET)
+MACHINE: ResolvedTarget = resolve_target(TARGET)
 
 
 def naive(outputs: Any) -> Program:
@@ -65,13 +62,13 @@ def stencil(draw: Any, x: Tensor) -> Tensor:
 
     def at(*i: Any) -> Any:
         there = [[v + (o if k == axis else 0) for k, v in enumerate(i)] for o in range(3)]
-        return x[there[0]] * 0.25 + x[there[1]] * 0.5 + x[there[2]] * 0.25
+        return x[tuple(there[0])] * 0.25 + x[tuple(there[1])] * 0.5 + x[tuple(there[2])] * 0.25
 
     return weft.compute(tuple(shape), at)
 
 
 def transposed(draw: Any, x: Tensor) -> Tensor:
-    return weft.compute(x.shape[::-1], lambda *i: x[i[::-1]] + 1.0)
+    return weft.compute(x.shape[::-1], lambda *i: x[tuple(reversed(i))] + 1.0)
 
 
 def product(draw: Any, x: Tensor) -> Tensor:
@@ -94,7 +91,7 @@ def reduced(draw: Any, x: Tensor) -> Tensor:
     def at(*i: Any) -> Any:
         where = list(i)
         where.insert(axis, k)
-        return weft.reduce(how, x[where], axis=k)
+        return weft.reduce(how, x[tuple(where)], axis=k)
 
     total = weft.compute(tuple(d for n, d in enumerate(x.shape) if n != axis), at)
     if draw(st.booleans()):
@@ -138,20 +135,20 @@ def arrays(program: Program, dims: dict[str, int]) -> dict[str, Any]:
     return {name: rng.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def followed(program: Program, target: ResolvedTarget, choices: Any) -> Scheduled:
-    return run_recorded(target.rules, program, target.machine, target.intrinsics, target.exceeds, choices)
+def followed(program: Program, choices: Any) -> Scheduled:
+    return run_recorded(MACHINE.rules, program, MACHINE.machine, MACHINE.intrinsics, MACHINE.exceeds, choices)
 
 
-def drawn(program: Program, target: ResolvedTarget, draw: Any) -> Scheduled:
+def drawn(program: Program, draw: Any) -> Scheduled:
     """The program with random choices, made once by drawing them and once by following what was drawn."""
-    space = Space(program, target)
+    space = Space(program, MACHINE)
 
     def pick(name: str, options: Any, default: Any) -> Any:
         assert default in options or name == "rule", f"the default of {name} is refused"
         return NAME if name == "rule" else draw(st.sampled_from(list(options)), label=name)
 
     candidate = space.pick(pick)
-    made = followed(program, target, candidate.choices)
+    made = followed(program, candidate.choices)
     assert {c.name: c.value for c in made.choices} == dict(candidate.choices)
     assert space.follow(candidate.choices) == candidate
     return made
@@ -165,62 +162,62 @@ def same(program: Program, scheduled: Program, dims: dict[str, int]) -> None:
         np.testing.assert_allclose(found[name], value, rtol=CLOSE, atol=CLOSE, err_msg=str(scheduled))
 
 
-LAW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 
 
 @LAW
 @given(data=st.data())
-def test_random_choices_of_random_formulas_keep_the_meaning(target: ResolvedTarget, data: Any) -> None:
+def test_random_choices_of_random_formulas_keep_the_meaning(data: Any) -> None:
     program, dims = formula(data.draw)
-    same(program, drawn(program, target, data.draw).schedule.program, dims)
+    same(program, drawn(program, data.draw).schedule.program, dims)
 
 
 @LAW
 @given(data=st.data())
-def test_random_choices_of_recurrences_keep_the_meaning(target: ResolvedTarget, data: Any) -> None:
+def test_random_choices_of_recurrences_keep_the_meaning(data: Any) -> None:
     program, dims = recurrence(data.draw)
-    same(program, drawn(program, target, data.draw).schedule.program, dims)
+    same(program, drawn(program, data.draw).schedule.program, dims)
 
 
-@settings(max_examples=max(3, EXAMPLES // 8), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=max(3, EXAMPLES // 8), deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(data=st.data())
-def test_random_choices_compile(target: ResolvedTarget, data: Any) -> None:
+def test_random_choices_compile(data: Any) -> None:
     program, dims = data.draw(st.sampled_from([formula, recurrence]))(data.draw)
-    made = drawn(program, target, data.draw)
+    made = drawn(program, data.draw)
     given_arrays = arrays(program, dims)
     wanted = interpret(program, given_arrays, dims)
-    found = build(KernelSchedule(made.schedule.program, target)).executable.run(given_arrays)
+    found = build(KernelSchedule(made.schedule.program, MACHINE)).executable.run(given_arrays)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=CLOSE, atol=CLOSE, err_msg=str(made.schedule.program))
 
 
 # -- what the defaults are
-def scheduled(program: Program, target: ResolvedTarget) -> Scheduled:
-    return followed(program, target, {"rule": NAME})
+def scheduled(program: Program) -> Scheduled:
+    return followed(program, {"rule": NAME})
 
 
-def test_a_product_is_a_tile_of_registers(target: ResolvedTarget) -> None:
+def test_a_product_is_a_tile_of_registers() -> None:
     a, b, k = weft.placeholder((96, 64)), weft.placeholder((64, 96)), weft.reduce_axis(64)
     program = naive(weft.compute((96, 96), lambda i, j: weft.sum(a[i, k] * b[k, j], axis=k), name="C"))
-    made = scheduled(program, target)
+    made = scheduled(program)
     text = str(made.schedule.program)
     assert "in register" in text and "vectorized" in text and "unrolled" in text
     same(program, made.schedule.program, {})
 
 
-def test_rows_of_a_softmax_stay_together(target: ResolvedTarget) -> None:
+def test_rows_of_a_softmax_stay_together() -> None:
     x, k, r = weft.placeholder((8, 80)), weft.reduce_axis(80), weft.reduce_axis(80)
     most = weft.compute((8,), lambda i: weft.reduce("max", x[i, k], axis=k), name="most")
     e = weft.compute((8, 80), lambda i, j: call("exp", x[i, j] - most[i]), name="e")
     total = weft.compute((8,), lambda i: weft.sum(e[i, r], axis=r), name="total")
     program = naive(weft.compute((8, 80), lambda i, j: e[i, j] / total[i], name="y"))
-    made = scheduled(program, target)
+    made = scheduled(program)
     outermost = {made.schedule.loops(b)[0] for b in made.schedule.blocks()}
     assert len(outermost) == 1, made.schedule.program
     same(program, made.schedule.program, {})
 
 
-def test_chained_steps_are_computed_for_each_tile(target: ResolvedTarget) -> None:
+def test_chained_steps_are_computed_for_each_tile() -> None:
     m = weft.placeholder((32, 3, 3))
     for p in range(3):
 
@@ -229,35 +226,35 @@ def test_chained_steps_are_computed_for_each_tile(target: ResolvedTarget) -> Non
 
         m = weft.compute((32, 3, 3), at, name=f"m{p}")
     program = naive(m)
-    same(program, scheduled(program, target).schedule.program, {})
+    same(program, scheduled(program).schedule.program, {})
 
 
 # -- when it is used
-def test_it_is_used_only_where_it_is_chosen(target: ResolvedTarget) -> None:
+def test_it_is_used_only_where_it_is_chosen() -> None:
     x = weft.placeholder((4, 4))
     program = naive(weft.compute((4, 4), lambda i, j: x[i, j] + 1.0))
-    offers, _ = offers_of(target.rules, program, target.machine, target.intrinsics)
+    offers, _ = offers_of(MACHINE.rules, program, MACHINE.machine, MACHINE.intrinsics)
     assert offers[-1][0].name == NAME and len(offers) > 1
-    run = run_rules(target.rules, program, target.machine, target.intrinsics, target.exceeds)
+    run = run_rules(MACHINE.rules, program, MACHINE.machine, MACHINE.intrinsics, MACHINE.exceeds)
     assert run.rule.name != NAME and NAME in run.choices[0].options
-    assert scheduled(program, target).rule.name == NAME
+    assert scheduled(program).rule.name == NAME
 
 
-def test_alone_it_is_no_rule_for_a_program_without_a_record(target: ResolvedTarget) -> None:
+def test_alone_it_is_no_rule_for_a_program_without_a_record() -> None:
     x = weft.placeholder((4, 4))
     program = naive(weft.compute((4, 4), lambda i, j: x[i, j] + 1.0))
     with pytest.raises(ScheduleError, match="no schedule rule takes program 'kernel'"):
-        run_rules([SearchedRule()], program, target.machine, target.intrinsics, target.exceeds)
+        run_rules([SearchedRule()], program, MACHINE.machine, MACHINE.intrinsics, MACHINE.exceeds)
     with pytest.raises(ScheduleError, match="searched: only a record chooses it"):
-        select_rule([SearchedRule()], program, target.machine, target.intrinsics)
+        select_rule([SearchedRule()], program, MACHINE.machine, MACHINE.intrinsics)
 
 
-def test_what_it_does_not_take(target: ResolvedTarget) -> None:
+def test_what_it_does_not_take() -> None:
     from weft.machine import Grid
 
     x = weft.placeholder((4, 4))
     program = naive(weft.compute((4, 4), lambda i, j: x[i, j] + 1.0))
     rule = SearchedRule()
-    assert getattr(rule.offer(program, replace(target.machine, grid=Grid())), "code", "") == "grid"
+    assert getattr(rule.offer(program, replace(MACHINE.machine, grid=Grid())), "code", "") == "grid"
     loops = parse_program("program p(x: float32[4]) -> (y: float32[4]) { for i in 4 { y[i] = x[i] } }")
-    assert getattr(rule.offer(loops, target.machine), "code", "") == "loop_program"
+    assert getattr(rule.offer(loops, MACHINE.machine), "code", "") == "loop_program"

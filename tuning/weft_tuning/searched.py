@@ -23,10 +23,12 @@ nearly every candidate is a program; none is a wrong one, as primitives check wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from weft.expr.nodes import free_vars
-from weft.loop.nodes import Allocate, Block, For, Program, Seq, Stmt, int_const, walk_stmts
+from weft.dtypes import int64
+from weft.expr.nodes import Const, free_vars, substitute
+from weft.expr.simplify import simplify
+from weft.loop.nodes import Allocate, Block, Buffer, For, Load, Program, Seq, Stmt, int_const, walk_stmts
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.costs import of_blocks
@@ -209,7 +211,7 @@ def _prepare_buffers(s: Schedule, name: str, part: bool) -> None:
             s.cache_read(name, buffer, "local", orders[order])
 
 
-def _orders(view: access.LoopView, x: access.Load) -> dict[str, tuple[int, ...] | None]:
+def _orders(view: access.LoopView, x: Load) -> dict[str, tuple[int, ...] | None]:
     """How an operand may be copied: not, as it is, or with a dimension last that output loops move along."""
     rank = len(x.indices)
     found: dict[str, tuple[int, ...] | None] = {"none": None, "same": None}
@@ -623,37 +625,53 @@ class Tiles:
                 s.compact_buffer(buffer, lanes)
 
     def _memories(self) -> None:
-        """Buffers inside loops are local, those that only loops that are written out index are registers."""
+        """Buffers inside loops are local; those of tiles that are written out are registers."""
         s = self.s
-        flat = {x.var.name for x in walk_stmts(s.program.body) if isinstance(x, For) and x.kind in ("unrolled", "vectorized")}
+        loops = {x.var.name: x for x in walk_stmts(s.program.body) if isinstance(x, For)}
         writers: dict[str, str] = {}
-        users: dict[str, list[str]] = {}
+        uses: dict[str, list[tuple[access.LoopView, Load]]] = {}
         for name in s.blocks():
             for b in s.buffers(name):
                 writers.setdefault(b, name)
             view = access.LoopView.of(s, name)
             for x in dict.fromkeys((view.store, *view.loads)):
-                users.setdefault(x.buffer.name, []).append(name)
-        allocated = [x.buffer for x in walk_stmts(s.program.body) if isinstance(x, Allocate)]
-        most = self.machine.vector_registers * self.machine.vector_bits // 8
-        for buffer in allocated:
+                uses.setdefault(x.buffer.name, []).append((view, x))
+        most = 2 * self.machine.vector_registers * self.machine.vector_bits // 8
+        for buffer in [x.buffer for x in walk_stmts(s.program.body) if isinstance(x, Allocate)]:
             size = math.prod(int_const(d) or 0 for d in buffer.shape) * buffer.dtype.bytes
             if not size or size > STACK or buffer.name not in writers:
                 continue
-            moving = {
-                v
-                for name in users[buffer.name]
-                for x in self._accesses(name, buffer.name)
-                for i in x.indices
-                for v in free_vars(i)
-            }
-            inside = moving <= flat and size <= 2 * most
+            single = len(list(access.stores(s.block(writers[buffer.name])))) == 1
+            register = single and size <= most and _in_vectors(buffer, uses[buffer.name], loops)
             with s.attempt():
-                s.set_scope(writers[buffer.name], "register" if inside else "local")
+                s.set_scope(writers[buffer.name], "register" if register else "local")
 
-    def _accesses(self, name: str, buffer: str) -> Iterable[access.Load]:
-        view = access.LoopView.of(self.s, name)
-        return [x for x in (view.store, *view.loads) if x.buffer.name == buffer]
+
+def _in_vectors(
+    buffer: Buffer, uses: Sequence[tuple[access.LoopView, Load]], loops: Mapping[str, For]
+) -> bool:
+    """Whether every access is one of constant elements, which are whole vectors of the widest, or a part of one whose
+    length divides it: what registers are accessed by."""
+    widths: list[int] = []
+    for view, x in uses:
+        moving = {v for i in x.indices for v in free_vars(i)}
+        if any(v not in loops or loops[v].kind not in ("unrolled", "vectorized") for v in moving):
+            return False
+        strides = {v: view.stride(x, v) for v in moving}
+        lanes = [v for v in moving if loops[v].kind == "vectorized"]
+        if None in strides.values() or len(lanes) > 1 or any(strides[v] != 1 for v in lanes):
+            return False
+        width = int_const(loops[lanes[0]].extent) if lanes else 1
+        at_zero = {v: Const(0, int64) for v in moving}
+        start = [int_const(simplify(substitute(i, at_zero))) for i in x.indices]
+        if width is None or None in start:
+            return False
+        first = sum(k * (int_const(n) or 0) for k, n in zip(start, access.strides(x)) if k)
+        if first % width or any((n or 0) % width for v, n in strides.items() if v not in lanes):
+            return False
+        widths.append(width)
+    widest = max(widths, default=1)
+    return all(widest % w == 0 for w in widths) and (not buffer.shape or (int_const(buffer.shape[-1]) or 0) % widest == 0)
 
 
 class Levels:
