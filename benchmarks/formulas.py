@@ -26,13 +26,15 @@ from benchmarks.arguments import chosen, judge, machine, write_report
 from benchmarks.int8 import fastest
 from weft.expr.functions import call
 from weft.expr.nodes import eq, select
-from weft.kernel import KernelSchedule
+from weft.kernel import Kernel, KernelSchedule
+from weft.loop.nodes import int_const
+from weft.scheduling.run_rules import run_recorded
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Tensor
 from weft_tuning.measuring import LocalWorker
 from weft_tuning.searched import NAME
 from weft_tuning.spaces import Candidate, Pick, Space
-from weft_tuning.store import Store
+from weft_tuning.store import Store, kept
 from weft_tuning.tuner import Tuner
 from weft_tuning.work import FormulaWork
 
@@ -47,7 +49,7 @@ HEADS, TOKENS, WIDTH = 8, 512, 64
 
 def stencil() -> Tensor:
     """A weighted mean of 25 neighbours, of 4 million points."""
-    side = 2 * RADIUS + 1
+    side: int = 2 * RADIUS + 1
     weights = [1.0 / (2 + abs(a - RADIUS) + abs(b - RADIUS)) for a in range(side) for b in range(side)]
     x = weft.placeholder((SIDE + 2 * RADIUS, SIDE + 2 * RADIUS), name="x")
 
@@ -57,7 +59,8 @@ def stencil() -> Tensor:
             total = total + x[i + k // side, j + k % side] * weights[k]
         return total
 
-    return weft.compute((SIDE, SIDE), at, name="y")
+    y: Tensor = weft.compute((SIDE, SIDE), at, name="y")
+    return y
 
 
 def inverse() -> Tensor:
@@ -95,7 +98,7 @@ def attention() -> Tensor:
 
 def stencil_by_hand(s: Schedule) -> None:
     """Four rows of two vectors at once, so that a loaded row serves several; bands of rows on threads."""
-    lanes = s.machine.lanes(s.block("y").body.buffer.dtype)
+    lanes = s.machine.lanes(s.program.outputs[0].dtype)
     i, j = s.loops("y")
     band, row = s.split(i, [None, 4])
     column, vector, lane = s.split(j, [None, 2, lanes])
@@ -129,7 +132,7 @@ def inverse_by_hand(s: Schedule) -> None:
 def attention_by_hand(s: Schedule) -> None:
     """Per tile of queries the weights of all keys, in the first cache, then the second product; both products have
     their sums in registers, and keys are turned once, so that scores lie along lanes."""
-    lanes = s.machine.lanes(s.block("y").body.buffer.dtype)
+    lanes = s.machine.lanes(s.program.outputs[0].dtype)
     columns = min(WIDTH // lanes, 4)
     rows = (s.machine.vector_registers - columns - 1) // columns
     copy = s.cache_write("y", "register")
@@ -173,8 +176,8 @@ def attention_by_hand(s: Schedule) -> None:
         for loop in unrolled:
             s.unroll(loop)
         s.vectorize(lane)
-    heads, dims, tokens = s.loops(turned)
-    tokens, lane = s.split(tokens, [None, lanes])
+    heads, _, tokens = s.loops(turned)
+    _, lane = s.split(tokens, [None, lanes])
     s.vectorize(lane)
     s.parallel(heads)
     s.parallel(s.fuse(head, queries))
@@ -209,7 +212,7 @@ class Work(FormulaWork):
 
 def inputs_of(s: Schedule, name: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    shapes = {b.name: tuple(int(d.value) for d in b.shape) for b in s.program.inputs}
+    shapes = {b.name: tuple(int_const(d) or 0 for d in b.shape) for b in s.program.inputs}
     found = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
     if name == "inverse":  # no pivot is near 0
         found["a"] += 8 * np.eye(ORDER, dtype=np.float32)
@@ -227,14 +230,13 @@ def measured(name: str, threads: int, tune: float, seconds: float, folder: Path)
     store = Store(folder / f"{name}.json", work.target.machine_key, work.target.versions)
     with LocalWorker() as worker:
         report = Tuner(work, worker, store, seconds=tune, limits=False).run()
-    (row,) = report.rows
-    choices = {**work.space(key).default.choices, **{c: v for c, v in row.changed.items()}}
+    best = next((k.record for k in kept(folder / f"{name}.json")), None)
     hand, own = fresh(), fresh().auto()
     by_hand(hand)
     kernels = {
         HAND: weft.build(hand),
-        FOUND: _built(work, key, choices if row.changed else None),
-        DEFAULT: _built(work, key, None),
+        FOUND: _built(work, best.choices if best is not None else work.space(key).default.choices),
+        DEFAULT: _built(work, work.space(key).default.choices),
         OWN: weft.build(own),
     }
     results: dict[str, Any] = {n: k(*(inputs[i.name] for i in k.executable.inputs)) for n, k in kernels.items()}
@@ -252,12 +254,9 @@ def measured(name: str, threads: int, tune: float, seconds: float, folder: Path)
     }
 
 
-def _built(work: Work, key: str, choices: Any) -> Any:
-    from weft.scheduling.run_rules import run_recorded
-
+def _built(work: Work, choices: Mapping[str, Any]) -> Kernel:
     t = work.target
-    given = choices or work.space(key).default.choices
-    made = run_recorded(t.rules, work.program, t.machine, t.intrinsics, t.exceeds, given)
+    made = run_recorded(t.rules, work.program, t.machine, t.intrinsics, t.exceeds, choices)
     return weft.build(KernelSchedule(made.schedule.program, t))
 
 

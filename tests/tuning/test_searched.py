@@ -35,6 +35,7 @@ CLOSE = 1e-4
 """Reductions are made of partial results: sums are rounded in another order."""
 TARGET = "llvm -threads=2"
 MACHINE: ResolvedTarget = resolve_target(TARGET)
+ONE_CORE: ResolvedTarget = resolve_target("llvm -threads=1")
 
 
 def naive(outputs: Any) -> Program:
@@ -227,6 +228,17 @@ def test_chained_steps_are_computed_for_each_tile() -> None:
         m = weft.compute((32, 3, 3), at, name=f"m{p}")
     program = naive(m)
     same(program, scheduled(program).schedule.program, {})
+
+
+def test_one_core_has_no_tasks() -> None:
+    x = weft.placeholder((64, 64))
+    program = naive(weft.compute((64, 64), lambda i, j: x[i, j] + 1.0, name="C"))
+    one, two = Space(program, ONE_CORE), Space(program, MACHINE)
+
+    def searched(name: str, options: Any, default: Any) -> Any:
+        return NAME if name == "rule" else default
+
+    assert "C.tasks" not in one.pick(searched).choices and "C.tasks" in two.pick(searched).choices
 
 
 # -- when it is used

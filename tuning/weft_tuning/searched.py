@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from weft.dtypes import int64
-from weft.expr.nodes import Const, free_vars, substitute
+from weft.expr.nodes import Const, Expr, free_vars, substitute
 from weft.expr.simplify import simplify
 from weft.loop.nodes import Allocate, Block, Buffer, For, Load, Program, Seq, Stmt, int_const, walk_stmts
 from weft.machine import Machine
@@ -37,7 +38,7 @@ from weft.scheduling.schedule import Schedule
 from weft.scheduling.trace import CHOOSE, Step
 
 NAME = "searched"
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64)
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Sizes of tiles, besides the divisors of the loop's extent up to the last of these."""
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 """Options of how many tiles are a block."""
@@ -47,14 +48,18 @@ VECTORS = (1, 2, 4, 8)
 """Options of how many vectors are side by side in a tile."""
 TASKS = (0, 1, 2, 4, 8, 16, 32, 64)
 """Options of how many tasks each core gets; 0: one core does all."""
-UNROLLED = 64
+UNROLLED = 48
 """Statements of a tile that are written out, at most."""
-STEPS = 256
+STEPS = 96
 """Statements of a tile with the steps of a reduction that are written out, at most."""
-FORMULA = 4096
-"""Operations of a block that are written out, at most, and of a formula that another is inlined into."""
+FORMULA = 2048
+"""Operations of a block that are written out, at most."""
 LIGHT = 12
 """Operations of a formula from which on it is stored rather than computed again."""
+LONGEST = 4096
+"""Operations of a formula that another is inlined into, at most."""
+AGAIN = 8
+"""How many times an element may be computed."""
 COPIED = 4
 """Operands of a block that may be copied."""
 SHORT = 4
@@ -129,7 +134,7 @@ def rows_first(s: Schedule) -> None:
         nests = loop.body.stmts if isinstance(loop.body, Seq) else (loop.body,)
         outer = [n.var.name for n in nests if isinstance(n, For)]
         name = loop.var.name
-        if may(s, lambda: s.lift(name, outer)) and s.choose(f"{name}.rows_first", [True, False], True):
+        if may(s, partial(s.lift, name, outer)) and s.choose(f"{name}.rows_first", [True, False], True):
             s.lift(name, outer)
 
 
@@ -144,10 +149,12 @@ def inline(s: Schedule) -> None:
         places = [x for c in consumers for x in access.loads(s.block(c)) if x.buffer.name == written[0]]
         cost = access.formula_cost(block)
         longest = cost * len(places) + sum(access.formula_cost(s.block(c)) for c in consumers)
-        if longest > FORMULA or not may(s, lambda: s.compute_inline(name)):
+        if longest > LONGEST or not may(s, partial(s.compute_inline, name)):
             continue
-        again = sum(access.block_work(s.block(c)) for c in consumers) > access.block_work(block) or len(places) > 1
-        if s.choose(f"{name}.inline", [True, False], cost <= LIGHT or not again):
+        again = len(places) * max(access.block_work(s.block(c)) for c in consumers) // access.block_work(block)
+        if cost > LIGHT and again > AGAIN:
+            continue
+        if s.choose(f"{name}.inline", [True, False], cost <= LIGHT or again <= 1):
             s.compute_inline(name)
 
 
@@ -190,22 +197,15 @@ def _prepare_buffers(s: Schedule, name: str, part: bool) -> None:
     for buffer in list(loads)[:COPIED]:
         uses = [x for x in view.loads if x.buffer.name == buffer]
         orders = _orders(view, uses[0])
-        if not orders or not may(s, lambda: s.cache_read(name, buffer, "local")):
+        if not orders or not may(s, partial(s.cache_read, name, buffer, "local")):
             continue
         inner = view.loops[-1]
         crossed = all(view.stride(x, inner) in (0, 1) for x in view.loads if x.buffer.name != own)
         reused = math.prod(view.extent(x) for x in spatial if view.stride(uses[0], x) == 0)
-        turned = next((o for o in orders if o not in ("none", "same")), None)
-        wanted_order = "none"
-        if (
-            turned is not None
-            and view.kinds.get(inner) == "reduce"
-            and crossed
-            and view.stride(uses[0], inner) == 1
-            and reused >= REUSED
-            and any(view.stride(view.store, x) == 1 and view.stride(uses[0], x) != 0 for x in spatial)
-        ):
-            wanted_order = turned
+        lane = next((x for x in spatial if view.stride(view.store, x) == 1), None)
+        turned = next((o for o, d in orders.items() if d and lane in free_vars(uses[0].indices[d[-1]])), "none")
+        along = view.kinds.get(inner) == "reduce" and crossed and view.stride(uses[0], inner) == 1
+        wanted_order = turned if along and reused >= REUSED else "none"
         order = s.choose(f"{name}.copy.{buffer}", list(orders), wanted_order)
         if order != "none":
             s.cache_read(name, buffer, "local", orders[order])
@@ -290,7 +290,13 @@ class Tiles:
         if not common:
             return 0
         default = self._default_place(written, consumers, common)
-        depth = s.choose(f"{name}.at", list(range(len(common) + 1)), default)
+        again = self._again(written, consumers, common)
+        depth = s.choose(
+            f"{name}.at",
+            list(range(len(common) + 1)),
+            default,
+            lambda d: None if again[d] <= AGAIN else f"elements would be computed {again[d]} times",
+        )
         while depth:
             with s.attempt() as tried:
                 s.compute_at(name, common[depth - 1])
@@ -309,19 +315,28 @@ class Tiles:
             common.append(loops[0])
         return common
 
+    def _again(self, written: Sequence[str], consumers: Sequence[str], common: Sequence[str]) -> list[int]:
+        """By how many of the common loops are around it: how often each element is computed at least, as consumers read
+        the same ones in all iterations of a loop."""
+        again = [1]
+        for loop in common:
+            same = not all(any(loop in free_vars(i) for i in p) for p in self._places(written, consumers))
+            again.append(again[-1] * (access.extent(self.s.loop(loop)) if same else 1))
+        return again
+
+    def _places(self, written: Sequence[str], consumers: Sequence[str]) -> set[tuple[Expr, ...]]:
+        views = [access.LoopView.of(self.s, c) for c in consumers]
+        return {x.indices for view in views for x in view.loads if x.buffer.name in written}
+
     def _default_place(self, written: Sequence[str], consumers: Sequence[str], common: Sequence[str]) -> int:
-        """As deep as nothing is computed again: along every loop around, consumers read other elements."""
-        s = self.s
-        views = [access.LoopView.of(s, c) for c in consumers]
-        places = {x.indices for view in views for x in view.loads if x.buffer.name in written}
-        if len(places) > len(consumers):
+        """As deep as nothing is computed again, outside of reductions; before all loops if neighbours are read as
+        well."""
+        if len(self._places(written, consumers)) > len(consumers):
             return 0
-        for k, loop in enumerate(common):
-            if int_const(s.loop(loop).extent) == 1:
-                continue
-            if not all(any(loop in free_vars(i) for i in p) for p in places):
-                return k
-        return len(common)
+        kinds = [access.LoopView.of(self.s, c).kinds for c in consumers]
+        summed = [k for k, x in enumerate(common) if any(of.get(x) == "reduce" for of in kinds)]
+        most = min(summed, default=len(common))
+        return max(k for k, n in enumerate(self._again(written, consumers, common)) if n == 1 and k <= most)
 
     # -- loops
     def divide(self, name: str, fixed: int) -> None:
@@ -336,9 +351,10 @@ class Tiles:
             return
         lanes = machine.lanes(view.store.buffer.dtype)
         cost = max(1, access.formula_cost(block))
-        ways = {f"along {axes[x]}": x for x in spatial}
+        near = [x for x in spatial if any(view.stride(a, x) == 1 for a in (view.store, *view.loads))]
+        ways = {f"along {axes[x]}": x for x in near or spatial}
         options = [*ways, *(["steps"] if self._along_steps(view, reduce, block) else []), "none"]
-        way = s.choose(f"{name}.lanes", options, self._default_lanes(view, spatial, ways, options))
+        way = s.choose(f"{name}.lanes", options, self._default_lanes(view, ways, options))
         if way == "steps":
             self.lanes_along_steps(name, fixed, spatial, reduce, lanes)
             return
@@ -386,7 +402,7 @@ class Tiles:
         return bool(reduce) and block.init is not None and len(list(access.stores(block))) == 1
 
     def _default_lanes(
-        self, view: access.LoopView, spatial: Sequence[str], ways: dict[str, str], options: Sequence[str]
+        self, view: access.LoopView, ways: dict[str, str], options: Sequence[str]
     ) -> str:
         """Where most accesses are contiguous, and the store is."""
 
@@ -394,7 +410,7 @@ class Tiles:
             near = [view.stride(x, loop) in (0, 1) for x in view.loads]
             return view.stride(view.store, loop) == 1 and all(near), sum(near)
 
-        best = max(reversed(spatial), key=contiguous, default=None)
+        best = max(reversed(list(ways.values())), key=contiguous, default=None)
         if best is not None and contiguous(best)[0]:
             return next(way for way, x in ways.items() if x == best)
         last = view.loops[-1]
@@ -418,37 +434,64 @@ class Tiles:
     ) -> dict[str, int]:
         """Sizes of the tile, whose product is `room` statements at most."""
         s, found, count = self.s, dict[str, int](), 1
-        reduces = access.is_reduction(s.block(name))
-        heavy = reduces or any(
-            access.is_reduction(s.block(p)) and _pointwise(s, name, b)
-            for p in s.producers(name)
-            for b in s.buffers(p)
-        )
-        registers = self.machine.vector_registers
-        wanted = max(1, registers - registers // 4) if heavy else 1
+        rows = self._reused(name, view, [x for x in spatial if x != lane])
+        n = view.extents[lane] if lane is not None else 1
+        wanted = self._register_tile(n, lanes, view.extents[rows[-1]]) if rows else (1, 1)
+        whole = (0,) if fixed else ()
         if lane is not None:
-            n = view.extents[lane]
-            fitting = 2 if heavy else 1
-            while n is not None and fitting > 1 and n < fitting * lanes:
-                fitting //= 2
-            if fixed and n is not None and -(-n // lanes) in VECTORS and -(-n // lanes) <= wanted:
-                fitting = -(-n // lanes)  # what the consumer's tile uses
-            vectors = s.choose(f"{name}.vectors", VECTORS, fitting, lambda k: _too_short(n, k, lanes, room))
+            most = 0 if n is None else -(-n // lanes)
+            few = most in VECTORS
+            default = 0 if fixed and few and most <= room else wanted[1]
+            vectors = s.choose(
+                f"{name}.vectors",
+                (*(whole if few else ()), *VECTORS),
+                default,
+                lambda k: _too_short(n, k or most, lanes, room),
+            )
+            vectors = vectors or most
             found[lane] = vectors * lanes if n is None else min(n, vectors * lanes)
             count = vectors
         for x in reversed([x for x in spatial if x != lane]):
             n = view.extents[x]
-            options = sizes(n)
-            left = max(1, min(room, wanted) // count)
-            if fixed and n is not None and n <= left:
-                default = n
-            else:
-                default = max(k for k in options if k <= left and k <= 6)
-                if n is not None and default > 1:
-                    default = max((k for k in options if k <= default and n % k == 0 and 2 * k > default), default=default)
-            found[x] = s.choose(f"{name}.tile.{axes[x]}", options, default, _within(room, count))
+            left, size = room // count, n or room + 1
+            default = max(k for k in SIZES if k == 1 or (x in rows[-1:] and k <= min(left, wanted[0])))
+            if fixed and size <= left:
+                default = 0
+            fits = _within(room, count)
+            choices = (*(whole if n is not None else ()), *sizes(n))
+            tile = s.choose(f"{name}.tile.{axes[x]}", choices, default, _of_whole(fits, size))
+            found[x] = tile or size
             count *= found[x]
         return found
+
+    def _register_tile(self, n: int | None, lanes: int, rows: int | None) -> tuple[int, int]:
+        """Rows and vectors of a tile whose sums stay in registers beside a row of vectors and a broadcast: those of
+        the most multiply-adds for each operand."""
+        registers = self.machine.vector_registers
+        found = [
+            (r * v / (r + v), r, v)
+            for v in VECTORS
+            for r in SIZES
+            if (rows is None or r <= rows) and (n is None or v == 1 or v * lanes <= n) and r * v + v < registers
+        ]
+        return max(found)[1:] if found else (1, 1)
+
+    def _reused(self, name: str, view: access.LoopView, loops: Sequence[str]) -> list[str]:
+        """Loops along which a reduction reads some operand again: its own, or those that its consumer has for them."""
+        s = self.s
+        if access.is_reduction(s.block(name)):
+            operands = [a for a in view.loads if a.buffer.name != view.store.buffer.name]
+            return [x for x in loops if any(view.stride(a, x) == 0 for a in operands)]
+        for producer in s.producers(name):
+            seen = access.LoopView.of(s, producer)
+            written = seen.store.buffer.name
+            if not access.is_reduction(s.block(producer)) or not _pointwise(s, name, written):
+                continue
+            own = self._reused(producer, seen, [x for x in seen.loops if seen.kinds.get(x) != "reduce"])
+            dims = [k for k, i in enumerate(seen.store.indices) if free_vars(i).keys() & set(own)]
+            read = next(x for x in view.loads if x.buffer.name == written)
+            return [x for x in loops if any(x in free_vars(read.indices[k]) for k in dims)]
+        return []
 
     def _spatial(
         self, name: str, loop: str, axis: int, tile: int, n: int | None, lanes: int | None, levels: Levels
@@ -460,7 +503,7 @@ class Tiles:
             inside = []
         around = None if n is None else -(-n // tile)
         block = 1
-        if around is None or around > 1:
+        if (around is None or around > 1) and self._blocked(name):
             block = s.choose(f"{name}.block.{axis}", BLOCKS, 1, _within(around or BLOCKS[-1], 1))
         parts: list[int | None] = [None] if around is None or around > block else []
         parts += [block] if block > 1 else []
@@ -480,6 +523,19 @@ class Tiles:
             levels.columns, levels.lane = mine[:-1], mine[-1:]
         else:
             levels.rows += mine
+
+    def _blocked(self, name: str) -> bool:
+        """Whether the order of tiles may matter: a block that others are computed under, or that reads an element more
+        than once or not along its loops."""
+        view = access.LoopView.of(self.s, name)
+        loads = set(view.loads)
+        inner = view.loops[-1]
+        return (
+            bool(self.s.producers(name))
+            or access.is_reduction(self.s.block(name))
+            or len({x.buffer.name for x in loads}) < len(loads)
+            or any(view.stride(x, inner) not in (0, 1) for x in loads)
+        )
 
     def _reduce(self, name: str, loop: str, axis: int, steps: int, n: int | None, levels: Levels) -> None:
         """Cuts a reduction loop into R0, R1 and R2."""
@@ -589,10 +645,10 @@ class Tiles:
                 break
             able.append(v)
             stmt = stmt.body
-        if not able:
+        if not able or cores == 1:
             return None
         worth = any(worth_forking(s, b) for b in blocks)
-        each = s.choose(f"{last}.tasks", TASKS, 8 if worth and cores > 1 else 0)
+        each = s.choose(f"{last}.tasks", TASKS, 8 if worth else 0)
         if each == 0:
             return None
         taken: list[str] = []
@@ -671,7 +727,8 @@ def _in_vectors(
             return False
         widths.append(width)
     widest = max(widths, default=1)
-    return all(widest % w == 0 for w in widths) and (not buffer.shape or (int_const(buffer.shape[-1]) or 0) % widest == 0)
+    row = int_const(buffer.shape[-1]) if buffer.shape else widest
+    return all(widest % w == 0 for w in widths) and (row or 0) % widest == 0
 
 
 class Levels:
@@ -700,6 +757,11 @@ class Levels:
 def _within(room: int, count: int) -> Callable[[int], str | None]:
     """The predicate of a size: as many statements fit."""
     return lambda t: None if t == 1 or t * count <= room else f"{t * count} is more than {room}"
+
+
+def _of_whole(fits: Callable[[int], str | None], n: int) -> Callable[[int], str | None]:
+    """The predicate `fits`, 0 standing for `n`."""
+    return lambda t: fits(t or n)
 
 
 def _too_short(n: int | None, vectors: int, lanes: int, room: int) -> str | None:

@@ -48,7 +48,8 @@ class Decline:
 class Rule(ABC):
     """One way to schedule some Programs for a target.
 
-    The cheapest offer wins, of those that are made by default. `priority` decides between offers of the same cost only, the highest first.
+    The cheapest offer wins, of those that are made by default. `priority` decides between offers of the same cost only,
+    the highest first.
     """
 
     name: str
