@@ -50,6 +50,8 @@ TASKS = (0, 1, 2, 4, 8, 16, 32, 64)
 """Options of how many tasks each core gets; 0: one core does all."""
 UNROLLED = 48
 """Statements of a tile that are written out, at most."""
+MOVED = 16
+"""As `UNROLLED`, of a block that no tile of registers makes faster."""
 STEPS = 96
 """Statements of a tile with the steps of a reduction that are written out, at most."""
 FORMULA = 2048
@@ -193,32 +195,24 @@ def _prepare_buffers(s: Schedule, name: str, part: bool) -> None:
         wanted = own in outputs or part or not followed
         if s.choose(f"{name}.write_back", [True, False], wanted):
             s.cache_write(name, "local")
-    loads = dict.fromkeys(x.buffer.name for x in view.loads if x.buffer.name != own)
-    for buffer in list(loads)[:COPIED]:
-        uses = [x for x in view.loads if x.buffer.name == buffer]
-        orders = _orders(view, uses[0])
-        if not orders or not may(s, partial(s.cache_read, name, buffer, "local")):
+    inner, lane = view.loops[-1], next((x for x in spatial if view.stride(view.store, x) == 1), None)
+    crossed = all(view.stride(x, inner) in (0, 1) for x in view.loads if x.buffer.name != own)
+    inputs = {b.name for b in s.program.inputs}
+    loads = {x.buffer.name: x for x in view.loads if x.buffer.name in inputs and x.indices}
+    for buffer, x in list(loads.items())[:COPIED]:
+        if not may(s, partial(s.cache_read, name, buffer, "local")):
             continue
-        inner = view.loops[-1]
-        crossed = all(view.stride(x, inner) in (0, 1) for x in view.loads if x.buffer.name != own)
-        reused = math.prod(view.extent(x) for x in spatial if view.stride(uses[0], x) == 0)
-        lane = next((x for x in spatial if view.stride(view.store, x) == 1), None)
-        turned = next((o for o, d in orders.items() if d and lane in free_vars(uses[0].indices[d[-1]])), "none")
-        along = view.kinds.get(inner) == "reduce" and crossed and view.stride(uses[0], inner) == 1
-        wanted_order = turned if along and reused >= REUSED else "none"
+        rank = len(x.indices)
+        moved = [k for k, index in enumerate(x.indices[:-1]) if lane in free_vars(index)]
+        orders: dict[str, tuple[int, ...] | None] = {"none": None, "same": None}
+        if moved:
+            orders["lanes last"] = (*(d for d in range(rank) if d != moved[-1]), moved[-1])
+        reused = math.prod(view.extent(v) for v in spatial if view.stride(x, v) == 0)
+        along = view.kinds.get(inner) == "reduce" and crossed and view.stride(x, inner) == 1
+        wanted_order = "lanes last" if moved and along and reused >= REUSED else "none"
         order = s.choose(f"{name}.copy.{buffer}", list(orders), wanted_order)
         if order != "none":
             s.cache_read(name, buffer, "local", orders[order])
-
-
-def _orders(view: access.LoopView, x: Load) -> dict[str, tuple[int, ...] | None]:
-    """How an operand may be copied: not, as it is, or with a dimension last that output loops move along."""
-    rank = len(x.indices)
-    found: dict[str, tuple[int, ...] | None] = {"none": None, "same": None}
-    for k, index in enumerate(x.indices[:-1]):
-        if any(view.kinds.get(v) == "spatial" for v in free_vars(index)) and rank > 1:
-            found[f"{k} last"] = (*(d for d in range(rank) if d != k), k)
-    return found if rank else {}
 
 
 def _pointwise(s: Schedule, consumer: str, buffer: str) -> bool:
@@ -353,13 +347,15 @@ class Tiles:
         cost = max(1, access.formula_cost(block))
         near = [x for x in spatial if any(view.stride(a, x) == 1 for a in (view.store, *view.loads))]
         ways = {f"along {axes[x]}": x for x in near or spatial}
-        options = [*ways, *(["steps"] if self._along_steps(view, reduce, block) else []), "none"]
+        options = [*ways, *(["steps"] if self._along_steps(view, reduce, block) else [])]
+        options += [] if near else ["none"]
         way = s.choose(f"{name}.lanes", options, self._default_lanes(view, ways, options))
         if way == "steps":
             self.lanes_along_steps(name, fixed, spatial, reduce, lanes)
             return
         lane = ways.get(way)
-        room = max(1, min(UNROLLED, FORMULA // cost))
+        moves = lane is None or not (reduce or self._reused(name, view, spatial) or access.calls_formula(block))
+        room = max(1, min(MOVED if moves else UNROLLED, FORMULA // cost))
         tile = self._tile(name, view, spatial, lane, lanes, room, fixed, axes)
         count = math.prod(t if x != lane else -(-t // lanes) for x, t in tile.items())
         steps: dict[str, int] = {}
