@@ -134,7 +134,7 @@ def first_of(
     """
     if not offers or not offers[0][1].by_default:
         kept = [(rule.name, Decline("not_chosen", "only a record chooses it")) for rule, _ in offers]
-        raise no_rule(program, [*declines, *kept])
+        raise no_rule(program, declines or kept)  # whoever has other rules asks why those do not take it
     return offers[0]
 
 

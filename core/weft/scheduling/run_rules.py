@@ -55,7 +55,7 @@ def run_rules(
             rule, offer = first_of(offers, program, declined)
         except ScheduleError as error:
             if failed:
-                error.why = "; ".join([*failed, *([error.why] if left and error.why else [])])
+                error.why = "; ".join([*failed, *([error.why] if declined and error.why else [])])
                 error.hint = None  # there are rules
             raise
         declines += [d for d in _texts(declined) if d not in declines]
