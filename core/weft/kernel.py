@@ -22,7 +22,7 @@ from weft.lower.lower import lower_tensors
 from weft.plugins import host
 from weft.records import said
 from weft.resolve import ResolvedTarget, resolve_target
-from weft.scheduling.rule import apply_rule, no_rule, offers_of
+from weft.scheduling.rule import apply_rule, first_of, offers_of
 from weft.scheduling.run_rules import run_recorded
 from weft.scheduling.schedule import Schedule
 from weft.tensor.language import Placeholder, Scan, Tensor
@@ -54,9 +54,8 @@ class KernelSchedule(Schedule):
                 self.program, self.trace = made.schedule.program, made.schedule.trace
                 return self
         offers, declines = offers_of(self.target.rules, self.program, self.machine, self.intrinsics)
-        if not offers:
-            raise no_rule(self.program, declines)
-        apply_rule(offers[0][0], self, offers[0][1])
+        rule, offer = first_of(offers, self.program, declines)
+        apply_rule(rule, self, offer)
         return self
 
 

@@ -27,11 +27,14 @@ class Offer:
         note: for people.
         candidate: a schedule of the Program that `offer` has begun or finished; `apply` continues it
             (`Schedule.resume`).
+        by_default: whether the rule may be used without a record; if not, only a record, or a tuner, chooses it,
+            whatever its cost.
     """
 
     cost: float
     note: str = ""
     candidate: Schedule | None = field(default=None, compare=False)
+    by_default: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Decline:
 class Rule(ABC):
     """One way to schedule some Programs for a target.
 
-    The cheapest offer wins. `priority` decides between offers of the same cost only, the highest first.
+    The cheapest offer wins, of those that are made by default. `priority` decides between offers of the same cost only,
+    the highest first.
     """
 
     name: str
@@ -93,7 +97,7 @@ def offers_of(
     rules: Sequence[Rule], program: Program, machine: Any, intrinsics: Mapping[str, Intrinsic] | None = None
 ) -> tuple[list[tuple[Rule, Offer]], list[tuple[str, Decline]]]:
     """The rules that take the Program with their offers, the cheapest first (ties: the highest priority, then by name),
-    and what others declined with.
+    then those that only a record chooses, and what others declined with.
 
     Args:
         intrinsics: the target's, by name, for rules with this parameter.
@@ -117,7 +121,21 @@ def offers_of(
         else:
             _warn_if_no_time(rule, answer.cost, program, machine)
             offers.append((rule, answer))
-    return sorted(offers, key=lambda o: o[1].cost), declines
+    return sorted(offers, key=lambda o: (not o[1].by_default, o[1].cost)), declines
+
+
+def first_of(
+    offers: Sequence[tuple[Rule, Offer]], program: Program, declines: Sequence[tuple[str, Decline]]
+) -> tuple[Rule, Offer]:
+    """The first of `offers_of`, which is used without a record.
+
+    Raises:
+        ScheduleError: there is none; lists why each rule does not take the Program.
+    """
+    if not offers or not offers[0][1].by_default:
+        kept = [(rule.name, Decline("not_chosen", "only a record chooses it")) for rule, _ in offers]
+        raise no_rule(program, declines or kept)  # whoever has other rules asks why those do not take it
+    return offers[0]
 
 
 def select_rule(
@@ -130,9 +148,7 @@ def select_rule(
         ScheduleError: no rule takes the Program; lists why each does not.
     """
     offers, declines = offers_of(rules, program, machine, intrinsics)
-    if not offers:
-        raise no_rule(program, declines)
-    return offers[0][0], declines
+    return first_of(offers, program, declines)[0], declines
 
 
 def no_rule(program: Program, declines: Sequence[tuple[str, Decline]]) -> ScheduleError:

@@ -10,7 +10,7 @@ from weft.choices import Choice, Suggestions, decide, require_made
 from weft.errors import ChoiceError, ScheduleError
 from weft.loop.nodes import Program
 from weft.scheduling.intrinsic import Intrinsic
-from weft.scheduling.rule import Decline, Offer, Rule, apply_rule, no_rule, offers_of
+from weft.scheduling.rule import Decline, Offer, Rule, apply_rule, first_of, no_rule, offers_of
 from weft.scheduling.schedule import Schedule
 
 Exceeds: TypeAlias = "Callable[[Program], str | None]"
@@ -51,14 +51,14 @@ def run_rules(
     failed: list[str] = []
     while True:
         offers, declined = offers_of(left, program, machine, intrinsics)
-        if not offers:
-            error = no_rule(program, declined)
+        try:
+            rule, offer = first_of(offers, program, declined)
+        except ScheduleError as error:
             if failed:
-                error.why = "; ".join([*failed, *([error.why] if left and error.why else [])])
+                error.why = "; ".join([*failed, *([error.why] if declined and error.why else [])])
                 error.hint = None  # there are rules
-            raise error
+            raise
         declines += [d for d in _texts(declined) if d not in declines]
-        rule, offer = offers[0]
         schedule = Schedule(program, machine, intrinsics=intrinsics)
         try:
             _apply(rule, schedule, offer, exceeds)
