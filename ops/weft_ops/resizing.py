@@ -222,14 +222,14 @@ class Resize(Operator):
             return self.move_nearest(x, todo, scales, roi, len(axes))
         wide = compute_dtype(x.dtype) if x.dtype.is_float else dt.float32
         y: Tensor = compute(x.shape, lambda *i: cast_to(x[i], wide), "widened") if wide != x.dtype else x
-        for k, d in self.in_order(todo, x.shape):
+        for k, d in self._in_order(todo, x.shape):
             y = self.along(y, k, d, self.shape[d], scales, roi, len(axes))
         if y is x or y.dtype != x.dtype:
             last = y
             y = compute(self.shape, lambda *i: cast_to(last[i], x.dtype), "resize")
         return y
 
-    def in_order(self, todo: Sequence[tuple[int, int]], before: Sequence[Dim]) -> list[tuple[int, int]]:
+    def _in_order(self, todo: Sequence[tuple[int, int]], before: Sequence[Dim]) -> list[tuple[int, int]]:
         """The axes in the order in which they are resized: those that shrink first, those that grow last. The innermost
         one, along which the elements of a vector are gathered, comes between them: there are the fewest elements."""
 

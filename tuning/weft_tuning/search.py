@@ -101,20 +101,24 @@ class Search:
             pick = _Draw(trial)
         elif number % 3 == 1:
             near = self._random.choice(sorted(self._fast, key=lambda f: f[0])[:NEAR])[1]
-            changed = self._random.choice(list(near.choices))
-            pick = self._anything({n: v for n, v in near.choices.items() if n != changed})
+            pick = self._changed(near, self._random.choice(list(near.choices)))
         else:
-            pick = self._anything({})
+            pick = self._anything
         try:
             return self.space.pick(pick), trial
         except WeftError:
             return None, trial
 
-    def _anything(self, fixed: Mapping[str, Value]) -> Pick:
-        """Takes what is fixed where it is an option, and any option else."""
+    def _anything(self, name: str, options: Sequence[Any], default: Any) -> Any:
+        return self._random.choice(list(options))
+
+    def _changed(self, near: Candidate, changed: str) -> Pick:
+        """Takes what a candidate has, but for one choice; the default of choices that only the change brings about."""
 
         def pick(name: str, options: Sequence[Any], default: Any) -> Any:
-            return fixed[name] if name in fixed and fixed[name] in options else self._random.choice(list(options))
+            if name == changed:
+                return self._random.choice(list(options))
+            return near.choices[name] if near.choices.get(name) in options else default
 
         return pick
 

@@ -41,13 +41,39 @@ def refined(a: Shape, b: Shape) -> tuple[Groups, Groups] | None:
     for runs in common_runs(a[: len(a) - tail], b[: len(b) - tail]):
         sizes = [shape[run.start : run.stop] for shape, run in zip((a, b), runs)]
         x, y = (tuple(d for d in s if d != 1) for s in sizes)
-        if not (min(len(x), len(y)) == 1 or equal(x, y)):
+        pieces = _pieces(x, y)
+        if pieces is None:
             return None
-        for own, other, dims, result in ((x, y, sizes[0], groups[0]), (y, x, sizes[1], groups[1])):
-            for d in dims:
-                result.append((d, () if d == 1 else other if len(own) == 1 else (d,)))
+        for dims, own, result in zip(sizes, pieces, groups):
+            left = iter(own)
+            result += [(d, () if d == 1 else next(left)) for d in dims]
     kept: Groups = [(d, (d,)) for d in a[len(a) - tail :]]
     return groups[0] + kept, groups[1] + kept
+
+
+def _pieces(x: Shape, y: Shape) -> tuple[list[Shape], list[Shape]] | None:
+    """The axes of the coarsest shape of which both are views, for each axis of the two, none of which is 1; None if
+    there is no such shape, or open sizes do not tell it."""
+    if equal(x, y):
+        return [(d,) for d in x], [(d,) for d in y]
+    if len(x) == 1 or len(y) == 1:
+        return ([y], [(d,) for d in y]) if len(x) == 1 else ([(d,) for d in x], [x])
+    numbers = [[d for d in shape if isinstance(d, int)] for shape in (x, y)]
+    if len(numbers[0]) < len(x) or len(numbers[1]) < len(y) or 0 in x or 0 in y:
+        return None
+    own: tuple[list[list[int]], list[list[int]]] = ([[] for _ in x], [[] for _ in y])
+    at, rest = [0, 0], [numbers[0][0], numbers[1][0]]
+    while at[0] < len(x) and at[1] < len(y):
+        piece = min(rest)
+        if rest[0] % piece or rest[1] % piece:
+            return None
+        for side in (0, 1):
+            own[side][at[side]].append(piece)
+            rest[side] //= piece
+            if rest[side] == 1:
+                at[side] += 1
+                rest[side] = next(iter(numbers[side][at[side] :]), 1)
+    return [tuple(pieces) for pieces in own[0]], [tuple(pieces) for pieces in own[1]]
 
 
 def view_of(shape: Shape, groups: Groups) -> Shape | None:
