@@ -17,16 +17,15 @@ from benchmarks.models import twin
 if TYPE_CHECKING:
     import onnx
 
-PICTURE = ("batch", "height", "width")
+PICTURE, TOKENS = {0: "batch", 2: "height", 3: "width"}, {0: "batch", 1: "length"}
+PICTURES = (
+    "resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "efficientnet_b0", "resnext_deeplab", "convnext_tiny", "resnet8"
+)  # fmt: skip
 OPEN: dict[str, Mapping[int, str]] = {
-    **dict.fromkeys(
-        ("resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "efficientnet_b0", "resnext_deeplab", "convnext_tiny"),
-        {0: "batch", 2: "height", 3: "width"},
-    ),
-    **dict.fromkeys(("bert_base_s128", "gpt2_s128", "llama_prefill"), {0: "batch", 1: "length"}),
+    **{name: PICTURE for name in PICTURES},
+    **{name: TOKENS for name in ("bert_base_s128", "gpt2_s128", "llama_prefill")},
     "lstm": {1: "length"},
     "mlp": {0: "batch"},
-    "resnet8": {0: "batch", 2: "height", 3: "width"},
 }
 """Sizes of each model that can be open, by the axis of its input. The twins of swin_tiny and whisper_encoder hold their
 sizes in more than shapes."""

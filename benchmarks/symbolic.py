@@ -1,7 +1,7 @@
 """One executable for any size, beside those compiled for one size.
 
-    python -m benchmarks.symbolic [--models resnet18,bert_base_s128] [--open batch,height,width] [--at 1x224x224,4x64x96]
-        [--checks 20] [--repeat N] [--layers N] [--json FILE]
+    python -m benchmarks.symbolic [--models resnet18,bert_base_s128] [--open batch,height,width]
+        [--at 1x224x224,4x64x96] [--checks 20] [--repeat N] [--layers N] [--json FILE]
 
 Each model is a twin (see benchmarks/README.md) with batch, height and width, or length open, as it permits. It is
 compiled once as it is, and once for every size of --at; the two take turns in one process, and their median and minimum
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.symbolic", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(OPEN)} [%(default)s]")
     parser.add_argument(
-        "--open", type=lambda t: t.split(","), help="of batch, height, width, length: what is open [what a model permits]"
+        "--open", type=lambda t: t.split(","), help="of batch, height, width, length [all that a model permits]"
     )
     parser.add_argument(
         "--at", type=sizes, help="sizes that are measured, such as 1x224x224, in that order; several by commas"
@@ -165,15 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = [n for n in chosen_models(options.models) if n in OPEN]
     with tempfile.TemporaryDirectory() as folder:
-        results = [
-            measure(name, symbols, Path(folder), options) for name in names if (symbols := symbols_of(name, options.open))
-        ]
+        open_of = {name: symbols_of(name, options.open) for name in names}
+        results = [measure(name, symbols, Path(folder), options) for name, symbols in open_of.items() if symbols]
     rows, kept = [], True
     for r in results:
         for s in r["sizes"]:
             kept &= s["ratio"] <= RATIO_LIMIT
             size = " × ".join(f"{n}" for n in s["sizes"].values())
-            figures = [f"{s['open'] * 1e3:.2f}", f"{s['fixed'] * 1e3:.2f}", f"{s['ratio']:.3f}", f"{s['least_ratio']:.3f}"]
+            figures = [f"{s[k] * 1e3:.2f}" for k in ("open", "fixed")]
+            figures += [f"{s[k]:.3f}" for k in ("ratio", "least_ratio")]
             rows.append([r["model"], ", ".join(r["open"]), size, *figures, judge(s["ratio"], RATIO_LIMIT)])
         if r["errors"]:
             kept &= r["worst"] <= ERROR_LIMIT
@@ -183,7 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append([r["model"], "compilation", "", *compiled, "", "", ""])
     ratios = [s["ratio"] for r in results for s in r["sizes"]]
     if ratios:
-        mean, least = (statistics.geometric_mean(s[k] for r in results for s in r["sizes"]) for k in ("ratio", "least_ratio"))
+        mean = statistics.geometric_mean(ratios)
+        least = statistics.geometric_mean(s["least_ratio"] for r in results for s in r["sizes"])
         kept &= mean <= MEAN_LIMIT
         rows.append(["geometric mean", "", "", "", "", f"{mean:.3f}", f"{least:.3f}", judge(mean, MEAN_LIMIT)])
     title = f"Sizes open beside fixed, {options.threads} thread(s), {machine()['cpu']}"
