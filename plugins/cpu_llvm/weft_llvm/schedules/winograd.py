@@ -315,7 +315,7 @@ def open_height(across: int, panel: int, machine: Machine) -> int:
 
     def cycles(rows: int) -> float:
         one = step_cycles(Tile(rows, panel), machine, float32) + machine.rates.loop_step_cycles
-        return sum(-(-n // rows) / n for n in range(1, 2 * across + 1)) * one
+        return sum(-(-n // rows) for n in range(1, 2 * across + 1)) * one
 
     able = [r for r in range(1, machine.vector_registers) if fits(Tile(r, panel), machine)]
     return min(able, key=cycles)
