@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     import onnx
 
 PICTURE, TOKENS = {0: "batch", 2: "height", 3: "width"}, {0: "batch", 1: "length"}
-PICTURES = (
-    "resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "efficientnet_b0", "resnext_deeplab", "convnext_tiny", "resnet8"
-)  # fmt: skip
 OPEN: dict[str, Mapping[int, str]] = {
-    **{name: PICTURE for name in PICTURES},
-    **{name: TOKENS for name in ("bert_base_s128", "gpt2_s128", "llama_prefill")},
+    "resnet18": PICTURE,
+    "resnet50": PICTURE,
+    "mobilenet_v1": PICTURE,
+    "mobilenet_v2": PICTURE,
+    "efficientnet_b0": PICTURE,
+    "resnext_deeplab": PICTURE,
+    "convnext_tiny": PICTURE,
+    "resnet8": PICTURE,
+    "bert_base_s128": TOKENS,
+    "gpt2_s128": TOKENS,
+    "llama_prefill": TOKENS,
     "lstm": {1: "length"},
     "mlp": {0: "batch"},
 }
@@ -74,7 +80,8 @@ class _Opened:
         (given,) = self.graph.input
         for symbol, axis in self.axes.items():
             given.type.tensor_type.shape.dim[axis].dim_param = symbol
-        self.graph.output[0].type.tensor_type.ClearField("shape")
+        for axis, size in enumerate(self.graph.output[0].type.tensor_type.shape.dim):
+            size.dim_param = f"out_{axis}"  # nothing is known of it here
         nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in self.graph.node]
         for node in nodes:
             for k, value in enumerate(node.input):

@@ -116,7 +116,10 @@ def measure(name: str, symbols: tuple[str, ...], folder: Path, options: argparse
     print(f"{name}: compiling …", file=sys.stderr, flush=True)
     anywhere, seconds = compiled()
     rows = []
-    wanted = options.at if options.at and len(options.at[0]) == len(symbols) else AT[symbols]
+    wanted = options.at or AT.get(symbols, ())
+    if any(len(w) != len(symbols) for w in wanted) or not wanted:
+        example = "x".join("8" * len(symbols))
+        raise SystemExit(f"--at: {', '.join(symbols)} of {name} are open, in this order: give sizes such as {example}")
     for sizes in (dict(zip(symbols, w)) for w in wanted):
         print(f"{name}: {sizes} …", file=sys.stderr, flush=True)
         array = input_of(name, usual, sizes)
