@@ -52,8 +52,8 @@ def test_sizes_that_are_checked() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.json"
-    words = "--models resnet8 --layers 1 --open batch,width --at 1x32 --checks 2 --repeat 1 --json".split()
-    main([*words, str(report)])
+    words = ["--models", "resnet8", "--layers", "1", "--open", "batch,width", "--at", "1x32", "--checks", "2"]
+    main([*words, "--repeat", "1", "--json", str(report)])
     (result,) = json.loads(report.read_text())["results"]
     assert result["open"] == ["batch", "width"] and result["worst"] <= 1e-5 and len(result["errors"]) == 2
     assert "geometric mean" in capsys.readouterr().out
