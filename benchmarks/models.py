@@ -51,18 +51,21 @@ def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes a name for its argument `allow_pickle`
 
 
-def twin(name: str, *, layers: int | None = None, seed: int = 0) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def twin(
+    name: str, *, layers: int | None = None, seed: int = 0, **sizes: int
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A torch-free twin of an exported model, and inputs for it.
 
     Args:
         layers: at most so many blocks per stage (residual nets), blocks (mobilenets), layers (transformers, LSTM) or
             hidden layers (mlp).
+        sizes: others than the usual ones, such as `length`, of models that have them.
     """
-    twins = {**_TWINS, **own_models.TWINS}
+    twins: dict[str, Callable[..., dict[str, Array]]] = {**_TWINS, **own_models.TWINS}
     if name not in twins:
         raise KeyError(f"no model '{name}': there are {', '.join((*EVERY, *TINY))}")
     build = Build(name, seed)
-    inputs = twins[name](build, layers)
+    inputs = twins[name](build, layers, **sizes)
     return build.model(inputs), inputs
 
 

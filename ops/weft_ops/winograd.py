@@ -27,7 +27,7 @@ from weft.tensor.language import sum as sum_over
 from weft_ops.contraction import Conv, pad_pairs, reduction_tolerance, window_extent
 from weft_ops.examples import floats
 from weft_ops.scheduling.winograd import RESULT, SPARING, STAGES
-from weft_ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show, static, unify
+from weft_ops.shapes import dim_ceildiv, expect_kind, one_dtype, operands, show, simplified, static, unify
 
 __all__ = ["WinogradConv", "transform_weights"]
 
@@ -188,8 +188,8 @@ class WinogradConv(Operator):
         (top, _), (left, _) = pad_pairs(self.pads, 2)
         n, _, h, w = x.shape
         c, oc = static(u.shape[1:])
-        height, width = self.out_dims((h, w))
-        down, across = dim_ceildiv(height, m), dim_ceildiv(width, m)
+        height, width = (simplified(d) for d in self.out_dims((h, w)))
+        down, across = (simplified(dim_ceildiv(d, m)) for d in (height, width))
         tiles = as_dim(down * across)
         zero = Const(0, dtype)
 
@@ -209,6 +209,9 @@ class WinogradConv(Operator):
             "winograd_rows",
             role=STAGES[0],
         )
+
+        if not (isinstance(down, int) and isinstance(across, int)):
+            return self._of_open_sizes(rows, u, n, (height, width), (down, across))
 
         def picture(pq: Expr, b: Expr, cb: Expr, t: Expr, ci: Expr) -> Expr:
             elements = [rows[(b, cb, t // across, pq // a, (t % across) * m + k, ci)] for k in range(a)]
@@ -258,6 +261,39 @@ class WinogradConv(Operator):
             )
 
         out: Tensor = compute((n, oc, height, width), result, "winograd", role=RESULT)
+        return out
+
+    def _of_open_sizes(
+        self, rows: Tensor, u: Tensor, n: Dim, size: tuple[Dim, Dim], tiles: tuple[Dim, Dim]
+    ) -> Tensor:
+        """What follows the transform of rows, of a picture whose size is a formula: tiles are numbered by row and
+        column, so that nothing divides by their number."""
+        m, a, block = self.m, self.m + 2, self.block
+        c, oc = static(u.shape[1:])
+        down, across = tiles
+
+        def picture(pq: Expr, b: Expr, cb: Expr, ty: Expr, tx: Expr, ci: Expr) -> Expr:
+            elements = [rows[(b, cb, ty, pq // a, tx * m + k, ci)] for k in range(a)]
+            return _pick(pq % a, transformed_inputs(m, elements))
+
+        v: Tensor = compute((a * a, n, c // block, down, across, block), picture, "winograd_input", role=STAGES[1])
+        cb, ci = reduce_axis(c // block, "cb"), reduce_axis(block, "ci")
+
+        def product(b: Expr, ob: Expr, pq: Expr, ty: Expr, tx: Expr, oi: Expr) -> Expr:
+            return sum_over(v[(pq, b, cb, ty, tx, ci)] * u[(pq, cb.var * block + ci.var, ob * block + oi)], [cb, ci])
+
+        made: Tensor = compute((n, oc // block, a * a, down, across, block), product, STAGES[2], role=STAGES[2])
+
+        def result_rows(b: Expr, ob: Expr, ty: Expr, tx: Expr, r: Expr, q: Expr, oi: Expr) -> Expr:
+            return _pick(r, transformed_outputs(m, [made[(b, ob, p * a + q, ty, tx, oi)] for p in range(a)]))
+
+        half: Tensor = compute((n, oc // block, down, across, m, a, block), result_rows, STAGES[3], role=STAGES[3])
+
+        def result(b: Expr, o: Expr, y: Expr, z: Expr) -> Expr:
+            elements = [half[(b, o // block, y // m, z // m, y % m, q, o % block)] for q in range(a)]
+            return _pick(z % m, transformed_outputs(m, elements))
+
+        out: Tensor = compute((n, oc, *size), result, RESULT, role=RESULT)
         return out
 
     def spared(self, height: Dim, width: Dim) -> tuple[bool, bool]:

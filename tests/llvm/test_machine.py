@@ -14,7 +14,16 @@ from weft.errors import TargetError
 from weft.machine import Machine
 from weft.target import Target, parse_target
 from weft_llvm.machine import host_caches, host_ways
-from weft_llvm.schedules.tiles import Tile, Window, choose_dot_tile, choose_tile, conflict_cycles, fits
+from weft_llvm.schedules.tiles import (
+    TYPICAL_ROWS,
+    Tile,
+    Window,
+    choose_dot_tile,
+    choose_tile,
+    conflict_cycles,
+    fits,
+    tiles_per_row,
+)
 from weft_llvm.target import LlvmTarget, available_threads
 
 KIND = LlvmTarget()
@@ -181,18 +190,26 @@ def test_rows_that_share_cache_sets_get_low_tiles() -> None:
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
-@pytest.mark.parametrize(("columns", "vectors", "window"), [([1], 1, Window(1, 5, True)), ([1, 2, 3, 4, 6], 12, None)])
-def test_open_rows_get_the_smallest_of_nearly_equal_tiles(
-    cpu: str, columns: list[int], vectors: int, window: Window | None
-) -> None:
+def test_open_rows_get_the_smallest_of_nearly_equal_tiles(cpu: str) -> None:
     """The last tile of open rows asks for each of them whether it is there: a small tile has less of that, and is half
     the code."""
     m = machine(f"llvm -mtriple=x86_64-unknown-linux-gnu -mcpu={cpu}")
-    cycles, tile = choose_tile(None, columns, vectors, m, float32, window=window)
+    columns, vectors = [1, 2, 3, 4, 6], 12
+    cycles, tile = choose_tile(None, columns, vectors, m, float32)
     rows = 27720  # a multiple of all heights
-    whole, tallest = choose_tile(rows, columns, vectors, m, float32, window=window)
+    whole, tallest = choose_tile(rows, columns, vectors, m, float32)
     assert cycles * rows <= whole * 1.06
     assert tile.rows * tile.columns < tallest.rows * tallest.columns
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+def test_open_rows_of_one_channel_get_tiles_that_pictures_have_several_of(cpu: str) -> None:
+    """Every row of a picture has a last tile, which asks for each pixel: of a tile as high as a picture is wide nothing
+    else would be computed."""
+    m = machine(f"llvm -mtriple=x86_64-unknown-linux-gnu -mcpu={cpu}")
+    _, tile = choose_tile(None, [1], 1, m, float32, window=Window(1, 5, True))
+    assert 1 < tile.rows <= TYPICAL_ROWS // 2
+    assert tiles_per_row(TYPICAL_ROWS) < tiles_per_row(4) < tiles_per_row(1)
 
 
 def test_odd_machines_get_tiles() -> None:

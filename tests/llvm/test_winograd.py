@@ -113,6 +113,37 @@ def test_random_shapes(seed: int) -> None:
     assert np.abs(got - want).max() <= ALLOWED[m] * max(1.0, float(np.abs(want).max()))
 
 
+def test_random_shapes_of_open_sizes(seed: int) -> None:
+    """One executable for pictures of any height or width or both, of other sizes than those it was made with."""
+    m, outputs, shape, pads, follow, threads, batch = random_case(1000 + seed)
+    rng = np.random.default_rng(seed)
+    is_open = (batch, seed % 3 != 0, seed % 3 != 1)
+    sizes: list[int | Var] = [
+        Var(name) if given and (n > m or k == 0) else n
+        for k, (name, given, n) in enumerate(zip("nhw", is_open, (shape[0], *shape[2:])))
+    ]
+    w = (rng.standard_normal((outputs, shape[1], 3, 3)) / np.sqrt(9 * shape[1])).astype(np.float32)
+    graph = winograd(m, (sizes[0], shape[1], *sizes[1:]), w, pads, follow, skip=seed % 2 == 1)
+    compilation = Compilation(resolve_target(f"llvm -threads={threads}"), cache=False)
+    executable = compilation.run(graph)
+    (kernel,) = [k for k in compilation.kernels.values() if k.name.startswith("winogradconv")]
+    assert kernel.rule == "winograd" and not [why for _, why in kernel.declines if why.startswith("failed")]
+    for _ in range(4):
+        n, height, width = (
+            int(rng.integers(least, 45)) if isinstance(size, Var) else size
+            for size, least in zip(sizes, (1, max(1, 3 - pads[0] - pads[2]), max(1, 3 - pads[1] - pads[3])))
+        )
+        n = min(n, 3)
+        x = rng.standard_normal((n, shape[1], height, width)).astype(np.float32)
+        residual = None
+        if "residual" in follow:
+            residual = rng.standard_normal(expected(x, w, pads, "", None).shape).astype(np.float32)
+        got = executable.run({"x": x, **({} if residual is None else {"r": residual})})["y"]
+        want = expected(x, w, pads, follow, residual)
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() <= ALLOWED[m] * max(1.0, float(np.abs(want).max())), (n, height, width)
+
+
 def test_transformed_weights_from_memory_are_asked_for_ahead() -> None:
     second = resolve_target("llvm").machine.caches[1]
     channels = 2 * LANES

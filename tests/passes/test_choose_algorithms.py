@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.graph.graphs import keeps_meaning, numbers
 
+from weft.choices import Choices
 from weft.errors import GraphError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
@@ -72,6 +73,23 @@ def test_any_batch() -> None:
     keeps_meaning(before, after, [numbers(3, 8, 6, 6)])
 
 
+@pytest.mark.parametrize("size", [(Var("h"), Var("w")), (9, Var("w")), (Var("h"), 6)], ids=["both", "width", "height"])
+def test_pictures_of_any_size(size: tuple[int | Var, int | Var]) -> None:
+    before = net(Conv(pads=(1, 0, 1, 2)), (2, 8, *size))
+    after = choose_algorithms(before, ALWAYS_FOUR)
+    assert operators(after) == ["WinogradConv", "Relu"]
+    for h, w in ((6, 6), (9, 13), (4, 3)):
+        given = (h if isinstance(size[0], Var) else size[0], w if isinstance(size[1], Var) else size[1])
+        keeps_meaning(before, after, [numbers(2, 8, *given)])
+
+
+def test_a_record_gives_no_tiles_to_open_sizes_that_the_target_declines() -> None:
+    before = net(Conv(pads=(1, 1, 1, 1)), (2, 8, Var("h"), 9))
+    choices = Choices()
+    after = choose_algorithms(before, Capabilities(winograd=lambda node: None, channel_block=8), choices)
+    assert operators(after) == ["Conv", "Relu"] and not choices.made
+
+
 def test_weights_used_twice_are_transformed_once() -> None:
     b = GraphBuilder()
     x, w = b.input("x", tensor_type("float32", (1, 8, 9, 9))), b.constant(numbers(8, 8, 3, 3))
@@ -86,11 +104,11 @@ def test_weights_used_twice_are_transformed_once() -> None:
     [
         net(Conv(strides=(2, 2))), net(Conv(dilations=(2, 2))), net(Conv(groups=2), w=(16, 4, 3, 3)), net(Conv(), w=(16,
             8, 1, 1)),
-        net(Conv(), w=(18, 8, 3, 3)), net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)), net(Conv(), (2, 8, Var("h"), 9)),
+        net(Conv(), w=(18, 8, 3, 3)), net(Conv(), (2, 6, 7, 9), (16, 6, 3, 3)),
         net(Conv(), dtype="float64"),
         net(Conv(), constant=False), net(Conv(), (2, 8, 9), (16, 8, 3)),
     ],
-    ids=["stride", "dilation", "groups", "pointwise", "outputs", "channels", "symbolic", "float64", "weights",
+    ids=["stride", "dilation", "groups", "pointwise", "outputs", "channels", "float64", "weights",
         "one_axis"],
 )  # fmt: skip
 def test_others_stay(graph: Graph) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from weft.expr.nodes import Const, Expr, Var, const, free_vars, mul, transform, walk
+from weft.expr.ranges import Range
+from weft.expr.simplify import simplify
 from weft.loop.nodes import (
     Allocate,
     AtomicUpdate,
@@ -38,8 +40,34 @@ def collapse(program: Program) -> Program:
     blocks = [s for s in walk_stmts(program.body) if isinstance(s, Block)]
     if not blocks or _outside(program.body) or any(b.reads is not None or b.writes is not None for b in blocks):
         return program
-    program = _drop_units(program)
+    program = _drop_units(_simplify_sizes(program) if program.dims else program)
     return _join(program)
+
+
+def _simplify_sizes(program: Program) -> Program:
+    """Sizes written alike that are the same, such as `n - 1 + 1` of a window of one and `n`: they are compared as they
+    are written."""
+    known = {v.name: Range(0, None) for v in program.dims}
+    found: dict[Expr, Expr] = {}
+
+    def size(e: Expr) -> Expr:
+        if isinstance(e, (Const, Var)):
+            return e
+        if e not in found:
+            found[e] = simplify(e, known)
+        return found[e]
+
+    def loop(s: Stmt) -> Stmt | None:
+        if isinstance(s, For):
+            return replace(s, extent=size(s.extent))
+        if isinstance(s, Block):
+            return replace(s, iters=tuple(replace(i, extent=size(i.extent)) for i in s.iters))
+        return None
+
+    shapes = {name: tuple(map(size, b.shape)) for name, b in _buffers(program).items()}
+    index = {name: [[k] for k in range(len(shape))] for name, shape in shapes.items()}
+    program = _rebuffer(program, shapes, index)
+    return replace(program, body=transform_stmts(program.body, loop))
 
 
 def _outside(stmt: Stmt) -> bool:

@@ -113,7 +113,8 @@ class Capabilities:
             up with zeros to whole dot products, two at least. With `panel` and `channel_block` operands are packed for
             it; without they are row-major.
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its
-            channels stand together by `channel_block`, each alone if that is None.
+            channels stand together by `channel_block`, each alone if that is None. Height and width of the picture may
+            be formulas: None where no schedule of the target takes those.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
         narrow_results: memory is what is short: what follows an anchor in its group ends where its result is narrowest,
             and conversions to wider types belong to what reads it.

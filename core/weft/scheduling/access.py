@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.expr.affine import affine
+from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Add, And, Call, Cast, Const, Expr, Max, Mul, Var, free_vars, has, substitute, walk
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
 
 UNKNOWN_EXTENT = 256
 """What a symbolic extent is taken for where a schedule must guess."""
+
+
+TYPICAL_INPUT, TYPICAL_LAYER = 224, 56
+"""What a symbol counts as where costs are compared: in a graph, whose symbols are sizes of its inputs, and in a kernel,
+whose symbols are sizes of a layer."""
+
+
+def typical(size: Expr | int, symbol: int = TYPICAL_INPUT) -> int:
+    """A size with each of its symbols taken for `symbol`; at least 1."""
+    return size if isinstance(size, int) else max(1, int(evaluate(size, dict.fromkeys(free_vars(size), symbol))))
 
 
 def loads(block: Block) -> Iterator[Load]:

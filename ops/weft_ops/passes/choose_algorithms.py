@@ -31,7 +31,10 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
         if not may_be_winograd(node, block):
             return None
-        chosen = _chosen(node, choose(node), made)
+        best = choose(node)
+        if best is None and not all(isinstance(d, int) for d in node.output.shape[2:]):
+            return None  # whether the target has a schedule for tiles of open sizes is its own to say, not a record's
+        chosen = _chosen(node, best, made)
         if chosen is None:
             return None
         m, skip = chosen
@@ -71,8 +74,7 @@ def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tupl
 
 
 def may_be_winograd(node: Node, block: int) -> bool:
-    """Whether a node is a float32 convolution with constant 3×3 taps, stride 1, whole channel blocks and pictures of
-    known size."""
+    """Whether a node is a float32 convolution with constant 3×3 taps, stride 1 and whole channel blocks."""
     op = node.op
     if not isinstance(op, Conv) or op.groups != 1 or op.dtype is not None:
         return False
@@ -89,6 +91,4 @@ def may_be_winograd(node: Node, block: int) -> bool:
     if w.constant.shape[2:] != (TAPS, TAPS) or any(n % block for n in w.constant.shape[:2]):
         return False
     strides, pads, dilations = op.spatial(2)
-    if not np.all(np.array([*strides, *dilations]) == 1) or any(p < 0 for pair in pads for p in pair):
-        return False
-    return all(isinstance(d, int) for d in (*x.shape[2:], *node.output.shape[2:]))
+    return bool(np.all(np.array([*strides, *dilations]) == 1)) and all(p >= 0 for pair in pads for p in pair)

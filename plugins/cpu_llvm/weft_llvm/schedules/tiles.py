@@ -23,6 +23,10 @@ DOT_COLUMNS = (1, 2, 3, 4, 6, 8)
 """Columns of a tile of dot products."""
 NEARLY_CHEAPEST = 1.05
 """Where rows are open, the smallest tile is taken that costs at most so many times as much as the cheapest."""
+TYPICAL_ROWS = 28
+"""Rows of a convolution by channel, on the average, where they are open: pixels of a picture's row inside a model."""
+PARTLY = 1.3
+"""Cost of a tile that asks for each of its rows whether it is there, of one that does not."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,9 @@ def choose_tile(
 
     Args:
         rows: extent of the row loop. None: symbolic, so that the last tile asks for each row whether it is there, which
-            the cost of whole tiles does not show: of nearly equal tiles the smallest, whose code is short as well.
+            the cost of whole tiles does not show: of nearly equal tiles the smallest, whose code is short as well. Of
+            rows that share vectors (see `window`), which are read once however high tiles are, the tile that takes
+            least time for up to twice `TYPICAL_ROWS`.
         columns: candidates for vectors per tile.
         vectors: extent of the column loop in vectors; a tail tile is as dear as its own shape.
         spare: registers that hold something else.
@@ -165,6 +171,7 @@ def choose_tile(
     """
     found: list[tuple[float, int, int, Tile]] = []
     columns = list(columns)
+    shared = rows is None and window is not None and window.lanes
     vector_bytes = machine.vector_bits // 8
     # Each column of tiles has its vectors once from where all of them lie; rows of tiles that follow have them from
     # where one column stays.
@@ -181,6 +188,7 @@ def choose_tile(
                     continue
                 height = None if rows is None else rows // parts
                 total = tiles_cycles(height, tile, vectors, parts, machine, dtype, first, again, apart)
+                total *= r * tiles_per_row(r) if shared else 1.0
                 # Of tiles that cost the same those whose last one is highest: a low one has little to do while it waits
                 # for its vectors.
                 last = r if rows is None else (rows // parts) % r or r
@@ -188,7 +196,7 @@ def choose_tile(
     if not found:  # so few registers that nothing fits: what spills least
         return inf, Tile(1, min(columns))
     cycles, _, _, tile = min(found, key=lambda f: f[:3])
-    if rows is None:
+    if rows is None and not shared:
         near = [(-size, total, tile) for total, _, size, tile in found if total <= NEARLY_CHEAPEST * cycles]
         _, cycles, tile = min(near, key=lambda n: n[:2])
     return cycles, tile
@@ -226,6 +234,14 @@ def tiles_cycles(
             last = step_cycles(Tile(rest, columns), machine, dtype, again) + machine.rates.loop_step_cycles
             total += count * parts * (last + conflict_cycles(rest, apart, machine))
     return total
+
+
+def tiles_per_row(height: int) -> float:
+    """Tiles of so many rows that a number of rows up to twice `TYPICAL_ROWS` takes, of one row: the last one, which is
+    not known to be whole, counts `PARTLY`."""
+    most = 2 * TYPICAL_ROWS
+    tiles = sum((n - 1) // height + PARTLY for n in range(1, most + 1))
+    return tiles / (most * (most + 1) / 2)
 
 
 def choose_dot_tile(rows: int, columns: int, depth: int, machine: Machine, dtype: DType) -> tuple[float, Tile]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from weft.dtypes import float32
 from weft.expr.nodes import free_vars
 from weft.graph.nodes import Node
-from weft.loop.nodes import Block, Program, int_const
+from weft.loop.nodes import Program, int_const
 from weft.machine import Machine
 from weft.scheduling import access
 from weft.scheduling.costs import of_blocks
@@ -25,7 +25,7 @@ from weft.scheduling.schedule import Schedule
 from weft_llvm.schedules.contraction import PANEL_VECTORS
 from weft_llvm.schedules.prefetch import prefetch_panels
 from weft_llvm.schedules.reduction import schedule_apart
-from weft_llvm.schedules.tiles import Tile, choose_tile, step_cycles
+from weft_llvm.schedules.tiles import Tile, choose_tile, fits, step_cycles
 from weft_ops.contraction import Conv
 from weft_ops.scheduling.winograd import SPARING, STAGES, stages_of
 from weft_ops.winograd import POINTS, TAPS, WinogradConv
@@ -39,7 +39,8 @@ together."""
 class Shape:
     """Sizes of a Winograd convolution: channels in and out, tiles down and across, outputs of a tile along an axis.
 
-    `spared`: whether the products at infinity are omitted for the last row and the last column of tiles."""
+    `spared`: whether the products at infinity are omitted for the last row and the last column of tiles. `open`: tiles
+    down and across are those of a picture of typical size."""
 
     channels: int
     outputs: int
@@ -48,6 +49,7 @@ class Shape:
     m: int
     block: int
     spared: tuple[bool, bool] = (False, False)
+    open: bool = False
 
     @property
     def products(self) -> int:
@@ -65,8 +67,8 @@ class Shape:
 
 
 def shape_of(program: Program) -> Shape | None:
-    """The sizes, if all but the batch are numbers above one (a dimension of one has no loop) and nothing comes before
-    the convolution."""
+    """The sizes, if all but the batch are above one (a dimension of one has no loop), channels are numbers and nothing
+    comes before the convolution."""
     blocks = stages_of(program)
     if not blocks:
         return None
@@ -79,7 +81,10 @@ def shape_of(program: Program) -> Shape | None:
         return None
     batch = len(result.iters) - 4
     ranks = [len(blocks[k].iters) - batch for k in (*STAGES, "winograd")]
-    if batch not in (0, 1) or [*ranks[:2], *ranks[3:]] != [5, 4, 5, 4] or ranks[2] not in (6, 7):
+    height, width = result.iters[batch + 1].extent, result.iters[batch + 2].extent
+    open_sizes = int_const(height) is None or int_const(width) is None
+    expected = ([5, 5, 7, 6, 4],) if open_sizes else ([5, 4, 6, 5, 4], [5, 4, 7, 5, 4])
+    if batch not in (0, 1) or ranks not in expected:
         return None
     if any(len(blocks[k].iters) - batch != 6 for k in SPARING if k in blocks):
         return None
@@ -89,26 +94,21 @@ def shape_of(program: Program) -> Shape | None:
     if weights is None or not any(product.iters[batch].var.name in free_vars(i) for i in weights.indices):
         return None  # one block of channels: what stands there is the batch
 
-    def extents(block: Block, first: int) -> list[int] | None:
-        iters = block.iters[first:]
-        sizes = [n for i in iters if (n := int_const(i.extent)) is not None]
-        return sizes if len(sizes) == len(iters) else None
-
-    a, b, c = extents(rows, batch), extents(columns, batch), extents(product, batch)
-    if a is None or b is None or c is None:
+    channel_blocks, block = (int_const(rows.iters[batch + k].extent) for k in (0, 4))
+    outputs, m = (int_const(columns.iters[batch + k].extent) for k in (0, 3 if open_sizes else 2))
+    if channel_blocks is None or block is None or outputs is None or m is None:
         return None
-    channel_blocks, down, _, _, block = a
-    outputs, tiles, m, _, _ = b
     found = Shape(
         channel_blocks * block,
         outputs * block,
-        down,
-        tiles // down,
+        -(-access.typical(height, access.TYPICAL_LAYER) // m),
+        -(-access.typical(width, access.TYPICAL_LAYER) // m),
         m,
         block,
         (SPARING[0] in blocks, SPARING[1] in blocks),
+        open_sizes,
     )
-    return None if min(channel_blocks, outputs, *(t for _, t in found.parts(down))) == 1 else found
+    return None if min(channel_blocks, outputs, *(t for _, t in found.parts(found.down))) == 1 else found
 
 
 class WinogradRule(Rule):
@@ -153,7 +153,7 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
     pieces = options[s.choose("pieces", list(options), str(cheapest(options.values())))]
 
     # The result's loops: pieces of the picture, panels of channels; inside, tile by tile.
-    if pieces.rows < shape.down:
+    if shape.open or pieces.rows < shape.down:
         piece, row, y = s.split(height, [None, pieces.rows, shape.m])
         outer = [*batch, piece]
     else:
@@ -180,8 +180,8 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         s.compact_buffer(access.target(s.block(v)).buffer.name)
     for k, (name, copy) in enumerate(zip(products, copies)):
         with s.choices_of(f"product{k}"):
-            _product(s, name, copy, panels, panel, pieces.group, machine)
-    _input(s, rows, v, outer[-1] if pieces.together else None, shape)
+            _product(s, name, copy, panels, panel, pieces.group, machine, shape, v if shape.open else None)
+    _input(s, rows, v, outer[-1] if pieces.together else None, shape, pieces.rows)
     s.compact_buffer(access.target(s.block(columns)).buffer.name)
     *_, r, q, _ = s.loops(columns)
     s.reorder(q, r)
@@ -194,7 +194,7 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         return
     together = outer[0] if len(outer) == 1 else s.fuse(*outer)
     # All pieces are alike but for the border, which `_input` keeps to itself, and for the last rows of results.
-    for loop in (together, row):
+    for loop in (together,) if shape.open else (together, row):
         s.annotate(loop, "partition", 0)
     s.parallel(together)
 
@@ -207,11 +207,22 @@ def _finish(s: Schedule, block: str, at: str) -> None:
     s.vectorize(last)
 
 
-def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, group: int, machine: Machine) -> None:
+def _product(
+    s: Schedule,
+    product: str,
+    copy: str,
+    panels: str,
+    panel: int,
+    group: int,
+    machine: Machine,
+    shape: Shape,
+    v: str | None,
+) -> None:
     """The products of one piece and one group of panels, result by result of the transform: tiles of rows × panel in
-    registers."""
+    registers. `v`: the block of the transformed inputs where their number is open, so that whole tiles are computed."""
     dtype = access.target(s.block(product)).buffer.dtype
     *column, t, lane, cb, ci = inside(s, product, panels)
+    row = [column.pop()] if v is not None and int_const(s.loop(column[-1]).extent) != 1 else []
     channels = column[: 1 if panel * group > 1 else 0]
     which = column[len(channels) :]
     if group > 1:
@@ -219,10 +230,16 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, grou
         chosen, *channels = s.split(channels[0], [group, panel]) if panel > 1 else channels
         which.append(chosen)
     depth = (int_const(s.loop(cb).extent) or 1) * (int_const(s.loop(ci).extent) or 1)
-    _, tile = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)
-    rows = s.choose("tile_rows", range(1, machine.vector_registers), tile.rows)
+    if v is None:
+        height = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)[1].rows
+    else:
+        height = open_height(shape.across, panel, machine)
+    rows = s.choose("tile_rows", range(1, machine.vector_registers), height)
+    if v is not None:
+        for name, loop in ((v, s.loops(v)[-2]), (product, t), (copy, inside(s, copy, panels)[-2])):
+            s.pad_loop(name, loop, rows)
     t_outer, t_inner = s.split(t, [None, rows])
-    s.reorder(*which, t_outer, cb, ci, t_inner, *channels, lane)
+    s.reorder(*which, *row, t_outer, cb, ci, t_inner, *channels, lane)
     s.reverse_compute_at(copy, t_outer)
     init = s.decompose_reduction(product, cb)
     s.compact_buffer(access.target(s.block(product)).buffer.name)
@@ -234,11 +251,16 @@ def _product(s: Schedule, product: str, copy: str, panels: str, panel: int, grou
         _finish(s, name, at)
 
 
-def _input(s: Schedule, rows: str, v: str, at: str | None, shape: Shape) -> None:
+def _input(s: Schedule, rows: str, v: str, at: str | None, shape: Shape, count: int) -> None:
     """The transformed inputs under loop `at` (None: of the whole picture), one row of tiles of one channel block after
     another."""
     pq, *batch, channel, t, lane = inside(s, v, at)
-    row, tile = s.split(t, [None, shape.across])
+    if not shape.open:
+        row, tile = s.split(t, [None, shape.across])
+    elif count > 1:
+        *batch, channel, row, tile = *batch, channel, t
+    else:
+        row, tile = s.split(t, [1, None])
     p, q = s.split(pq, [shape.m + 2, shape.m + 2])
     # Row by row of the transform: few streams are written at once, each of them contiguous.
     s.reorder(*batch, channel, row, p, tile, q, lane)
@@ -287,6 +309,18 @@ def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> flo
     return sum(step_cycles(Tile(r, panel), machine, float32) + machine.rates.loop_step_cycles for r in parts)
 
 
+def open_height(across: int, panel: int, machine: Machine) -> int:
+    """Rows of register tiles by a panel that take least time for numbers of tiles up to twice `across`, each as likely
+    as the others: the last register tile is computed whole."""
+
+    def cycles(rows: int) -> float:
+        one = step_cycles(Tile(rows, panel), machine, float32) + machine.rates.loop_step_cycles
+        return sum(-(-n // rows) for n in range(1, 2 * across + 1)) * one
+
+    able = [r for r in range(1, machine.vector_registers) if fits(Tile(r, panel), machine)]
+    return min(able, key=cycles)
+
+
 def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
     """The pieces that take least time."""
     return cheapest(able_pieces(shape, images, machine))
@@ -307,14 +341,19 @@ def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
     found: list[Pieces] = []
     for rows in range(1, shape.down + 1):
         if (
-            shape.down % rows
+            (shape.down % rows and not shape.open)
             or (any(shape.spared) and rows < shape.down)
             or any(tiles == 1 for _, tiles in shape.parts(rows))
         ):
             continue  # a smaller last piece would have conditions in its innermost loops; a single tile has no loop
-        count = shape.down // rows
+        count = shape.down / rows if shape.open else shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
-        work = sum(n * row_tiles_cycles(tiles, panel, shape.channels, machine) for n, tiles in shape.parts(rows))
+        if shape.open:
+            height = open_height(shape.across, panel, machine)
+            one = step_cycles(Tile(height, panel), machine, float32) + machine.rates.loop_step_cycles
+            work = shape.products * rows * -(-shape.across // height) * one
+        else:
+            work = sum(n * row_tiles_cycles(tiles, panel, shape.channels, machine) for n, tiles in shape.parts(rows))
         cycles = count * work * shape.channels * panels
         for group in range(1, panels + 1):
             if panels % group:
@@ -322,7 +361,7 @@ def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
             groups = panels // group
             products = 4 * shape.products * shape.across * rows * shape.block * panel * group
             for together in (True, False):
-                if together and count * images == 1:
+                if (together and count * images == 1) or (shape.open and not together):
                     continue
                 tasks = images * count * (1 if together else groups)
                 idle = -(-tasks // machine.cores) * machine.cores / tasks
@@ -355,16 +394,17 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
     x, w = node.inputs
     assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
     images, channels, *size = x.shape
-    outputs, height, width = node.output.shape[1:]
-    assert isinstance(channels, int) and isinstance(outputs, int) and isinstance(height, int) and isinstance(width, int)
+    outputs, *result = node.output.shape[1:]
+    assert isinstance(channels, int) and isinstance(outputs, int)
+    open_sizes = not all(isinstance(n, int) for n in result)
+    height, width = (access.typical(n) for n in result)
     count = images if isinstance(images, int) else 1
     block = machine.lanes(float32)
     # Weights are cold where others are used in between.
     from_memory = machine.rates.per_cycle(machine.rates.memory.read(machine.cores))
     panels = Shape(channels, outputs, 1, 1, 0, block)
     taps = 1.0
-    for n, (low, _), inputs in zip((height, width), node.op.spatial(2)[1], size):
-        assert isinstance(inputs, int)
+    for n, (low, _), inputs in zip((height, width), node.op.spatial(2)[1], map(access.typical, size)):
         inside = sum(max(0, min(n, inputs + low - k) - max(0, low - k)) for k in range(TAPS))
         taps *= inside / n
     steps = height * row_tiles_cycles(width, panel_blocks(panels), TAPS**2 * channels, machine)
@@ -373,13 +413,13 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
     best, choice = direct, None
     for m, skip in product(POINTS, (False, True)):
         beyond = WinogradConv(m, skip=skip).spared(height, width)
-        if skip and not any(beyond):
+        if skip and (open_sizes or not any(beyond)):
             continue
-        shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block, beyond)
+        shape = Shape(channels, outputs, -(-height // m), -(-width // m), m, block, beyond, open_sizes)
         if (
             min(height, width, channels // block, outputs // block, *(tiles for _, tiles in shape.parts(shape.down)))
             == 1
-        ):
+        ) or (open_sizes and 1 in (shape.down, shape.across)):
             continue  # the rule takes no dimension of one
         tiles = shape.down * shape.across
         reach = m + TAPS - 1

@@ -193,6 +193,8 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     """
     x, _ = node.inputs
     assert x is not None
+    if not all(isinstance(d, int) for d in node.output.shape[2:]):
+        return None  # the rule takes tiles of a number of rows and columns
     images, channels, *picture = (d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in x.shape)
     outputs, height, width = (d for d in node.output.shape[1:] if isinstance(d, int))
     if min(height, width) == 1 or 0 in (images, channels, outputs, *picture, height, width):
