@@ -151,7 +151,6 @@ def test_signatures_are_those_of_the_sources() -> None:
         "  cost: float",
         "  note: str = ''",
         "  candidate: Schedule | None = field(default=None, compare=False)",
-        "  by_default: bool = True",
     ]
     assert public.signature("weft.scheduling", "Offer") == ["Offer = weft.scheduling.rule.Offer"]
     assert public.signature("weft", "load") == [

@@ -51,13 +51,14 @@ class SearchedRule(Rule):
     """See the module. It is used only where a record, or a tuner, chooses it."""
 
     name = NAME
+    by_default = False
 
     def offer(self, program: Program, machine: Machine) -> Offer | Decline:
         if access.outside_blocks(program.body):
             return Decline("loop_program", "statements stand outside blocks")
         if machine.grid is not None:
             return Decline("grid", "the loops of a grid are bound to groups and threads")
-        return Offer(of_blocks(program, machine), by_default=False)
+        return Offer(of_blocks(program, machine))
 
     def apply(self, schedule: Schedule) -> None:
         rows_first(schedule)

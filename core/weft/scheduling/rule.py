@@ -27,14 +27,11 @@ class Offer:
         note: for people.
         candidate: a schedule of the Program that `offer` has begun or finished; `apply` continues it
             (`Schedule.resume`).
-        by_default: whether the rule may be used without a record; if not, only a record, or a tuner, chooses it,
-            whatever its cost.
     """
 
     cost: float
     note: str = ""
     candidate: Schedule | None = field(default=None, compare=False)
-    by_default: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,12 +45,13 @@ class Decline:
 class Rule(ABC):
     """One way to schedule some Programs for a target.
 
-    The cheapest offer wins, of those that are made by default. `priority` decides between offers of the same cost only,
-    the highest first.
+    The cheapest offer wins, of rules that are used by default. `priority` decides between offers of the same cost only,
+    the highest first. A rule with `by_default = False` is used where a record, or a tuner, chooses it.
     """
 
     name: str
     priority: int = 0
+    by_default: bool = True
 
     @abstractmethod
     def offer(self, program: Program, machine: Any) -> Offer | Decline:
@@ -121,7 +119,7 @@ def offers_of(
         else:
             _warn_if_no_time(rule, answer.cost, program, machine)
             offers.append((rule, answer))
-    return sorted(offers, key=lambda o: (not o[1].by_default, o[1].cost)), declines
+    return sorted(offers, key=lambda o: (not o[0].by_default, o[1].cost)), declines
 
 
 def first_of(
@@ -132,7 +130,7 @@ def first_of(
     Raises:
         ScheduleError: there is none; lists why each rule does not take the Program.
     """
-    if not offers or not offers[0][1].by_default:
+    if not offers or not offers[0][0].by_default:
         kept = [(rule.name, Decline("not_chosen", "only a record chooses it")) for rule, _ in offers]
         raise no_rule(program, declines or kept)  # whoever has other rules asks why those do not take it
     return offers[0]

@@ -29,6 +29,7 @@ from weft.mixed import MixedCompilation
 from weft.passes.place import Placement
 from weft.plugins import Plugin
 from weft.resolve import ResolvedTarget, resolve_target, target_kinds
+from weft.scheduling.rule import Rule
 from weft.target import CPU, Target
 from weft_ops import ALL_OPERATORS
 from weft_ops.precision import float_info, widen
@@ -147,9 +148,14 @@ class Kit:
             "product": lambda level: made.products(kit.target.intrinsics.values(), budget, quick),
             "meaning": lambda level: made.meanings_of(kit.target.intrinsics.values(), budget, quick),
             "capacity": lambda level: made.capacities(kit.target.machine.scopes, kit.dtypes_in_scopes(), quick),
-            "rule": lambda level: {r.name: r for r in kit.target.rules},
+            "rule": lambda level: {r.name: r for r in kit.rules},
         }
         return kit
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the target that compilations use without a record."""
+        return tuple(r for r in self.target.rules if r.by_default)
 
     @property
     def owner(self) -> str:
@@ -161,7 +167,7 @@ class Kit:
 
     @cached_property
     def ledger(self) -> Ledger:
-        rules, intrinsics = self.target.rules, self.target.intrinsics
+        rules, intrinsics = self.rules, self.target.intrinsics
         return Ledger(rules, intrinsics, Usage.of(rules, intrinsics.values()))
 
     def dtypes_in_scopes(self) -> dict[str, DType]:

@@ -98,6 +98,8 @@ def shimmed(text: str, language: str, codegen: Codegen | None = None, rules: Seq
     inner = resolve_target(text)
     made = codegen if codegen is not None else inner.kind.codegen(inner.target)
     called = f"shim_{inner.target.kind}"
+    offered = inner.plugins.items("schedules", required=inner.owner, target=inner.target)
+    own = [rule.value for rule in offered if rule.plugin.name == inner.owner]
 
     class Shimmed(TargetKind):
         name: ClassVar[str] = called
@@ -131,7 +133,7 @@ def shimmed(text: str, language: str, codegen: Codegen | None = None, rules: Seq
         @staticmethod
         @hookimpl
         def schedules(target: Target) -> Sequence[Any]:
-            return [*rules, *inner.rules] if target.kind == called else []
+            return [*rules, *own] if target.kind == called else []
 
         @staticmethod
         @hookimpl
