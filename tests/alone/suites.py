@@ -91,6 +91,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/remote", "protocol"),
         _in("tests/remote", "protocol"),
     ),
+    "weft-tuning": Suite(
+        "weft_tuning",
+        _in("tests/tuning", "store", "measuring"),
+        _in("tests/tuning", "store"),
+        tools=("weft-llvm",),
+        why="kernels are compiled and measured on the host's processor",
+    ),
     "weft-llvm": Suite(
         "weft_llvm",
         (

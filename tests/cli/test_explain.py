@@ -88,6 +88,7 @@ def test_every_choice_is_shown() -> None:
     assert {c.by for choices in found.values() for c in choices} == {
         "weft-core",
         "weft-ops 0.1.0",
+        "weft-tuning 0.1.0",
         "registered by hand",
     }
 
@@ -113,6 +114,7 @@ def test_passes_stand_where_they_run() -> None:
 def test_rules_stand_by_priority() -> None:
     assert [(c.chosen, c.why.split(":")[0]) for c in rows("board")["schedule rules"]] == [
         ("first", "the cheapest offer wins, then priority 3"), ("anything", "the cheapest offer wins, then priority 0"),
+        ("searched", "only a record chooses it"),
     ]  # fmt: skip
     contraction = next(c for c in rows("llvm")["schedule rules"] if c.chosen == "contraction")
     assert contraction.why.startswith("the cheapest offer wins, then priority 10: ")

@@ -29,8 +29,8 @@ def options() -> Iterator[tuple[str, str]]:
     """Every option of every command that takes a value."""
     group = typer.main.get_command(build_app())
     for name, command in group.commands.items():  # type: ignore[attr-defined]
-        if name in ("hello", "plugin", "demo", "conform"):
-            continue  # conform is made of long runs: tests/conform/test_command.py
+        if name in ("hello", "plugin", "demo", "conform", "tune"):
+            continue  # conform and tune are made of long runs: tests/conform/test_command.py, tests/tuning
         for parameter in command.params:
             if parameter.param_type_name == "option" and not parameter.is_flag:
                 yield name, parameter.opts[0]

@@ -178,12 +178,13 @@ def _offload(t: ResolvedTarget) -> list[Choice]:
 
 def _rules(t: ResolvedTarget) -> list[Choice]:
     found = t.plugins.items("schedules", required=t.owner, target=t.target)
-    found.sort(key=lambda c: (-c.value.priority, c.value.name))
+    found.sort(key=lambda c: (not c.value.by_default, -c.value.priority, c.value.name))
     if not found:
         return [Choice("schedule rules", "none", _owner(t), "nothing can be compiled")]
     rows = []
     for c in found:
-        why = f"the cheapest offer wins, then priority {c.value.priority}{_first_line(c.value)}"
+        when = f"the cheapest offer wins, then priority {c.value.priority}"
+        why = f"{when if c.value.by_default else 'only a record chooses it'}{_first_line(c.value)}"
         rows.append(Choice("schedule rules", c.value.name, _by(c.plugin), why))
     return rows
 
