@@ -73,8 +73,10 @@ def test_a_process_that_is_killed_costs_its_job(base: FormulaWork) -> None:
         pid = local._process.pid
         killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
         killer.start()
+        process = local._process
         (found,) = local.measure([base.base], 30.0, 60.0)
         killer.join()
+        process.wait(timeout=60)  # the job may have ended before
         assert isinstance(found, (Failed, Times))
         if isinstance(found, Failed):
             assert "by signal 9" in found.why
