@@ -100,6 +100,16 @@ def test_what_is_refused(
     assert text in capsys.readouterr().err
 
 
+def test_a_library_that_lacks_is_named_before_anything_is_done(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    file = tmp_path / "records.sqlite"
+    assert weft("tune", model, "--file", file) == 1
+    assert capsys.readouterr().err.startswith("PluginError: the tuner needs the package lightgbm\n  hint: pip install")
+    assert not file.exists()
+
+
 def test_a_package_needs_a_name(tmp_path: Path) -> None:
     from weft.errors import InputError
     from weft.records import Records

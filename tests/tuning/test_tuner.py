@@ -22,7 +22,7 @@ from weft_tuning.measuring import Failed, Times, Worker
 from weft_tuning.ranking import LEAST, Ranking
 from weft_tuning.report import Report, State
 from weft_tuning.search import Search
-from weft_tuning.spaces import Candidate, Space
+from weft_tuning.spaces import Space
 from weft_tuning.store import Store, kept
 from weft_tuning.tuner import Tuner
 from weft_tuning.work import Chosen, FormulaWork, ModelWork, Work
@@ -48,7 +48,7 @@ def test_the_default_is_what_a_compilation_makes(target: ResolvedTarget) -> None
     space = Space(product(), target)
     default = space.follow(space.default.choices)
     assert default is not None and default.key == space.default.key
-    assert default.features == space.default.features and not default.changed
+    assert default.features == space.default.features
     assert space.follow({"rule": "no such"}) is None
     assert space.follow({**space.default.choices, "more": 1}) is None
 
@@ -300,9 +300,3 @@ def test_several_slots_measure_different_candidates(work: FormulaWork, tmp_path:
     report = Tuner(noting, worker, store, seconds=None, trials=8, limits=False).run()
     keys = [tuple(sorted(c[work.calls[0]].items())) for c in noting.chosen.values() if c]
     assert report.trials == 8 and len(set(keys)) >= 8
-
-
-def test_candidates_say_what_they_change(work: FormulaWork) -> None:
-    space = work.space(work.calls[0])
-    found = space.follow({**space.default.choices, "tile_rows": 1})
-    assert isinstance(found, Candidate) and found.changed == ("tile_rows",)

@@ -47,14 +47,17 @@ def tune(
         on_state: called after every round.
 
     Raises:
+        PluginError: a library that searches is not installed.
         WeftError: what is given cannot be compiled or measured; the file cannot be used.
     """
     from weft.resolve import resolve_target
     from weft_tuning.cli import store_file
     from weft_tuning.measuring import LocalWorker
+    from weft_tuning.search import libraries
     from weft_tuning.store import Store
     from weft_tuning.tuner import Tuner
 
+    libraries()
     resolved = resolve_target(target)
     place = store_file(None if file is None else Path(file))
     limit = seconds if seconds is not None or trials is not None else 600.0

@@ -66,6 +66,7 @@ def tune(
     from weft.resolve import resolve_target
     from weft_testing.bench.turns import common_threads, with_threads
     from weft_tuning.measuring import under_load
+    from weft_tuning.search import libraries
     from weft_tuning.store import Store
     from weft_tuning.tuner import Tuner
     from weft_tuning.work import ModelWork
@@ -74,6 +75,7 @@ def tune(
     if fixed and not input_shape:
         raise InputError("--fixed needs the sizes to compile for", hint="give them with --input-shape")
     place = store_file(file)
+    libraries()
     with worker_of(cluster, on) as worker:
         text = target
         board = getattr(worker, "board", None)
@@ -326,8 +328,8 @@ def print_report(report: Report, place: Path) -> None:
     columns = ["kernel", "share", "default", "tuned", "times as fast", "of the limit", "trials", "changed"]
     print_table(f"{report.name}: {seconds(report.seconds)} a run with the defaults", columns, rows, (1, 2, 3, 4, 5, 6))
     if report.graph:
-        say(f"other choices of graph passes make {report.graph_ratio:.3f} of a run's time; the table is with them")
-        say(", ".join(f"{n} = {v}" for n, v in sorted(report.graph.items())))
+        say(f"other choices of graph passes: {', '.join(f'{n} = {v}' for n, v in sorted(report.graph.items()))}")
+        say(f"with them alone a run takes {report.graph_ratio:.3f} of the default's time; the table has their kernels")
     for why, count in sorted(report.failed.items(), key=lambda f: -f[1])[:5]:
         say(f"{count} of {report.failures} failures: {why}")
     if report.unsteady:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import tempfile
 from pathlib import Path
 
 from weft.errors import InputError
@@ -39,7 +41,7 @@ def records(target):
 
 
 def write_package(folder: Path, name: str, kind: str, records: Records) -> None:
-    """Writes the package into a new folder.
+    """Writes the package into a new folder, whole or not at all.
 
     Raises:
         InputError: the name is none of a package, the folder is there already, or nothing can be written.
@@ -49,13 +51,21 @@ def write_package(folder: Path, name: str, kind: str, records: Records) -> None:
             f"'{name}' is no name of a package", hint="use small letters, digits and single hyphens between them"
         )
     module = name.replace("-", "_")
+    files = {
+        "pyproject.toml": PROJECT.format(name=name, kind=kind, module=module),
+        f"weft_records_{module}/__init__.py": PLUGIN.format(kind=kind),
+        f"weft_records_{module}/records.json": records.to_json(),
+    }
     try:
-        package = folder / f"weft_records_{module}"
-        folder.mkdir(parents=True)
-        package.mkdir()
-        (folder / "pyproject.toml").write_text(PROJECT.format(name=name, kind=kind, module=module), encoding="utf-8")
-        (package / "__init__.py").write_text(PLUGIN.format(kind=kind), encoding="utf-8")
-        (package / "records.json").write_text(records.to_json(), encoding="utf-8")
+        if folder.exists():
+            raise FileExistsError(errno.EEXIST, "it is there already")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".weft-records-") as temporary:
+            made = Path(temporary) / "package"
+            (made / f"weft_records_{module}").mkdir(parents=True)
+            for file, text in files.items():
+                (made / file).write_text(text, encoding="utf-8")
+            made.rename(folder)
     except OSError as error:
         raise InputError(
             f"the package cannot be written to '{folder}'", why=error.strerror, hint="name a new folder"

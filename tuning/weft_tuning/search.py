@@ -2,8 +2,8 @@
 
 Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) draws candidates from what was measured of the
 kernel; others are fast ones with one choice changed, or random. A learned cost model of all kernels picks one of
-several. Every choice is a parameter of its own for each list
-of options that it is made from: which options there are may depend on earlier choices.
+several. Every choice is a parameter of its own for each list of options that it is made from: which options there are
+may depend on earlier choices.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Search:
 
 
 def libraries() -> Any:
-    """Optuna, once it is certain that all libraries are there.
+    """Optuna, if all libraries of a search are installed. Asked before anything is compiled.
 
     Raises:
         PluginError: one is not.
@@ -174,7 +174,8 @@ def libraries() -> Any:
         import optuna
     except ImportError as error:
         raise PluginError(
-            f"the tuner needs the package {error.name}", hint='pip install "weft-tuning[search]"'
+            f"the tuner needs the package {error.name}",
+            hint="pip install optuna lightgbm, which are the extra 'search' of weft-tuning",
         ) from None
     return optuna
 

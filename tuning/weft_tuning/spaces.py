@@ -19,13 +19,9 @@ Pick: TypeAlias = "Callable[[str, Sequence[Any], Any], Any]"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to schedule a kernel: all its choices by name, and `features` of the scheduled program.
-
-    `changed` are the choices that differ from the default.
-    """
+    """One way to schedule a kernel: all its choices by name, and `features` of the scheduled program."""
 
     choices: Mapping[str, Value]
-    changed: tuple[str, ...]
     features: tuple[float, ...]
 
     @property
@@ -73,5 +69,4 @@ class _Picking(Suggestions):
 
 
 def _candidate(made: Scheduled) -> Candidate:
-    changed = tuple(c.name for c in made.choices if c.value != c.default)
-    return Candidate({c.name: c.value for c in made.choices}, changed, features(made.schedule.program))
+    return Candidate({c.name: c.value for c in made.choices}, features(made.schedule.program))
