@@ -45,8 +45,8 @@ def calls(model: bytes) -> int:
     "kind", [pytest.param(k, marks=pytest.mark.full if k in SLOW else ()) for k in CHAINS if k not in REFUSED]
 )
 def test_the_work_on_a_chain_grows_with_its_length(kind: str) -> None:
-    """At most fifty times the calls of half the chain: there is room for a cube, and for kernels where the half is folded,
-    and none for what doubles with each step (32,768 times). `benchmarks.growth` has the times."""
+    """At most fifty times the calls of half the chain: there is room for a cube, and for kernels where the half is
+    folded, and none for what doubles with each step (32,768 times). `benchmarks.growth` has the times."""
     half = calls(model_of(kind, STEPS // 2).SerializeToString())
     assert calls(model_of(kind, STEPS).SerializeToString()) <= 50 * half
 
