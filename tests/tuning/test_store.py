@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 import weft
+from weft import record_store
 from weft.errors import InputError, ScheduleWarning
-from weft.record_store import load_records, opened, read_store
+from weft.record_store import APPLICATION, TABLES, VERSION, load_records, opened, read_store
 from weft_testing.models import mlp
 from weft_tuning.store import Store, Trial, drop, exported, kept, merge
 
@@ -118,6 +120,89 @@ def test_a_row_that_is_no_record_is_refused(store: Store, key: str, choices: str
     connection.close()
     with pytest.raises(InputError):
         read_store(store.path)
+
+
+@pytest.mark.parametrize(
+    ("subject", "key", "choices"),
+    [
+        (b"program", KEY, '{"rule": "a"}'),
+        ("program", b"0" * 32, '{"rule": "a"}'),
+        ("program", KEY, b"\xff\xfe"),
+        ("machine", KEY, '{"rule": "a"}'),
+    ],
+)
+def test_a_row_of_other_types_is_refused(store: Store, subject: object, key: object, choices: object) -> None:
+    row = (subject, key, MACHINE, store.versions, choices, 1.0, 2.0, "x", 0)
+    with contextlib.closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("INSERT INTO records VALUES (?,?,?,?,?,?,?,?,?)", row)
+    with pytest.raises(InputError, match="invalid"):
+        read_store(store.path)
+    with pytest.raises(InputError, match="invalid"):
+        kept(store.path)
+
+
+def test_a_trigger_that_has_the_name_of_an_index_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    _with(
+        path,
+        TABLES["records"],
+        TABLES["trials"],
+        "CREATE TRIGGER trials_of AFTER INSERT ON records BEGIN DELETE FROM records; END",
+        TABLES["trials_of"],
+        f"PRAGMA application_id = {APPLICATION}",
+        f"PRAGMA user_version = {VERSION}",
+    )
+    with pytest.raises(InputError, match="is no file of records"):
+        Store(path, MACHINE, "0.1.0")
+
+
+def test_a_text_that_is_too_long_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        store.put("program", f"{n:032x}", {"rule": "a" * 400}, 1.0, 2.0, "x")
+    monkeypatch.setattr(record_store, "MOST_TEXT", 900)
+    assert len(read_store(store.path).records) == 2
+    monkeypatch.setattr(record_store, "MOST_BYTES", 300)
+    with pytest.raises(InputError, match="cannot be used"):
+        read_store(store.path)
+
+
+def test_the_latest_of_too_many_records_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(5):
+        store.put("program", f"{n:032x}", {"rule": "a"}, 1.0, 2.0, "x")
+    monkeypatch.setattr(record_store, "MOST_RECORDS", 3)
+    assert len(read_store(store.path).records) == 3
+
+
+def test_a_file_without_content_has_no_records(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    path.touch()
+    assert not read_store(path) and not kept(path)
+    assert path.stat().st_size == 0
+    Store(path, MACHINE, "0.1.0").put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
+    assert len(kept(path)) == 1
+
+
+def test_what_to_do_about_a_file_that_cannot_be_used(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_store, "BUSY_SECONDS", 0.01)
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InputError, match=r"is locked[\s\S]*another process writes"):
+            read_store(store.path)
+    bad = tmp_path / "bad.sqlite"
+    bad.write_text("no database, but a text that is long enough to be taken for the head of one" * 20)
+    with pytest.raises(InputError, match="move it away"):
+        read_store(bad)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot be used[\s\S]*may this user"):
+        Store(tmp_path / "file" / "x.sqlite", MACHINE, "0.1.0")
+    with (
+        pytest.raises(InputError, match=r"is full[\s\S]*make room"),
+        opened(store.path, write=True) as connection,
+    ):
+        connection.execute("PRAGMA max_page_count = 1")
+        connection.execute("INSERT INTO trials VALUES ('program', 'k', 'm', 'v', ?, 0, NULL, 0)", ("x" * 100_000,))
 
 
 def test_damaged_files_are_refused_or_read_and_never_more(store: Store) -> None:
