@@ -285,6 +285,11 @@ def test_a_damaged_file_of_the_user_leaves_the_defaults(tmp_path: Path, monkeypa
     assert executable.outputs
 
 
+def test_a_file_that_cannot_be_looked_for_leaves_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_RECORDS", str(tmp_path / ("x" * 300)))  # as one in a folder of somebody else
+    assert weft.compile(mlp(), "llvm -threads=1", cache=False).outputs
+
+
 def test_a_record_out_of_range_leaves_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "records.sqlite"
     model, _ = model_with_record(file, tile=123456)
