@@ -15,9 +15,9 @@ import pytest
 from benchmarks.models import twin
 
 from weft.cli.main import main
-from weft.record_store import read_store
+from weft.record_store import opened, read_store
 from weft_tuning import tuner
-from weft_tuning.store import kept
+from weft_tuning.store import Store, kept
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,28 @@ def test_a_model_is_tuned_and_its_records_are_listed(
     assert weft("records", "merge", file, "--file", tmp_path / "more.sqlite") == 0
     assert kept(tmp_path / "more.sqlite") == found
     assert weft("records", "drop", "--stale", "--file", file) == 0
-    assert "0 records dropped" in capsys.readouterr().out
+    assert "0 records dropped, with 0 measurements" in capsys.readouterr().out
     assert weft("records", "drop", "--all", "--file", file) == 0
     assert f"{len(found)} records dropped" in capsys.readouterr().out and not kept(file)
+    with opened(file) as connection:
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (0,)
+
+
+KEY = "0123456789abcdef" * 2
+
+
+def stored(path: Path, machine: str = "llvm-0123456789ab", versions: str = "0.0.1") -> Store:
+    store = Store(path, machine, versions)
+    store.put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
+    return store
+
+
+def test_stale_records_are_those_of_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "records.sqlite"
+    stored(file), stored(file, "cuda-0123456789ab", "0.1.0 weft-cuda 0.1.0")
+    assert weft("records", "drop", "--stale", "--file", file) == 0
+    assert "1 records dropped" in capsys.readouterr().out
+    assert [k.record.machine for k in kept(file)] == ["cuda-0123456789ab"]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +106,13 @@ def test_a_model_is_tuned_and_its_records_are_listed(
         (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
         (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
         (["records", "export", "f", "--name", "No!", "--file", "STORE"], "there are no records of 'llvm' to export"),
+        (["records", "drop", "--key", "", "--file", "STORE"], "'' is no beginning of a key"),
+        (["records", "drop", "--key", "%", "--file", "STORE"], "'%' is no beginning of a key"),
     ],
 )
 def test_what_is_refused(
     words: list[str], text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft_tuning.store import Store
-
     store = Store(tmp_path / "store.sqlite", "llvm-0123456789ab", "0.1.0").path
     named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store}
     assert weft(*(named.get(w, w) for w in words)) != 0
@@ -136,8 +155,6 @@ def test_tuning_survives_being_killed_at_any_moment(model: Path, tmp_path: Path)
         process.wait()
         if not file.exists():
             continue
-        from weft.record_store import opened
-
         read_store(file)
         with opened(file) as connection:
             rows = connection.execute("SELECT key, choices, value, error FROM trials").fetchall()

@@ -53,8 +53,81 @@ def test_a_record_gives_way_to_one_that_gains_more(store: Store) -> None:
     assert kept(store.path)[0].record.choices == {"rule": "a"}
     store.put("program", KEY, {"rule": "better"}, 0.5, 2.0, "x")
     assert kept(store.path)[0].record.choices == {"rule": "better"}
-    store.drop("program", KEY)
+    store.drop("program", KEY, {"rule": "a"})  # which is not the one that is there
+    assert len(kept(store.path)) == 1
+    store.drop("program", KEY, {"rule": "better"})
     assert kept(store.path) == []
+
+
+def test_what_was_measured_goes_with_its_record(store: Store) -> None:
+    old = Store(store.path, MACHINE, "0.0.9 weft-llvm 0.0.9")
+    for s in (store, old):
+        s.put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
+        s.put("graph", OTHER, {"fuse.%y": False}, 1.0, 2.0, "y")
+        s.add_trials([(KEY, Trial({"rule": "a"}, -0.5)), ("2" * 32, Trial({"rule": "slow"}, 0.5))])
+    assert drop(store.path, lambda key, machine, versions: versions == old.versions) == (2, 2)
+    assert [k.versions for k in kept(store.path)] == [store.versions] * 2
+    assert old.trials(KEY) == old.trials("2" * 32) == []
+    assert len(store.trials(KEY)) == len(store.trials("2" * 32)) == 1
+    assert drop(store.path, lambda key, machine, versions: key == KEY) == (1, 1)
+    assert [k.record.key for k in kept(store.path)] == [OTHER]
+    assert drop(store.path, lambda key, machine, versions: True) == (1, 1)
+    assert drop(store.path, lambda key, machine, versions: True) == (0, 0)
+
+
+def test_a_record_that_cannot_be_read_can_be_taken_back(store: Store) -> None:
+    store.put("program", OTHER, {"rule": "a"}, 1.0, 2.0, "x")
+    _with(store.path, f"INSERT INTO records VALUES ('program', x'00', '{MACHINE}', 'v', '{{', 1, 2, 'x', 0)")
+    with pytest.raises(InputError, match="invalid record"):
+        kept(store.path)
+    assert drop(store.path, lambda key, machine, versions: key != OTHER) == (1, 0)
+    assert len(kept(store.path)) == 1
+
+
+@pytest.mark.parametrize(
+    "column", ["seconds = 0", "default_seconds = -1", f"time = {2**62}", "time = -1", "time = 'x'"]
+)
+def test_times_that_are_none_are_refused(store: Store, column: str) -> None:
+    store.put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
+    _with(store.path, f"UPDATE records SET {column}")
+    with pytest.raises(InputError, match="its times are"):
+        kept(store.path)
+
+
+def test_what_is_no_trial_is_left_out(store: Store) -> None:
+    store.add_trials([(KEY, Trial({"rule": "a"}, -0.5))])
+    for choices, value in (
+        ("'{\"rule\": [1]}'", "0.5"),
+        ("'{\"rule\": 1.5}'", "0.5"),
+        ("'[]'", "0.5"),
+        ("'{'", "0.5"),
+        ("x'ff'", "0.5"),
+        ('\'{"rule": "b"}\'', "9e999"),
+        ('\'{"rule": "b"}\'', "'text'"),
+    ):
+        of = f"'program', '{KEY}', '{MACHINE}', '{store.versions}'"
+        _with(store.path, f"INSERT INTO trials VALUES ({of}, {choices}, {value}, x'00', 0)")
+    assert store.trials(KEY) == [Trial({"rule": "a"}, -0.5)]
+
+
+def test_files_merge_all_or_none(store: Store, tmp_path: Path) -> None:
+    other, bad = (Store(tmp_path / name, MACHINE, store.versions) for name in ("other.sqlite", "bad.sqlite"))
+    for s in (other, bad):
+        s.put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
+    _with(bad.path, "UPDATE records SET choices = '{'")
+    with pytest.raises(InputError, match="invalid record"):
+        merge(store.path, [other.path, bad.path])
+    assert kept(store.path) == []
+
+
+def test_a_record_that_is_merged_is_as_old_as_it_was(store: Store, tmp_path: Path) -> None:
+    old = Store(tmp_path / "old.sqlite", MACHINE, "0.0.9")
+    store.put("program", KEY, {"rule": "new"}, 1.0, 2.0, "x")
+    old.put("program", KEY, {"rule": "old"}, 1.0, 2.0, "x")
+    _with(old.path, "UPDATE records SET time = 1000")
+    merge(store.path, [old.path])
+    assert {k.versions: k.time for k in kept(store.path)}["0.0.9"] == 1000
+    assert [r.choices["rule"] for r in exported(kept(store.path)).records] == ["new"]
 
 
 def test_files_merge_by_what_gains_more(store: Store, tmp_path: Path) -> None:
@@ -65,7 +138,6 @@ def test_files_merge_by_what_gains_more(store: Store, tmp_path: Path) -> None:
     assert merge(store.path, [other.path]) == 2
     assert {k.record.choices.get("rule") for k in kept(store.path)} == {"b", None}
     assert len(exported(kept(store.path)).records) == 2
-    assert drop(store.path, lambda k: k.record.subject == "graph") == 1
 
 
 def _with(path: Path, *statements: str) -> None:

@@ -225,6 +225,21 @@ def test_what_is_faster_once_only_is_not_recorded(work: FormulaWork, tmp_path: P
     assert kept(tmp_path / "r.sqlite") == []
 
 
+def test_what_is_taken_back_is_the_own_record(work: FormulaWork, tmp_path: Path) -> None:
+    seen: dict[Any, int] = {}
+
+    def slow_at_last(choices: Mapping[str, Any]) -> float:
+        key = tuple(sorted(choices.items()))
+        seen[key] = seen.get(key, 0) + 1
+        return -0.2 if seen[key] <= 2 else 0.2
+
+    store = Store(tmp_path / "r.sqlite", work.target.machine_key, work.target.versions)
+    store.put("program", work.calls[0], {"rule": "of another tuner"}, 1.0, 9.0, "x")
+    _, _, report = tuned(work, store.path, slow_at_last, trials=15)
+    assert not report.rows[0].changed
+    assert [k.record.choices["rule"] for k in kept(store.path)] == ["of another tuner"]
+
+
 def test_a_candidate_that_fails_costs_itself_alone(target: ResolvedTarget, tmp_path: Path) -> None:
     model = ModelWork(mlp(), target)
     assert len(set(model.calls)) > 1

@@ -22,7 +22,6 @@ from weft.errors import InputError
 if TYPE_CHECKING:
     from weft_tuning.measuring import Worker
     from weft_tuning.report import Report, State
-    from weft_tuning.store import Kept
 
 FileOption = Annotated[
     Path | None,
@@ -118,7 +117,6 @@ def list_records(context: typer.Context, file: FileOption = None) -> None:
     """Lists the records of a file, those that gain most first."""
     from weft_tuning.store import kept
 
-    context.obj = file
     if context.invoked_subcommand is not None:
         return
     place = existing(file)
@@ -160,10 +158,12 @@ def show_record(
 
 @records.command("drop")
 def drop_records(
-    stale: Annotated[bool, typer.Option("--stale", help="Those of other releases of Weft and its plugins.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Those of --target, of other releases of Weft and the target's plugin.")
+    ] = False,
     key: Annotated[str | None, typer.Option("--key", help="Those whose keys begin so.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All.")] = False,
-    target: Annotated[str, typer.Option("--target", "-t", help="The target whose releases count.")] = "llvm",
+    target: Annotated[str, typer.Option("--target", "-t", help="Of --stale: the target.")] = "llvm",
     file: FileOption = None,
 ) -> None:
     """Takes records back, with what was measured for them."""
@@ -172,14 +172,19 @@ def drop_records(
 
     if sum((stale, key is not None, everything)) != 1:
         raise InputError("which records are dropped is not said", hint="give one of --stale, --key KEY and --all")
-    versions = resolve_target(target).versions if stale else ""
+    if key is not None and not re.fullmatch("[0-9a-f]{1,32}", key):
+        raise InputError(
+            f"'{key}' is no beginning of a key", why="keys have 32 hex digits", hint="`weft records` lists them"
+        )
+    resolved = resolve_target(target) if stale else None
 
-    def gone(k: Kept) -> bool:
-        if stale:
-            return k.versions != versions
-        return everything or k.record.key.startswith(key or "")
+    def gone(of: str, machine: str, versions: str) -> bool:
+        if resolved is not None:
+            return machine.rpartition("-")[0] == resolved.target.kind and versions != resolved.versions
+        return everything or (key is not None and of.startswith(key))
 
-    say(f"{drop(existing(file), gone)} records dropped")
+    dropped, trials = drop(existing(file), gone)
+    say(f"{dropped} records dropped, with {trials} measurements")
 
 
 @records.command("merge")

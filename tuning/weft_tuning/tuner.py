@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -355,7 +355,7 @@ class Tuner:
                 self._take_back(chosen)
                 return 1.0
             ratio = float(np.median(times.candidate_seconds) / np.median(times.base_seconds))
-            slow = [key for key in chosen if self._value(key, times) > -GAIN / 2]
+            slow = {key: c for key, c in chosen.items() if self._value(key, times) > -GAIN / 2}
             self._take_back(slow)
             chosen = {key: c for key, c in chosen.items() if key not in slow}
             if not slow:
@@ -365,11 +365,11 @@ class Tuner:
             return 1.0
         return ratio
 
-    def _take_back(self, keys: Iterable[str]) -> None:
-        for key in keys:
+    def _take_back(self, chosen: Batch) -> None:
+        for key, candidate in chosen.items():
             subject = next(s for s in self.subjects if s.key == key)
             subject.results.clear()
-            self.store.drop("program", key)
+            self.store.drop("program", key, candidate.choices)
 
     def _put(self, subject: Subject, best: tuple[Candidate, float] | None) -> None:
         if best is None:
