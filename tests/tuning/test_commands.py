@@ -96,6 +96,18 @@ def test_stale_records_are_those_of_the_target(tmp_path: Path, capsys: pytest.Ca
     assert [k.record.machine for k in kept(file)] == ["cuda-0123456789ab"]
 
 
+def test_the_file_may_stand_before_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, other = stored(tmp_path / "own.sqlite").path, stored(tmp_path / "other.sqlite").path
+    monkeypatch.setenv("WEFT_RECORDS", str(own))
+    assert weft("records", "--file", other, "drop", "--all") == 0
+    assert len(kept(own)) == 1 and not kept(other)
+    assert weft("records", "--file", other, "show", KEY) == 1
+    assert f"no record of '{other}'" in capsys.readouterr().err
+    assert weft("records", "--file", other, "show", "--file", own, KEY) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -106,6 +118,7 @@ def test_stale_records_are_those_of_the_target(tmp_path: Path, capsys: pytest.Ca
         (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
         (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
         (["records", "export", "f", "--name", "No!", "--file", "STORE"], "there are no records of 'llvm' to export"),
+        (["records", "export", "f", "--name", "x", "--target", "", "--file", "STORE"], "there are no records of ''"),
         (["records", "drop", "--key", "", "--file", "STORE"], "'' is no beginning of a key"),
         (["records", "drop", "--key", "%", "--file", "STORE"], "'%' is no beginning of a key"),
     ],

@@ -118,6 +118,9 @@ def list_records(context: typer.Context, file: FileOption = None) -> None:
     from weft_tuning.store import kept
 
     if context.invoked_subcommand is not None:
+        if file is not None:  # as if it stood behind the command: `weft records --file FILE drop --all`
+            commands = getattr(context.command, "commands", {})
+            context.default_map = {name: {"file": str(file)} for name in commands}
         return
     place = existing(file)
     found = kept(place)
@@ -212,7 +215,7 @@ def export_records(
     from weft_tuning.package import write_package
     from weft_tuning.store import exported, kept
 
-    kind = target.split()[0]
+    kind = (target.split() or [""])[0]
     found = [k for k in kept(existing(file)) if k.record.machine.rpartition("-")[0] == kind]
     if not found:
         raise InputError(f"there are no records of '{kind}' to export", hint="`weft records` lists what there is")
