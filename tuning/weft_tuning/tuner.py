@@ -148,8 +148,9 @@ class Tuner:
         """Measures until the time or the candidates are used up, or `stop` is set; records what is faster.
 
         Raises:
-            WeftError: the defaults cannot be compiled or measured.
+            WeftError: the defaults cannot be compiled or measured, or the worker does not measure for their target.
         """
+        self.worker.require(self.work.target)
         self.worker.begin(self.work.base, self.work.inputs)
         self._search_graph()
         limits = self.work.limits() if self._limits else {}
