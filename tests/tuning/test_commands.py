@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -154,6 +155,18 @@ def test_a_package_needs_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_a_tuner_that_is_told_to_end_leaves_no_archives(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "weft", "tune", str(model), "--threads", "1", "--file", str(tmp_path / "r.sqlite")]
+    with subprocess.Popen([*command, "--seconds", "600"], env={**os.environ, "TMPDIR": str(folder)}) as process:
+        while process.poll() is None and not list(folder.glob("weft-tune-*/inputs.npz")):
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    assert list(folder.glob("weft-tune-*")) == []
+
+
 def test_tuning_survives_being_killed_at_any_moment(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "records.sqlite"
     command = [sys.executable, "-m", "weft", "tune", str(model), "--seconds", "600", "--threads", "1"]

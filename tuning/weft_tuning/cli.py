@@ -263,7 +263,7 @@ def worker_of(cluster: str | None, on: str | None) -> Iterator[Worker]:
 
 @contextmanager
 def stopping(tuner: Any) -> Iterator[None]:
-    """The first Ctrl-C ends tuning after the running round, a second one at once."""
+    """The first Ctrl-C ends tuning after the running round, a second one at once, and so does SIGTERM."""
 
     def told(number: int, frame: FrameType | None) -> None:
         if tuner.stop:
@@ -273,12 +273,16 @@ def stopping(tuner: Any) -> Iterator[None]:
 
     if threading.current_thread() is not threading.main_thread():
         yield
+    def ended(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # as the signal would end it, but the folder of archives is removed
+
         return
-    before = signal.signal(signal.SIGINT, told)
+    before = signal.signal(signal.SIGINT, told), signal.signal(signal.SIGTERM, ended)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before):
+            signal.signal(number, handler)
 
 
 class Shown:
