@@ -115,6 +115,7 @@ def test_the_file_may_stand_before_the_command(
         (["records", "--file", "no.sqlite"], "there is no file of records 'no.sqlite'"),
         (["records", "drop", "--file", "no.sqlite"], "which records are dropped is not said"),
         (["tune", "MODEL", "--fixed"], "--fixed needs the sizes to compile for"),
+        (["tune", "MODEL", "--seconds", "inf"], "'seconds' is inf"),
         (["tune", "MODEL"], "WEFT_RECORDS is 'none'"),
         (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
         (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
@@ -154,7 +155,6 @@ def test_a_package_needs_a_name(tmp_path: Path) -> None:
         write_package(tmp_path, "fine", "llvm", Records())
 
 
-@pytest.mark.full
 def test_a_tuner_that_is_told_to_end_leaves_no_archives(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
@@ -167,6 +167,7 @@ def test_a_tuner_that_is_told_to_end_leaves_no_archives(model: Path, tmp_path: P
     assert list(folder.glob("weft-tune-*")) == []
 
 
+@pytest.mark.full
 def test_tuning_survives_being_killed_at_any_moment(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "records.sqlite"
     command = [sys.executable, "-m", "weft", "tune", str(model), "--seconds", "600", "--threads", "1"]

@@ -13,18 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from weft.errors import InputError, LoopError
 from weft.kernel import schedule
 from weft.loop.nodes import Program
 from weft.resolve import ResolvedTarget, resolve_target
 from weft_interpreter.interpret import interpret
 from weft_testing.models import mlp
+from weft_tuning.budget import Budget
 from weft_tuning.measuring import Failed, Times, Worker
 from weft_tuning.ranking import LEAST, Ranking
 from weft_tuning.report import Report, State
 from weft_tuning.search import Search
 from weft_tuning.spaces import Space
 from weft_tuning.store import Store, kept
-from weft_tuning.tuner import Tuner
+from weft_tuning.tuner import CONFIRM, Tuner
 from weft_tuning.work import Chosen, FormulaWork, ModelWork, Work
 
 TARGET = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell -threads=2"
@@ -264,6 +266,80 @@ def test_times_under_load_are_taken_again_and_never_recorded(work: FormulaWork, 
     worker.unsteady = 2
     report = tuner.run()
     assert report.unsteady == 2 and report.trials == 10
+
+
+@pytest.mark.parametrize(
+    "limits", [{"seconds": 0.0}, {"seconds": -1}, {"seconds": math.nan}, {"seconds": math.inf}, {"seconds": "1"},
+               {"trials": 0}, {"trials": 2.5}, {"trials": True}]
+)  # fmt: skip
+def test_a_budget_is_positive(limits: Any) -> None:
+    with pytest.raises(InputError, match=r"'(seconds|trials)' is .*\n  why: it is a (whole )?number above 0"):
+        Budget(**limits)
+
+
+def test_why_it_ended(work: FormulaWork, tmp_path: Path) -> None:
+    def why(seconds: float | None, trials: int | None, made: int = 0) -> str:
+        noting = Noting(work)
+        store = Store(tmp_path / "r.sqlite", work.target.machine_key, work.target.versions)
+        tuner = Tuner(noting, Artificial(noting, artificial), store, seconds=seconds, trials=trials, limits=False)
+        tuner.trials = made
+        return tuner.run().why
+
+    assert why(1e6, 3) == "all trials are made"
+    assert why(None, 3, made=3) == "all trials are made"  # by the search of graph choices
+    assert why(1e-6, None) == why(1e-6, 100) == "the time is over"
+
+
+def test_what_fails_when_it_is_measured_again_is_not_tried_later(work: FormulaWork, tmp_path: Path) -> None:
+    seen: set[Any] = set()
+
+    def once(choices: Mapping[str, Any]) -> float | str:
+        key = tuple(sorted(choices.items()))
+        first = key not in seen
+        seen.add(key)
+        return -0.3 if first else "it ended the process by signal 11"
+
+    path = tmp_path / "r.sqlite"
+    tuned(work, path, once, trials=6)
+    trials = Store(path, work.target.machine_key, work.target.versions).trials(work.calls[0])
+    again = {tuple(sorted(t.choices.items())) for t in trials if t.value is None}
+    assert again and kept(path) == []
+    tuner, _, _ = tuned(work, path, lambda choices: 0.1, trials=1)
+    assert not again & set(tuner.subjects[0].results)
+
+
+def test_kernels_that_do_not_go_together_are_not_recorded(target: ResolvedTarget, tmp_path: Path) -> None:
+    class Apart(Noting):
+        def build(self, chosen: Chosen) -> Any:
+            if len(chosen) > 1:
+                raise LoopError("too much at once")
+            return super().build(chosen)
+
+    noting = Apart(ModelWork(mlp(), target))
+    store = Store(tmp_path / "r.sqlite", target.machine_key, target.versions)
+    worker = Artificial(noting, lambda choices: -0.3)
+    report = Tuner(noting, worker, store, seconds=None, trials=12, limits=False).run()
+    assert report.ratio == 1.0 and kept(store.path) == []
+
+
+def test_under_load_at_the_end_what_was_confirmed_holds(
+    target: ResolvedTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_tuning.tuner.time.sleep", lambda seconds: None)
+    noting = Noting(ModelWork(mlp(), target))
+    store = Store(tmp_path / "r.sqlite", target.machine_key, target.versions)
+    worker = Artificial(noting, lambda choices: math.log(0.5))
+    tuner = Tuner(noting, worker, store, seconds=None, limits=False)
+
+    def loaded(state: State) -> None:
+        if tuner.rounds == CONFIRM:
+            tuner.stop, worker.unsteady = True, 10**6
+
+    tuner.on_state = loaded
+    report = tuner.run()
+    halved = sum(row.share for row in report.rows if row.changed)
+    assert len(report.rows) > 1 and halved > 0.9
+    assert report.ratio == pytest.approx(1.0 - halved / 2)
 
 
 def test_a_machine_that_stays_under_load_ends_it(

@@ -43,7 +43,7 @@ def tune(
         sizes: of a formula's symbols, by name, each 1 if it is not there.
         inputs: of a formula, by name, instead of random ones: indices, for example, have to be within bounds.
         file: of records; None: the one that compilations look up (WEFT_RECORDS).
-        worker: measures; None: a process of this machine.
+        worker: measures, and is closed at the end; None: a process of this machine.
         on_state: called after every round.
 
     Raises:
@@ -52,6 +52,7 @@ def tune(
     """
     from weft.resolve import resolve_target
     from weft_tuning.cli import store_file
+    from weft_tuning.budget import Budget
     from weft_tuning.measuring import LocalWorker
     from weft_tuning.search import libraries
     from weft_tuning.store import Store
@@ -59,13 +60,13 @@ def tune(
 
     libraries()
     resolved = resolve_target(target)
+    limits = Budget(seconds if seconds is not None or trials is not None else 600.0, trials)
     place = store_file(None if file is None else Path(file))
-    limit = seconds if seconds is not None or trials is not None else 600.0
     work = _work(what, resolved, frontend, shapes, sizes, inputs, seed)
     with worker or LocalWorker() as measuring:
         store = Store(place, resolved.machine_key, resolved.versions)
         return Tuner(
-            work, measuring, store, seconds=limit, trials=trials, seed=seed, limits=False, on_state=on_state
+            work, measuring, store, seconds=limits.seconds, trials=trials, seed=seed, limits=False, on_state=on_state
         ).run()
 
 

@@ -64,6 +64,7 @@ def tune(
     from weft.cli.writing import files_of, require_writable, write
     from weft.resolve import resolve_target
     from weft_testing.bench.turns import common_threads, with_threads
+    from weft_tuning.budget import Budget
     from weft_tuning.measuring import under_load
     from weft_tuning.search import libraries
     from weft_tuning.store import Store
@@ -71,6 +72,7 @@ def tune(
     from weft_tuning.work import ModelWork
 
     require_writable((("--json", json_file),), files_of(model, frontend))
+    limits = Budget(time_limit if time_limit is not None or trials is not None else 600.0, trials)
     if fixed and not input_shape:
         raise InputError("--fixed needs the sizes to compile for", hint="give them with --input-shape")
     place = store_file(file)
@@ -87,8 +89,8 @@ def tune(
             say(f"warning: {busy}; times under load tell little, and rounds that vary are repeated", err=True)
         began = time.perf_counter()
         work = ModelWork(model, resolved, frontend=frontend, shapes=shapes(input_shape), fixed=fixed, seed=seed)
-        limit = time_limit if time_limit is not None else (None if trials is not None else 600.0)
-        left = None if limit is None else max(1.0, limit - (time.perf_counter() - began))
+        spent = time.perf_counter() - began
+        left = None if limits.seconds is None else max(1.0, limits.seconds - spent)
         with Shown(work.name) as shown:
             tuner = Tuner(
                 work,
@@ -271,11 +273,11 @@ def stopping(tuner: Any) -> Iterator[None]:
         tuner.stop = True
         say("ending after this round; what was found is recorded (Ctrl-C again: at once)", err=True)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
     def ended(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)  # as the signal would end it, but the folder of archives is removed
 
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
     before = signal.signal(signal.SIGINT, told), signal.signal(signal.SIGTERM, ended)
     try:

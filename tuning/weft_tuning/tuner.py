@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.choices import Value
 from weft.errors import ExecutionError, WeftError
+from weft_tuning.budget import Budget
 from weft_tuning.graphs import GraphSearch
 from weft_tuning.measuring import Array, Failed, Times, Worker
 from weft_tuning.ranking import Ranking
@@ -128,7 +129,7 @@ class Tuner:
         on_state: Callable[[State], None] | None = None,
     ) -> None:
         self.work, self.worker, self.store, self.seed = work, worker, store, seed
-        self.seconds, self.most, self.on_state = seconds, trials, on_state
+        self.budget, self.on_state = Budget(seconds, trials), on_state
         self.started = time.perf_counter()
         self.trials = self.failures = self.unsteady = self.rounds = 0
         self.failed: dict[str, int] = {}
@@ -155,8 +156,8 @@ class Tuner:
         self._search_graph()
         limits = self.work.limits() if self._limits else {}
         self.subjects = self._subjects(limits)
-        why = "every kernel has been searched"
-        while (batches := self._batches()) and not self.stop:
+        why: str | None = None
+        while why is None and not self.stop and (batches := self._batches()):
             began = time.perf_counter()
             for results in self._measured(batches):
                 self._take(results)
@@ -165,15 +166,12 @@ class Tuner:
                 self._confirm()
             self._round_seconds = max(self._round_seconds * 0.8, time.perf_counter() - began)
             self._tell_state()
+            why = self._over()
             if self.unsteady >= 4 * REPEATS and self.unsteady > self.rounds:
                 why = "the machine is under load, so that its times tell nothing"
-                break
-            if self._over():
-                why = "the time is over" if self.seconds is not None else "all trials are made"
-                break
-        else:
-            if self.stop:
-                why = "it was interrupted"
+        if self.stop:
+            why = "it was interrupted"
+        why = why or self.budget.spent(0.0, self.trials) or "every kernel has been searched"
         self._confirm()
         ratio = self._finish()
         return self._report(ratio, why)
@@ -195,7 +193,7 @@ class Tuner:
             {key: t / total for key, t in ticks.items()},
             self.store,
             lambda executable: self._all_steady([executable])[0],
-            lambda: self.stop or self._graph_over(search.trials),
+            lambda: self.stop or bool(self.budget.spent(self._elapsed(), search.trials, GRAPH_PART)),
         )
         found = search.run()
         self.trials += search.trials
@@ -209,11 +207,6 @@ class Tuner:
         self.work = found
         self.least = math.inf
         self.worker.begin(found.base, found.inputs)
-
-    def _graph_over(self, trials: int) -> bool:
-        if self.most is not None and trials >= GRAPH_PART * self.most:
-            return True
-        return self.seconds is not None and self._elapsed() > GRAPH_PART * self.seconds
 
     # -- what there is
     def _subjects(self, limits: Mapping[str, float]) -> list[Subject]:
@@ -241,15 +234,21 @@ class Tuner:
 
     def _remember(self, subject: Subject) -> None:
         """What an earlier tuner has measured."""
+        known: dict[object, Candidate | None] = {}
+        failed = set()
         for trial in self.store.trials(subject.key):
-            known = subject.results.get(tuple(sorted(trial.choices.items())))
-            candidate = known[0] if known is not None else subject.search.space.follow(trial.choices)
-            if candidate is None:
-                continue
-            if known is None:
-                subject.search.told(candidate, trial.value)
-            if trial.value is not None:
-                subject.results.setdefault(candidate.key, (candidate, []))[1].append(trial.value)
+            of = tuple(sorted(trial.choices.items()))
+            if of not in known:
+                known[of] = subject.search.space.follow(trial.choices)
+                if (new := known[of]) is not None:
+                    subject.search.told(new, trial.value)
+            candidate = known[of]
+            if trial.value is None:
+                failed.add(of)
+            elif candidate is not None:
+                subject.results.setdefault(of, (candidate, []))[1].append(trial.value)
+        for of in failed:
+            subject.results.pop(of, None)
 
     # -- rounds
     def _batches(self) -> list[Batch]:
@@ -260,7 +259,7 @@ class Tuner:
         for _ in range(self.worker.slots):
             batch: Batch = {}
             for subject in self.subjects:
-                if self.most is not None and self.trials + sum(map(len, batches)) + len(batch) >= self.most:
+                if self.trials + sum(map(len, batches)) + len(batch) >= self.budget.most:
                     break
                 candidate = subject.search.ask() if subject.active(self.widened) else None
                 if candidate is not None:
@@ -333,6 +332,7 @@ class Tuner:
                     subject = next(s for s in self.subjects if s.key == key)
                     if isinstance(result, str):
                         subject.results.pop(candidate.key, None)
+                        rows.append((key, Trial(candidate.choices, None, result)))
                     if isinstance(result, float):
                         subject.results[candidate.key][1].append(result)
                         rows.append((key, Trial(candidate.choices, result)))
@@ -348,10 +348,9 @@ class Tuner:
         for _ in range(2):
             if not chosen:
                 return 1.0
-            executable = self.work.build({key: c.choices for key, c in chosen.items()})
-            (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
+            times = self._together(chosen)
             if times is None:  # under load: what was confirmed before holds
-                return math.prod(1 - s.share + s.share * math.exp(b[1]) for s in self.subjects if (b := s.best(2)))
+                return self._expected(2)
             if isinstance(times, Failed):
                 self._take_back(chosen)
                 return 1.0
@@ -365,6 +364,18 @@ class Tuner:
             self._take_back(chosen)
             return 1.0
         return ratio
+
+    def _together(self, chosen: Batch) -> Times | Failed | None:
+        try:
+            executable = self.work.build({key: c.choices for key, c in chosen.items()})
+        except WeftError as error:
+            return Failed(error.what)
+        (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
+        return times
+
+    def _expected(self, times: int) -> float:
+        """A run's time over that with the defaults, by what was measured of each kernel so often."""
+        return 1.0 - sum(s.share * (1.0 - math.exp(b[1])) for s in self.subjects if (b := s.best(times)))
 
     def _take_back(self, chosen: Batch) -> None:
         for key, candidate in chosen.items():
@@ -423,10 +434,8 @@ class Tuner:
         return self.seconds_of_run * self.ticks[key] / self.in_kernels
 
     # -- saying
-    def _over(self) -> bool:
-        if self.most is not None and self.trials >= self.most:
-            return True
-        return self.seconds is not None and self._elapsed() + 2.5 * self._round_seconds > self.seconds
+    def _over(self) -> str | None:
+        return self.budget.spent(self._elapsed() + 2.5 * self._round_seconds, self.trials)
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self.started
@@ -434,21 +443,17 @@ class Tuner:
     def _tell_state(self) -> None:
         if self.on_state is None:
             return
-        tuned = {s.key: math.exp(b[1]) for s in self.subjects if (b := s.best())}
-        rest = 1.0 - sum(s.share for s in self.subjects)
-        expected = rest + sum(s.share * tuned.get(s.key, 1.0) for s in self.subjects)
-        possible = None
-        if any(s.limit is not None for s in self.subjects):
-            possible = rest + sum(s.share * (1.0 if s.limit is None else s.limit) for s in self.subjects)
+        limits = [s.share * (1.0 - s.limit) for s in self.subjects if s.limit is not None]
+        possible = 1.0 - sum(limits) if limits else None
         active = sum(s.active(self.widened) for s in self.subjects)
         self.on_state(
             State(
                 self._elapsed(),
-                self.seconds,
+                self.budget.seconds,
                 self.trials,
-                self.most,
+                self.budget.trials,
                 self.failures,
-                expected,
+                self._expected(1),
                 possible,
                 active,
                 len(self.subjects),
