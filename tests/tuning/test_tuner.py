@@ -391,3 +391,21 @@ def test_several_slots_measure_different_candidates(work: FormulaWork, tmp_path:
     report = Tuner(noting, worker, store, seconds=None, trials=8, limits=False).run()
     keys = [tuple(sorted(c[work.calls[0]].items())) for c in noting.chosen.values() if c]
     assert report.trials == 8 and len(set(keys)) >= 8
+
+
+def test_sizes_of_a_formula(target: ResolvedTarget) -> None:
+    n = weft.var("n")
+    x, y = weft.placeholder((n * 2, 4), name="x"), weft.placeholder((n, 4), name="y")
+    program = schedule(weft.compute((n, 4), lambda i, j: x[i * 2, j] + y[i, j]), TARGET).program
+    for sizes, rows in ((None, 1), ({"n": 5}, 5)):
+        made = FormulaWork(program, target, sizes=sizes).inputs
+        assert made["x"].shape == (2 * rows, 4) and made["y"].shape == (rows, 4)
+    with pytest.raises(InputError, match=r"'m' is no symbol of[\s\S]*its symbols are n"):
+        FormulaWork(program, target, sizes={"m": 5})
+
+
+@pytest.mark.parametrize("name", ["sizes", "inputs", "shapes", "frontend"])
+def test_arguments_that_mean_nothing_are_refused(name: str, tmp_path: Path) -> None:
+    what = mlp() if name in ("sizes", "inputs") else product()
+    with pytest.raises(InputError, match=f"'{name}' has no meaning for a (model|formula)"):
+        weft.tune(what, TARGET, trials=1, file=tmp_path / "r.sqlite", **{name: {}})

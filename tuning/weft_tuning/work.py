@@ -185,8 +185,11 @@ class FormulaWork(Work):
     """A formula of the user's own, or a naive program.
 
     Args:
-        sizes: of its symbols, by name.
+        sizes: of its symbols, by name; those that are not there are 1.
         inputs: by name, instead of random ones.
+
+    Raises:
+        InputError: a size is of no symbol.
     """
 
     def __init__(
@@ -198,18 +201,22 @@ class FormulaWork(Work):
         inputs: Mapping[str, Array] | None = None,
         seed: int = 0,
     ) -> None:
-        from weft.cli.inputs import make_inputs
+        from weft.cli.inputs import make_inputs, size_of
 
         super().__init__(program.name, replace(target, tuned=False))
         self.program = program
+        symbols = {d.name: 1 for d in program.dims}
+        for name in sizes or {}:
+            if name not in symbols:
+                raise InputError(
+                    f"'{name}' is no symbol of '{program.name}'", hint=f"its symbols are {', '.join(symbols) or 'none'}"
+                )
+        symbols.update(sizes or {})
         key = program_key(program)
         self.calls, self.names = [key], {key: program.name}
         self._space = Space(program, self.target)
         self.base = self.build({})
-        shapes = {
-            info.name: tuple(d if isinstance(d, int) else (sizes or {}).get(d, 1) for d in info.shape)
-            for info in self.base.inputs
-        }
+        shapes = {info.name: tuple(size_of(info, d, symbols, []) for d in info.shape) for info in self.base.inputs}
         made, _ = make_inputs(self.base.inputs, {}, shapes, seed)
         self.inputs = {**made, **(inputs or {})}
 
