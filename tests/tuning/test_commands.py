@@ -116,6 +116,11 @@ def test_the_file_may_stand_before_the_command(
         (["records", "drop", "--file", "no.sqlite"], "which records are dropped is not said"),
         (["tune", "MODEL", "--fixed"], "--fixed needs the sizes to compile for"),
         (["tune", "MODEL", "--seconds", "inf"], "'seconds' is inf"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", ""], "no target given"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", "c, llvm"], "one target is wanted"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", "webgpu"], "target 'webgpu' are not timed"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", "llvm -threads=2", "--threads", "1"], "says 2"),
+        (["tune", "MODEL", "--file", "FOREIGN", "--target", "llvm -mtriple=aarch64-linux-gnu"], "measure elsewhere"),
         (["tune", "MODEL"], "WEFT_RECORDS is 'none'"),
         (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
         (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
@@ -129,7 +134,7 @@ def test_what_is_refused(
     words: list[str], text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(tmp_path / "store.sqlite", "llvm-0123456789ab", "0.1.0").path
-    named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store}
+    named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store, "FOREIGN": tmp_path / "foreign.sqlite"}
     assert weft(*(named.get(w, w) for w in words)) != 0
     assert text in capsys.readouterr().err
 

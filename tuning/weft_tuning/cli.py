@@ -82,7 +82,9 @@ def tune(
         board = getattr(worker, "board", None)
         if board is not None and target == "llvm":
             text = board.facts.target
-        count = threads or (board.facts.cores if board is not None else common_threads(None, [text]))
+        if board is not None and threads is None and "-threads" not in text:
+            threads = board.facts.cores
+        count = common_threads(threads, [text])
         resolved = resolve_target(with_threads(text, count))
         busy = under_load() if on is None and cluster is None else None
         if busy is not None:

@@ -58,6 +58,7 @@ VARIES = 0.2
 """Range of the middle half of the default's times over their median, beyond which the machine is under load."""
 SLOWED = 1.35
 """Median of the default's times over the least one of all rounds, beyond which the machine is under load."""
+LOADED = "the machine is under load"
 REPEATS = 3
 """How often a measurement under load is repeated before its round is left out."""
 
@@ -168,7 +169,7 @@ class Tuner:
             self._tell_state()
             why = self._over()
             if self.unsteady >= 4 * REPEATS and self.unsteady > self.rounds:
-                why = "the machine is under load, so that its times tell nothing"
+                why = f"{LOADED}, so that its times tell nothing"
         if self.stop:
             why = "it was interrupted"
         why = why or self.budget.spent(0.0, self.trials) or "every kernel has been searched"
@@ -370,8 +371,7 @@ class Tuner:
             executable = self.work.build({key: c.choices for key, c in chosen.items()})
         except WeftError as error:
             return Failed(error.what)
-        (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
-        return times
+        return self._all_steady([executable], 3 * RUN_SECONDS)[0]
 
     def _expected(self, times: int) -> float:
         """A run's time over that with the defaults, by what was measured of each kernel so often."""
@@ -393,7 +393,7 @@ class Tuner:
     # -- measuring
     def _steady(self, executable: Executable, seconds: float = RUN_SECONDS) -> Times | Failed:
         (found,) = self._all_steady([executable], seconds, 2 * REPEATS)  # without it there is nothing to compare with
-        return found or Failed("the machine is under load")
+        return found or Failed(LOADED)
 
     def _all_steady(
         self, executables: Sequence[Executable], seconds: float = RUN_SECONDS, repeats: int = REPEATS
@@ -465,7 +465,8 @@ class Tuner:
         for s in self.subjects:
             best = s.best(2)
             seconds = self._seconds(s.key)
-            changed = {} if best is None else {n: best[0].choices[n] for n in _changed(s.search.space.default, best[0])}
+            default = s.search.space.default.choices
+            changed = {} if best is None else {n: v for n, v in best[0].choices.items() if default.get(n) != v}
             tuned = seconds if best is None else seconds * math.exp(best[1])
             rows.append(Row(s.key, s.name, s.share, seconds, tuned, s.trials, s.failures, changed, s.limit))
         return Report(
@@ -492,9 +493,8 @@ def _by_kernel(calls: Sequence[str], ticks: Array) -> dict[str, float]:
     return found
 
 
-def _changed(default: Candidate, candidate: Candidate) -> list[str]:
-    return [n for n, v in candidate.choices.items() if default.choices.get(n) != v]
-
-
 def _unmeasured(name: str, why: str) -> ExecutionError:
-    return ExecutionError(f"'{name}' cannot be measured", why=why, hint="does `weft run` run it? Is the machine idle?")
+    hint = (
+        "end what else runs" if why == LOADED else "does `weft run` run it here? --on and --cluster measure elsewhere"
+    )
+    return ExecutionError(f"'{name}' cannot be measured", why=why, hint=hint)

@@ -64,6 +64,20 @@ class Work(ABC):
         return {}
 
 
+def require_clocks(target: ResolvedTarget) -> None:
+    """That the kernels of a target can be timed.
+
+    Raises:
+        InputError: they run on a device of their own, where there are no clocks around them.
+    """
+    if not target.native:
+        raise InputError(
+            f"kernels of the target '{target.target.kind}' are not timed",
+            why="there are clocks around kernels that run on the host's processor only",
+            hint="tune for a target such as llvm or c",
+        )
+
+
 class ModelWork(Work):
     """A model.
 
@@ -76,7 +90,8 @@ class ModelWork(Work):
         fixed: compile for exactly these sizes; otherwise sizes stay open, and are tuned at these.
 
     Raises:
-        InputError: its plan has steps of the host, branches or loops, between whose kernels there are no clocks.
+        InputError: its plan has steps of the host, branches or loops, between whose kernels there are no clocks; see
+            `require_clocks`.
     """
 
     graph_key: str
@@ -97,6 +112,7 @@ class ModelWork(Work):
         from weft.loading import load
         from weft.pipeline import has_steps, specialize
 
+        require_clocks(target)
         name = Path(model).name if isinstance(model, (str, Path)) else type(model).__name__
         super().__init__(name, replace(target, tuned=False))
         graph = load(model, frontend=frontend)
@@ -189,7 +205,7 @@ class FormulaWork(Work):
         inputs: by name, instead of random ones.
 
     Raises:
-        InputError: a size is of no symbol.
+        InputError: a size is of no symbol; see `require_clocks`.
     """
 
     def __init__(
@@ -203,6 +219,7 @@ class FormulaWork(Work):
     ) -> None:
         from weft.cli.inputs import make_inputs, size_of
 
+        require_clocks(target)
         super().__init__(program.name, replace(target, tuned=False))
         self.program = program
         symbols = {d.name: 1 for d in program.dims}
