@@ -42,3 +42,28 @@ def test_a_board_measures_within_the_limit(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(wrong, Failed) and "differs by" in wrong.why
     assert set(limits) == {45.0}
     assert agents.left_running(tmp_path) == []
+
+
+@pytest.mark.needs("c")
+def test_a_connection_that_is_lost_is_no_fault_of_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = formula(2.0)
+    with contextlib.closing(BoardWorker(agents.board(tmp_path / "store", agents.real()))) as worker_there:
+        run, lost = worker_there.board.run, [True]
+
+        def cut(*words: Any, **options: Any) -> Any:
+            if lost and lost.pop(0):
+                worker_there.board.close()
+            return run(*words, **options)
+
+        monkeypatch.setattr(worker_there.board, "run", cut)
+        worker_there.begin(base.base, base.inputs)
+        (found,) = worker_there.measure([base.base], 0.01, 60.0)
+        assert isinstance(found, Times)
+        lost[:] = [True, True]
+        (found,) = worker_there.measure([base.base], 0.01, 60.0)
+        assert isinstance(found, Failed)
+        (found,) = worker_there.measure([base.base], 0.01, 60.0)
+        assert isinstance(found, Times)
+    assert agents.left_running(tmp_path) == []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.errors import ExecutionError, InputError
+from weft.errors import ExecutionError, InputError, WeftError
 from weft_tuning import worker
 
 if TYPE_CHECKING:
@@ -214,8 +214,15 @@ class BoardWorker(Worker):
         return [self._one(candidate, seconds, limit) for candidate in candidates]
 
     def _one(self, candidate: Executable, seconds: float, limit: float) -> Times | Failed:
-        from weft.errors import WeftError
+        found = self._turns(candidate, seconds, limit)
+        if self.board.closed:  # the connection was lost, of which the candidate may be innocent
+            self.board.reconnect()
+            found = self._turns(candidate, seconds, limit)
+            if self.board.closed:
+                self.board.reconnect()
+        return found
 
+    def _turns(self, candidate: Executable, seconds: float, limit: float) -> Times | Failed:
         calls: tuple[list[Array], list[Array]] = ([], [])
         totals: tuple[list[float], list[float]] = ([], [])
         ends = time.perf_counter() + seconds
@@ -237,8 +244,6 @@ class BoardWorker(Worker):
                         if wrong:
                             return Failed(f"its output {wrong}")
         except WeftError as error:
-            if self.board.closed:
-                self.board.reconnect()
             return Failed(error.what)
         return Times(*(np.array(c) for c in calls), *(np.array(t) for t in totals))
 
