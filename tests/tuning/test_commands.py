@@ -123,7 +123,7 @@ def test_the_file_may_stand_before_the_command(
         (["tune", "MODEL", "--file", "FOREIGN", "--target", "llvm -mtriple=aarch64-linux-gnu"], "measure elsewhere"),
         (["tune", "MODEL"], "WEFT_RECORDS is 'none'"),
         (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
-        (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
+        (["tune", "no.onnx", "--file", "FOLDER"], "cannot be used"),
         (["records", "export", "f", "--name", "No!", "--file", "STORE"], "there are no records of 'llvm' to export"),
         (["records", "export", "f", "--name", "x", "--target", "", "--file", "STORE"], "there are no records of ''"),
         (["records", "drop", "--key", "", "--file", "STORE"], "'' is no beginning of a key"),

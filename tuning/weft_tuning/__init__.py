@@ -63,9 +63,9 @@ def tune(
     limits = Budget(seconds if seconds is not None or trials is not None else 600.0, trials)
     resolved = resolve_target(target)
     place = store_file(None if file is None else Path(file))
+    store = Store(place, resolved.machine_key, resolved.versions)
     work = _work(what, resolved, frontend, shapes, sizes, inputs, seed)
     with worker or LocalWorker() as measuring:
-        store = Store(place, resolved.machine_key, resolved.versions)
         return Tuner(
             work, measuring, store, seconds=limits.seconds, trials=trials, seed=seed, limits=False, on_state=on_state
         ).run()

@@ -89,6 +89,7 @@ def tune(
         busy = under_load() if on is None and cluster is None else None
         if busy is not None:
             say(f"warning: {busy}; times under load tell little, and rounds that vary are repeated", err=True)
+        store = Store(place, resolved.machine_key, resolved.versions)
         began = time.perf_counter()
         work = ModelWork(model, resolved, frontend=frontend, shapes=shapes(input_shape), fixed=fixed, seed=seed)
         spent = time.perf_counter() - began
@@ -97,7 +98,7 @@ def tune(
             tuner = Tuner(
                 work,
                 worker,
-                Store(place, resolved.machine_key, resolved.versions),
+                store,
                 seconds=left,
                 trials=trials,
                 seed=seed,
