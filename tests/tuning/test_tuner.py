@@ -25,7 +25,7 @@ from weft_tuning.ranking import LEAST, Ranking
 from weft_tuning.report import Report, State
 from weft_tuning.search import Search
 from weft_tuning.spaces import Space
-from weft_tuning.store import Store, kept
+from weft_tuning.store import Store, drop, kept
 from weft_tuning.tuner import CONFIRM, Tuner
 from weft_tuning.work import Chosen, FormulaWork, ModelWork, Work
 
@@ -173,6 +173,7 @@ class Noting(Work):
         self.work = work
         self.name, self.target, self.inputs = work.name, work.target, work.inputs
         self.calls, self.names, self.base = work.calls, work.names, work.base
+        self.trial_key = work.trial_key  # type: ignore[method-assign]
         self.chosen: dict[int, Chosen] = {id(self.base): {}}
         self.built: list[Any] = []
 
@@ -402,6 +403,30 @@ def test_sizes_of_a_formula(target: ResolvedTarget) -> None:
         assert made["x"].shape == (2 * rows, 4) and made["y"].shape == (rows, 4)
     with pytest.raises(InputError, match=r"'m' is no symbol of[\s\S]*its symbols are n"):
         FormulaWork(program, target, sizes={"m": 5})
+
+
+def test_times_at_other_sizes_are_not_remembered(target: ResolvedTarget, tmp_path: Path) -> None:
+    n = weft.var("n")
+    x = weft.placeholder((n, 40), name="x")
+    program = schedule(weft.compute((n, 40), lambda i, j: x[i, j] + 1.0), TARGET).program
+    few, many = (FormulaWork(program, target, sizes={"n": size}) for size in (4, 400))
+    assert few.calls == many.calls
+    path = tmp_path / "r.sqlite"
+    tuned(few, path, lambda choices: -0.5, trials=4)
+    tuner, _, _ = tuned(many, path, lambda choices: -0.5, trials=2)
+    assert len(tuner.subjects[0].results) == 2
+    tuner, _, _ = tuned(few, path, lambda choices: -0.5, trials=2)
+    assert len(tuner.subjects[0].results) == 6
+    _, trials = drop(path, lambda key, machine, versions: key.startswith(few.calls[0]))
+    assert trials >= 8
+
+
+def test_keys_of_trials_have_sizes_that_are_open(target: ResolvedTarget) -> None:
+    closed, opened = (ModelWork(mlp(batch=batch), target, shapes={"x": (4, 64)}) for batch in (4, "batch"))
+    keys = [*closed.calls, closed.graph_key]
+    assert [closed.trial_key(key) for key in keys] == keys
+    keys = [*opened.calls, opened.graph_key]
+    assert [opened.trial_key(key) for key in keys] == [f"{key}@batch=4" for key in keys]
 
 
 @pytest.mark.parametrize("name", ["sizes", "inputs", "shapes", "frontend"])

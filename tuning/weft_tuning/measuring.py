@@ -408,3 +408,11 @@ def times_of(answer: Mapping[str, Any]) -> Times | Failed:
         return Failed(f"it computes something else: {answer['differs']}")
     (base, candidate), (one, other) = answer["calls"], answer["totals"]
     return Times(np.array(base), np.array(candidate), np.array(one), np.array(other))
+
+
+def by_kernel(calls: Sequence[str], ticks: Array) -> dict[str, float]:
+    """Key → ticks of all its calls in a run: the sum of each call's median."""
+    found: dict[str, float] = {}
+    for key, median in zip(calls, np.median(ticks, axis=0), strict=True):
+        found[key] = found.get(key, 0.0) + float(median)
+    return found

@@ -70,7 +70,7 @@ class Store:
             pass
 
     def trials(self, key: str) -> list[Trial]:
-        """Those of a kernel, the oldest first. What is no trial is left out."""
+        """Those of a kernel (`Work.trial_key`), the oldest first. What is no trial is left out."""
         with opened(self.path) as connection:
             rows = connection.execute(
                 "SELECT choices, value, error FROM trials WHERE key = ? AND machine = ? AND versions = ?"
@@ -89,7 +89,9 @@ class Store:
         return found
 
     def add_trials(self, trials: Sequence[tuple[str, Trial]]) -> None:
-        """(key of a kernel, trial) each."""
+        """(`Work.trial_key`, trial) each."""
+        if not trials:
+            return
         now = int(time.time())
         rows = [
             ("program", key, self.machine, self.versions, _text(t.choices), t.value, t.error, now) for key, t in trials

@@ -19,7 +19,7 @@ from weft.choices import Value
 from weft.errors import ExecutionError, WeftError
 from weft_tuning.budget import Budget
 from weft_tuning.graphs import GraphSearch
-from weft_tuning.measuring import Array, Failed, Times, Worker
+from weft_tuning.measuring import Failed, Times, Worker, by_kernel
 from weft_tuning.ranking import Ranking
 from weft_tuning.report import Report, Row, State
 from weft_tuning.search import Search
@@ -187,7 +187,7 @@ class Tuner:
         if isinstance(times, Failed):
             raise _unmeasured(first.name, times.why)
         self.seconds_of_run = float(np.median(times.base_seconds))
-        ticks = _by_kernel(first.calls, times.base)
+        ticks = by_kernel(first.calls, times.base)
         total = sum(ticks.values()) or 1.0
         search = GraphSearch(
             first,
@@ -215,8 +215,8 @@ class Tuner:
         if isinstance(times, Failed):
             raise _unmeasured(self.work.name, times.why)
         self.seconds_of_run = float(np.median(times.base_seconds))
-        base = _by_kernel(self.work.calls, times.base)
-        again = _by_kernel(self.work.calls, times.candidate)
+        base = by_kernel(self.work.calls, times.base)
+        again = by_kernel(self.work.calls, times.candidate)
         total = sum(base.values()) or 1.0
         self.ticks = base
         self.in_kernels = total
@@ -237,7 +237,7 @@ class Tuner:
         """What an earlier tuner has measured."""
         known: dict[object, Candidate | None] = {}
         failed = set()
-        for trial in self.store.trials(subject.key):
+        for trial in self.store.trials(self.work.trial_key(subject.key)):
             of = tuple(sorted(trial.choices.items()))
             if of not in known:
                 known[of] = subject.search.space.follow(trial.choices)
@@ -318,8 +318,10 @@ class Tuner:
             rows.append((key, Trial(candidate.choices, value, result if isinstance(result, str) else None)))
             gained = value is not None and value < (before[1] if before else 0.0) - subject.margin
             subject.resting = 0 if gained else subject.resting + 1
-        if rows:
-            self.store.add_trials(rows)
+        self._keep(rows)
+
+    def _keep(self, rows: Sequence[tuple[str, Trial]]) -> None:
+        self.store.add_trials([(self.work.trial_key(key), trial) for key, trial in rows])
 
     def _confirm(self) -> None:
         """Measures again what seems best and was measured only once, and records what is faster."""
@@ -337,7 +339,7 @@ class Tuner:
                     if isinstance(result, float):
                         subject.results[candidate.key][1].append(result)
                         rows.append((key, Trial(candidate.choices, result)))
-                self.store.add_trials(rows)
+                self._keep(rows)
         for subject in self.subjects:
             self._put(subject, subject.best(2))
 
@@ -425,8 +427,8 @@ class Tuner:
         return bool((high - low) / median <= VARIES and median <= SLOWED * self.least)
 
     def _value(self, key: str, times: Times) -> float:
-        base = _by_kernel(self.work.calls, times.base)[key]
-        candidate = _by_kernel(self.work.calls, times.candidate)[key]
+        base = by_kernel(self.work.calls, times.base)[key]
+        candidate = by_kernel(self.work.calls, times.candidate)[key]
         return math.log(max(candidate, 1.0) / max(base, 1.0))
 
     def _seconds(self, key: str) -> float:
@@ -483,14 +485,6 @@ class Tuner:
             self.graph_changed,
             self.graph_ratio,
         )
-
-
-def _by_kernel(calls: Sequence[str], ticks: Array) -> dict[str, float]:
-    """Key → ticks of all its calls in a run: the sum of each call's median."""
-    found: dict[str, float] = {}
-    for key, median in zip(calls, np.median(ticks, axis=0), strict=True):
-        found[key] = found.get(key, 0.0) + float(median)
-    return found
 
 
 def _unmeasured(name: str, why: str) -> ExecutionError:

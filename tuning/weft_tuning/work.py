@@ -58,6 +58,11 @@ class Work(ABC):
     def build(self, chosen: Chosen) -> Executable:
         """An executable as `base`, with these choices."""
 
+    def trial_key(self, key: str) -> str:
+        """What trials of a kernel, or of the graph, are kept under: its key, and the sizes of dimensions that are open,
+        since a candidate's times at other sizes say nothing."""
+        return key
+
     def limits(self) -> dict[str, float]:
         """Key of a kernel → the share of its time that it takes at least, by the roofline of this machine; of those
         for which it is known."""
@@ -178,6 +183,10 @@ class ModelWork(Work):
     def space(self, key: str) -> Space:
         return Space(self._naive[key], self.target)
 
+    def trial_key(self, key: str) -> str:
+        of = self._naive.get(key)
+        return key if of is not None and not of.dims else _at_sizes(key, self.base, self.inputs)
+
     def build(self, chosen: Chosen) -> Executable:
         from weft.compilation import Compilation
 
@@ -240,6 +249,9 @@ class FormulaWork(Work):
     def space(self, key: str) -> Space:
         return self._space
 
+    def trial_key(self, key: str) -> str:
+        return _at_sizes(key, self.base, self.inputs)
+
     def build(self, chosen: Chosen) -> Executable:
         from weft.kernel import KernelSchedule, executable_of
         from weft.scheduling.run_rules import run_recorded
@@ -250,6 +262,17 @@ class FormulaWork(Work):
         made = run_recorded(target.rules, self.program, target.machine, target.intrinsics, target.exceeds, choices)
         scheduled = KernelSchedule(made.schedule.program, target)
         return executable_of(scheduled, profile=True)
+
+
+def _at_sizes(key: str, base: Executable, inputs: Mapping[str, Array]) -> str:
+    """The key, and the sizes of the inputs' open dimensions."""
+    sizes = {
+        dim: size
+        for info in base.inputs
+        for dim, size in zip(info.shape, np.shape(inputs[info.name]))
+        if isinstance(dim, str)
+    }
+    return f"{key}@{','.join(f'{d}={n}' for d, n in sorted(sizes.items()))}" if sizes else key
 
 
 def _with(target: ResolvedTarget, chosen: Chosen) -> ResolvedTarget:
