@@ -131,8 +131,14 @@ def test_the_file_may_stand_before_the_command(
     ],
 )
 def test_what_is_refused(
-    words: list[str], text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    text: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "store.sqlite", "llvm-0123456789ab", "0.1.0").path
     named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store, "FOREIGN": tmp_path / "foreign.sqlite"}
     assert weft(*(named.get(w, w) for w in words)) != 0
