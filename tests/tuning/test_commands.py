@@ -155,6 +155,22 @@ def test_a_library_that_lacks_is_named_before_anything_is_done(
     assert not file.exists()
 
 
+def test_a_library_that_cannot_be_loaded_is_named(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == "lightgbm":
+                raise OSError("libgomp.so.1: cannot open shared object file")
+
+    monkeypatch.delitem(sys.modules, "lightgbm", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
+    assert weft("tune", model, "--file", tmp_path / "records.sqlite") == 1
+    text = capsys.readouterr().err
+    assert text.startswith("PluginError: the package lightgbm cannot be loaded") and "libgomp1" in text
+
+
 def test_a_package_needs_a_name(tmp_path: Path) -> None:
     from weft.errors import InputError
     from weft.records import Records
