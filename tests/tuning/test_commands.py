@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +18,8 @@ import pytest
 from benchmarks.models import twin
 
 from weft.cli.main import main
-from weft.record_store import opened, read_store
+from weft.record_store import load_records, opened, read_store
+from weft.target import Target
 from weft_tuning import tuner
 from weft_tuning.store import Store, kept
 
@@ -62,18 +65,8 @@ def test_a_model_is_tuned_and_its_records_are_listed(
         assert k.record.key[:12] in listed
         assert weft("records", "show", "--file", file, k.record.key[:8]) == 0
         assert f"rule = {k.record.choices['rule']}" in capsys.readouterr().out
-    if not found:
-        return
-    folder = tmp_path / "package"
-    assert weft("records", "export", folder, "--name", "these-models", "--file", file) == 0
-    capsys.readouterr()
-    package = folder / "weft_records_these_models"
-    assert json.loads((package / "records.json").read_text())["version"] == 1
-    assert 'name = "weft-records-these-models"' in (folder / "pyproject.toml").read_text()
-    assert weft("records", "merge", file, "--file", tmp_path / "more.sqlite") == 0
-    assert kept(tmp_path / "more.sqlite") == found
     assert weft("records", "drop", "--stale", "--file", file) == 0
-    assert "0 records dropped, with 0 measurements" in capsys.readouterr().out
+    assert "0 records dropped, with 0 measurements" in capsys.readouterr().out and kept(file) == found
     assert weft("records", "drop", "--all", "--file", file) == 0
     assert f"{len(found)} records dropped" in capsys.readouterr().out and not kept(file)
     with opened(file) as connection:
@@ -87,6 +80,24 @@ def stored(path: Path, machine: str = "llvm-0123456789ab", versions: str = "0.0.
     store = Store(path, machine, versions)
     store.put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
     return store
+
+
+def test_records_are_merged_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, more, folder = stored(tmp_path / "a.sqlite").path, tmp_path / "b.sqlite", tmp_path / "package"
+    stored(file, "cuda-0123456789ab").put("graph", KEY, {"fuse.%y": False}, 1.0, 3.0, "y")
+    assert weft("records", "merge", file, "--file", more) == 0
+    assert "3 records in" in capsys.readouterr().out and kept(more) == kept(file)
+    assert weft("records", "export", folder, "--name", "these-models", "--file", more) == 0
+    assert "1 records in" in capsys.readouterr().out
+    package = folder / "weft_records_these_models"
+    (record,) = load_records(package / "records.json").records
+    assert record == next(k.record for k in kept(file) if k.record.machine.startswith("llvm"))
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["weft.plugins"] == {"records_these_models": package.name}
+    given: dict[str, Any] = {"__file__": str(package / "__init__.py")}
+    exec((package / "__init__.py").read_text(), given)
+    assert given["records"](Target("llvm", None)) == [package / "records.json"]
+    assert given["records"](Target("cuda", None)) == []
 
 
 def test_stale_records_are_those_of_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
