@@ -323,6 +323,19 @@ def test_kernels_that_do_not_go_together_are_not_recorded(target: ResolvedTarget
     assert report.ratio == 1.0 and kept(store.path) == []
 
 
+@pytest.mark.parametrize(("times", "records"), [(1, 1), (2, 0)])
+def test_a_failure_at_the_end_is_looked_at_again(work: FormulaWork, tmp_path: Path, times: int, records: int) -> None:
+    seen: dict[Any, int] = {}
+
+    def value(choices: Mapping[str, Any]) -> float | str:
+        key = tuple(sorted(choices.items()))
+        seen[key] = seen.get(key, 0) + 1
+        return "the process ended with 1" if 2 < seen[key] <= 2 + times else -0.3
+
+    _, _, report = tuned(work, tmp_path / "r.sqlite", value, trials=4)
+    assert len(kept(tmp_path / "r.sqlite")) == records and (report.ratio < 1.0) == bool(records)
+
+
 def test_under_load_at_the_end_what_was_confirmed_holds(
     target: ResolvedTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
