@@ -11,16 +11,17 @@ rows are bounded and checked as a file of records is (`weft.records`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError
-from weft.records import MOST_RECORDS, Record, Records
+from weft.records import MOST_BYTES, MOST_RECORDS, Record, Records
 
 APPLICATION = 0x57454654
 """SQLite's `application_id` of such files: the letters WEFT."""
@@ -36,6 +37,8 @@ TABLES = {
 """Name → its statement, as SQLite stores it."""
 BUSY_SECONDS = 60.0
 """How long one waits for another process that writes."""
+MOST_TEXT = 16 * MOST_BYTES
+"""Bytes of choices that are read from one file, the latest records first."""
 _MAGIC = b"SQLite format 3\0"
 
 
@@ -61,6 +64,8 @@ def load_records(path: str | os.PathLike[str]) -> Records:
 def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sqlite3.Connection]:
     """A connection to the store at `path`; with `write` it is made if it is not there.
 
+    A file without content is a store without records: who was killed before it had made its tables leaves such a file.
+
     Raises:
         InputError: it cannot be opened, is damaged, or is no such file.
     """
@@ -73,9 +78,13 @@ def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sql
         mode = "rwc" if write else "rw" if os.access(file, os.W_OK) else "ro"
         address = f"{file.absolute().as_uri()}?mode={mode}"
         connection = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
-        if write and _is_empty(connection):
+        if _is_empty(connection):
+            if not write:
+                connection.close()
+                connection = sqlite3.connect(":memory:", isolation_level=None)
             _create(connection)
         _check(connection, file)
         yield connection
@@ -83,7 +92,7 @@ def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sql
         raise InputError(
             f"the file of records '{path}' cannot be used",
             why=str(error) or type(error).__name__,
-            hint="`weft records` lists what is in it; move it away to begin a new one",
+            hint=_remedy(error),
         ) from None
     finally:
         if connection is not None:
@@ -91,7 +100,7 @@ def opened(path: str | os.PathLike[str], *, write: bool = False) -> Iterator[sql
 
 
 def read_store(path: str | os.PathLike[str], machine: str | None = None, versions: str | None = None) -> Records:
-    """The records in a store; of those of one program or graph that are left, the latest.
+    """The records in a store, the latest `MOST_RECORDS`; of those of one program or graph that are left, the latest.
 
     Args:
         machine: only those of this machine (`ResolvedTarget.machine_key`).
@@ -104,13 +113,23 @@ def read_store(path: str | os.PathLike[str], machine: str | None = None, version
         rows = connection.execute(
             "SELECT subject, key, machine, choices FROM records"
             " WHERE machine = coalesce(?, machine) AND versions = coalesce(?, versions) ORDER BY time DESC LIMIT ?",
-            (machine, versions, MOST_RECORDS + 1),
-        ).fetchall()
-    latest: dict[tuple[Any, ...], Record] = {}
-    for row in rows:
-        if row[:3] not in latest:
-            latest[row[:3]] = as_record(row, str(path))
+            (machine, versions, MOST_RECORDS),
+        )
+        latest = _latest(rows, str(path))
     return Records(tuple(latest.values()))
+
+
+def _latest(rows: Iterable[tuple[Any, ...]], source: str) -> dict[tuple[Any, ...], Record]:
+    """(subject, key, machine) → the first of its rows."""
+    found: dict[tuple[Any, ...], Record] = {}
+    size = 0
+    for row in rows:
+        size += len(row[3]) if isinstance(row[3], (str, bytes)) else 0
+        if size > MOST_TEXT:
+            break
+        if row[:3] not in found:
+            found[row[:3]] = as_record(row, source)
+    return found
 
 
 def as_record(row: tuple[Any, ...], source: str) -> Record:
@@ -122,11 +141,23 @@ def as_record(row: tuple[Any, ...], source: str) -> Record:
     subject, key, machine, choices = row
     try:
         data = {subject: key, "machine": machine, "choices": json.loads(choices)}
+        text = json.dumps({"version": 1, "records": [data]})
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"invalid record in '{source}'", why=str(error)[:200]) from None
-    text = json.dumps({"version": 1, "records": [data]})
     (record,) = Records.from_json(text, source).records
     return record
+
+
+def _remedy(error: Exception) -> str:
+    """What people can do about a file that cannot be used."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more exactly which it is
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return "another process writes to it: wait for that to end, or end it"
+    if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) == errno.ENOSPC:
+        return "make room on its disk, or name a file elsewhere with --file or WEFT_RECORDS"
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return "move it away to begin a new one"
+    return "may this user read and write it, and its folder? --file and WEFT_RECORDS name another"
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
@@ -150,8 +181,10 @@ def _create(connection: sqlite3.Connection) -> None:
 def _check(connection: sqlite3.Connection, file: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 20").fetchall())
-    if application != APPLICATION or (version == VERSION and found != TABLES):
+    # Not by name: a trigger may have the name of a table or an index.
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 20").fetchall()
+    exact = sorted(str(sql) for (sql,) in found) == sorted(TABLES.values())
+    if application != APPLICATION or (version == VERSION and not exact):
         raise InputError(
             f"'{file}' is no file of records", why="its tables are others", hint="`weft tune` makes such a file"
         )

@@ -188,7 +188,8 @@ class ResolvedTarget:
     def _tuned(self) -> Records:
         """The user's own records for this machine and these versions; none, with a warning, if they cannot be read."""
         file = RECORDS.get() if self.tuned else None
-        if file is None or not file.is_file():
+        # Not by `Path.is_file`, which raises where a folder of the path may not be searched.
+        if file is None or not os.path.isfile(file):
             return Records()
         try:
             return read_store(file, self.machine_key, self.versions)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +18,10 @@ import pytest
 from benchmarks.models import twin
 
 from weft.cli.main import main
-from weft.record_store import read_store
+from weft.record_store import load_records, opened, read_store
+from weft.target import Target
 from weft_tuning import tuner
-from weft_tuning.store import kept
+from weft_tuning.store import Store, kept
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +65,59 @@ def test_a_model_is_tuned_and_its_records_are_listed(
         assert k.record.key[:12] in listed
         assert weft("records", "show", "--file", file, k.record.key[:8]) == 0
         assert f"rule = {k.record.choices['rule']}" in capsys.readouterr().out
-    if not found:
-        return
-    folder = tmp_path / "package"
-    assert weft("records", "export", folder, "--name", "these-models", "--file", file) == 0
-    capsys.readouterr()
-    package = folder / "weft_records_these_models"
-    assert json.loads((package / "records.json").read_text())["version"] == 1
-    assert 'name = "weft-records-these-models"' in (folder / "pyproject.toml").read_text()
-    assert weft("records", "merge", file, "--file", tmp_path / "more.sqlite") == 0
-    assert kept(tmp_path / "more.sqlite") == found
     assert weft("records", "drop", "--stale", "--file", file) == 0
-    assert "0 records dropped" in capsys.readouterr().out
+    assert "0 records dropped, with 0 measurements" in capsys.readouterr().out and kept(file) == found
     assert weft("records", "drop", "--all", "--file", file) == 0
     assert f"{len(found)} records dropped" in capsys.readouterr().out and not kept(file)
+    with opened(file) as connection:
+        assert connection.execute("SELECT count(*) FROM trials").fetchone() == (0,)
+
+
+KEY = "0123456789abcdef" * 2
+
+
+def stored(path: Path, machine: str = "llvm-0123456789ab", versions: str = "0.0.1") -> Store:
+    store = Store(path, machine, versions)
+    store.put("program", KEY, {"rule": "a"}, 1.0, 2.0, "x")
+    return store
+
+
+def test_records_are_merged_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, more, folder = stored(tmp_path / "a.sqlite").path, tmp_path / "b.sqlite", tmp_path / "package"
+    stored(file, "cuda-0123456789ab").put("graph", KEY, {"fuse.%y": False}, 1.0, 3.0, "y")
+    assert weft("records", "merge", file, "--file", more) == 0
+    assert "3 records in" in capsys.readouterr().out and kept(more) == kept(file)
+    assert weft("records", "export", folder, "--name", "these-models", "--file", more) == 0
+    assert "1 records in" in capsys.readouterr().out
+    package = folder / "weft_records_these_models"
+    (record,) = load_records(package / "records.json").records
+    assert record == next(k.record for k in kept(file) if k.record.machine.startswith("llvm"))
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["weft.plugins"] == {"records_these_models": package.name}
+    given: dict[str, Any] = {"__file__": str(package / "__init__.py")}
+    exec((package / "__init__.py").read_text(), given)
+    assert given["records"](Target("llvm", None)) == [package / "records.json"]
+    assert given["records"](Target("cuda", None)) == []
+
+
+def test_stale_records_are_those_of_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "records.sqlite"
+    stored(file), stored(file, "cuda-0123456789ab", "0.1.0 weft-cuda 0.1.0")
+    assert weft("records", "drop", "--stale", "--file", file) == 0
+    assert "1 records dropped" in capsys.readouterr().out
+    assert [k.record.machine for k in kept(file)] == ["cuda-0123456789ab"]
+
+
+def test_the_file_may_stand_before_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, other = stored(tmp_path / "own.sqlite").path, stored(tmp_path / "other.sqlite").path
+    monkeypatch.setenv("WEFT_RECORDS", str(own))
+    assert weft("records", "--file", other, "drop", "--all") == 0
+    assert len(kept(own)) == 1 and not kept(other)
+    assert weft("records", "--file", other, "show", KEY) == 1
+    assert f"no record of '{other}'" in capsys.readouterr().err
+    assert weft("records", "--file", other, "show", "--file", own, KEY) == 0
 
 
 @pytest.mark.parametrize(
@@ -83,19 +126,32 @@ def test_a_model_is_tuned_and_its_records_are_listed(
         (["records", "--file", "no.sqlite"], "there is no file of records 'no.sqlite'"),
         (["records", "drop", "--file", "no.sqlite"], "which records are dropped is not said"),
         (["tune", "MODEL", "--fixed"], "--fixed needs the sizes to compile for"),
+        (["tune", "MODEL", "--seconds", "inf"], "'seconds' is inf"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", ""], "no target given"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", "c, llvm"], "one target is wanted"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", "webgpu"], "target 'webgpu' are not timed"),
+        (["tune", "MODEL", "--file", "x.sqlite", "--target", "llvm -threads=2", "--threads", "1"], "says 2"),
+        (["tune", "MODEL", "--file", "FOREIGN", "--target", "llvm -mtriple=aarch64-linux-gnu"], "measure elsewhere"),
         (["tune", "MODEL"], "WEFT_RECORDS is 'none'"),
         (["tune", "MODEL", "--file", "x.sqlite", "--cluster", "tcp://a:1", "--on", "b"], "exclude each other"),
-        (["tune", "MODEL", "--file", "FOLDER"], "cannot be used"),
+        (["tune", "no.onnx", "--file", "FOLDER"], "cannot be used"),
         (["records", "export", "f", "--name", "No!", "--file", "STORE"], "there are no records of 'llvm' to export"),
+        (["records", "export", "f", "--name", "x", "--target", "", "--file", "STORE"], "there are no records of ''"),
+        (["records", "drop", "--key", "", "--file", "STORE"], "'' is no beginning of a key"),
+        (["records", "drop", "--key", "%", "--file", "STORE"], "'%' is no beginning of a key"),
     ],
 )
 def test_what_is_refused(
-    words: list[str], text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    text: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from weft_tuning.store import Store
-
+    monkeypatch.chdir(tmp_path)
     store = Store(tmp_path / "store.sqlite", "llvm-0123456789ab", "0.1.0").path
-    named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store}
+    named = {"MODEL": model, "FOLDER": tmp_path, "STORE": store, "FOREIGN": tmp_path / "foreign.sqlite"}
     assert weft(*(named.get(w, w) for w in words)) != 0
     assert text in capsys.readouterr().err
 
@@ -110,6 +166,22 @@ def test_a_library_that_lacks_is_named_before_anything_is_done(
     assert not file.exists()
 
 
+def test_a_library_that_cannot_be_loaded_is_named(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == "lightgbm":
+                raise OSError("libgomp.so.1: cannot open shared object file")
+
+    monkeypatch.delitem(sys.modules, "lightgbm", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
+    assert weft("tune", model, "--file", tmp_path / "records.sqlite") == 1
+    text = capsys.readouterr().err
+    assert text.startswith("PluginError: the package lightgbm cannot be loaded") and "libgomp1" in text
+
+
 def test_a_package_needs_a_name(tmp_path: Path) -> None:
     from weft.errors import InputError
     from weft.records import Records
@@ -119,6 +191,18 @@ def test_a_package_needs_a_name(tmp_path: Path) -> None:
         write_package(tmp_path / "x", "../up", "llvm", Records())
     with pytest.raises(InputError, match="cannot be written"):
         write_package(tmp_path, "fine", "llvm", Records())
+
+
+def test_a_tuner_that_is_told_to_end_leaves_no_archives(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "weft", "tune", str(model), "--threads", "1", "--file", str(tmp_path / "r.sqlite")]
+    with subprocess.Popen([*command, "--seconds", "600"], env={**os.environ, "TMPDIR": str(folder)}) as process:
+        while process.poll() is None and not list(folder.glob("weft-tune-*/inputs.npz")):
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+    assert list(folder.glob("weft-tune-*")) == []
 
 
 @pytest.mark.full
@@ -136,8 +220,6 @@ def test_tuning_survives_being_killed_at_any_moment(model: Path, tmp_path: Path)
         process.wait()
         if not file.exists():
             continue
-        from weft.record_store import opened
-
         read_store(file)
         with opened(file) as connection:
             rows = connection.execute("SELECT key, choices, value, error FROM trials").fetchall()

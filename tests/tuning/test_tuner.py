@@ -13,18 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from weft.errors import InputError, LoopError
 from weft.kernel import schedule
 from weft.loop.nodes import Program
 from weft.resolve import ResolvedTarget, resolve_target
 from weft_interpreter.interpret import interpret
 from weft_testing.models import mlp
+from weft_tuning.budget import Budget
 from weft_tuning.measuring import Failed, Times, Worker
 from weft_tuning.ranking import LEAST, Ranking
 from weft_tuning.report import Report, State
 from weft_tuning.search import Search
 from weft_tuning.spaces import Space
-from weft_tuning.store import Store, kept
-from weft_tuning.tuner import Tuner
+from weft_tuning.store import Store, drop, kept
+from weft_tuning.tuner import CONFIRM, Tuner
 from weft_tuning.work import Chosen, FormulaWork, ModelWork, Work
 
 TARGET = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=haswell -threads=2"
@@ -171,6 +173,7 @@ class Noting(Work):
         self.work = work
         self.name, self.target, self.inputs = work.name, work.target, work.inputs
         self.calls, self.names, self.base = work.calls, work.names, work.base
+        self.trial_key = work.trial_key  # type: ignore[method-assign]
         self.chosen: dict[int, Chosen] = {id(self.base): {}}
         self.built: list[Any] = []
 
@@ -225,6 +228,21 @@ def test_what_is_faster_once_only_is_not_recorded(work: FormulaWork, tmp_path: P
     assert kept(tmp_path / "r.sqlite") == []
 
 
+def test_what_is_taken_back_is_the_own_record(work: FormulaWork, tmp_path: Path) -> None:
+    seen: dict[Any, int] = {}
+
+    def slow_at_last(choices: Mapping[str, Any]) -> float:
+        key = tuple(sorted(choices.items()))
+        seen[key] = seen.get(key, 0) + 1
+        return -0.2 if seen[key] <= 2 else 0.2
+
+    store = Store(tmp_path / "r.sqlite", work.target.machine_key, work.target.versions)
+    store.put("program", work.calls[0], {"rule": "of another tuner"}, 1.0, 9.0, "x")
+    _, _, report = tuned(work, store.path, slow_at_last, trials=15)
+    assert not report.rows[0].changed
+    assert [k.record.choices["rule"] for k in kept(store.path)] == ["of another tuner"]
+
+
 def test_a_candidate_that_fails_costs_itself_alone(target: ResolvedTarget, tmp_path: Path) -> None:
     model = ModelWork(mlp(), target)
     assert len(set(model.calls)) > 1
@@ -249,6 +267,93 @@ def test_times_under_load_are_taken_again_and_never_recorded(work: FormulaWork, 
     worker.unsteady = 2
     report = tuner.run()
     assert report.unsteady == 2 and report.trials == 10
+
+
+@pytest.mark.parametrize(
+    "limits", [{"seconds": 0.0}, {"seconds": -1}, {"seconds": math.nan}, {"seconds": math.inf}, {"seconds": "1"},
+               {"trials": 0}, {"trials": 2.5}, {"trials": True}]
+)  # fmt: skip
+def test_a_budget_is_positive(limits: Any) -> None:
+    with pytest.raises(InputError, match=r"'(seconds|trials)' is .*\n  why: it is a (whole )?number above 0"):
+        Budget(**limits)
+
+
+def test_why_it_ended(work: FormulaWork, tmp_path: Path) -> None:
+    def why(seconds: float | None, trials: int | None, made: int = 0) -> str:
+        noting = Noting(work)
+        store = Store(tmp_path / "r.sqlite", work.target.machine_key, work.target.versions)
+        tuner = Tuner(noting, Artificial(noting, artificial), store, seconds=seconds, trials=trials, limits=False)
+        tuner.trials = made
+        return tuner.run().why
+
+    assert why(1e6, 3) == "all trials are made"
+    assert why(None, 3, made=3) == "all trials are made"  # by the search of graph choices
+    assert why(1e-6, None) == why(1e-6, 100) == "the time is over"
+
+
+def test_what_fails_when_it_is_measured_again_is_not_tried_later(work: FormulaWork, tmp_path: Path) -> None:
+    seen: set[Any] = set()
+
+    def once(choices: Mapping[str, Any]) -> float | str:
+        key = tuple(sorted(choices.items()))
+        first = key not in seen
+        seen.add(key)
+        return -0.3 if first else "it ended the process by signal 11"
+
+    path = tmp_path / "r.sqlite"
+    tuned(work, path, once, trials=6)
+    trials = Store(path, work.target.machine_key, work.target.versions).trials(work.calls[0])
+    again = {tuple(sorted(t.choices.items())) for t in trials if t.value is None}
+    assert again and kept(path) == []
+    tuner, _, _ = tuned(work, path, lambda choices: 0.1, trials=1)
+    assert not again & set(tuner.subjects[0].results)
+
+
+def test_kernels_that_do_not_go_together_are_not_recorded(target: ResolvedTarget, tmp_path: Path) -> None:
+    class Apart(Noting):
+        def build(self, chosen: Chosen) -> Any:
+            if len(chosen) > 1:
+                raise LoopError("too much at once")
+            return super().build(chosen)
+
+    noting = Apart(ModelWork(mlp(), target))
+    store = Store(tmp_path / "r.sqlite", target.machine_key, target.versions)
+    worker = Artificial(noting, lambda choices: -0.3)
+    report = Tuner(noting, worker, store, seconds=None, trials=12, limits=False).run()
+    assert report.ratio == 1.0 and kept(store.path) == []
+
+
+@pytest.mark.parametrize(("times", "records"), [(1, 1), (2, 0)])
+def test_a_failure_at_the_end_is_looked_at_again(work: FormulaWork, tmp_path: Path, times: int, records: int) -> None:
+    seen: dict[Any, int] = {}
+
+    def value(choices: Mapping[str, Any]) -> float | str:
+        key = tuple(sorted(choices.items()))
+        seen[key] = seen.get(key, 0) + 1
+        return "the process ended with 1" if 2 < seen[key] <= 2 + times else -0.3
+
+    _, _, report = tuned(work, tmp_path / "r.sqlite", value, trials=4)
+    assert len(kept(tmp_path / "r.sqlite")) == records and (report.ratio < 1.0) == bool(records)
+
+
+def test_under_load_at_the_end_what_was_confirmed_holds(
+    target: ResolvedTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft_tuning.tuner.time.sleep", lambda seconds: None)
+    noting = Noting(ModelWork(mlp(), target))
+    store = Store(tmp_path / "r.sqlite", target.machine_key, target.versions)
+    worker = Artificial(noting, lambda choices: math.log(0.5))
+    tuner = Tuner(noting, worker, store, seconds=None, limits=False)
+
+    def loaded(state: State) -> None:
+        if tuner.rounds == CONFIRM:
+            tuner.stop, worker.unsteady = True, 10**6
+
+    tuner.on_state = loaded
+    report = tuner.run()
+    halved = sum(row.share for row in report.rows if row.changed)
+    assert len(report.rows) > 1 and halved > 0.9
+    assert report.ratio == pytest.approx(1.0 - halved / 2)
 
 
 def test_a_machine_that_stays_under_load_ends_it(
@@ -300,3 +405,45 @@ def test_several_slots_measure_different_candidates(work: FormulaWork, tmp_path:
     report = Tuner(noting, worker, store, seconds=None, trials=8, limits=False).run()
     keys = [tuple(sorted(c[work.calls[0]].items())) for c in noting.chosen.values() if c]
     assert report.trials == 8 and len(set(keys)) >= 8
+
+
+def test_sizes_of_a_formula(target: ResolvedTarget) -> None:
+    n = weft.var("n")
+    x, y = weft.placeholder((n * 2, 4), name="x"), weft.placeholder((n, 4), name="y")
+    program = schedule(weft.compute((n, 4), lambda i, j: x[i * 2, j] + y[i, j]), TARGET).program
+    for sizes, rows in ((None, 1), ({"n": 5}, 5)):
+        made = FormulaWork(program, target, sizes=sizes).inputs
+        assert made["x"].shape == (2 * rows, 4) and made["y"].shape == (rows, 4)
+    with pytest.raises(InputError, match=r"'m' is no symbol of[\s\S]*its symbols are n"):
+        FormulaWork(program, target, sizes={"m": 5})
+
+
+def test_times_at_other_sizes_are_not_remembered(target: ResolvedTarget, tmp_path: Path) -> None:
+    n = weft.var("n")
+    x = weft.placeholder((n, 40), name="x")
+    program = schedule(weft.compute((n, 40), lambda i, j: x[i, j] + 1.0), TARGET).program
+    few, many = (FormulaWork(program, target, sizes={"n": size}) for size in (4, 400))
+    assert few.calls == many.calls
+    path = tmp_path / "r.sqlite"
+    tuned(few, path, lambda choices: -0.5, trials=4)
+    tuner, _, _ = tuned(many, path, lambda choices: -0.5, trials=2)
+    assert len(tuner.subjects[0].results) == 2
+    tuner, _, _ = tuned(few, path, lambda choices: -0.5, trials=2)
+    assert len(tuner.subjects[0].results) == 6
+    _, trials = drop(path, lambda key, machine, versions: key.startswith(few.calls[0]))
+    assert trials >= 8
+
+
+def test_keys_of_trials_have_sizes_that_are_open(target: ResolvedTarget) -> None:
+    closed, opened = (ModelWork(mlp(batch=batch), target, shapes={"x": (4, 64)}) for batch in (4, "batch"))
+    keys = [*closed.calls, closed.graph_key]
+    assert [closed.trial_key(key) for key in keys] == keys
+    keys = [*opened.calls, opened.graph_key]
+    assert [opened.trial_key(key) for key in keys] == [f"{key}@batch=4" for key in keys]
+
+
+@pytest.mark.parametrize("name", ["sizes", "inputs", "shapes", "frontend"])
+def test_arguments_that_mean_nothing_are_refused(name: str, tmp_path: Path) -> None:
+    what = mlp() if name in ("sizes", "inputs") else product()
+    with pytest.raises(InputError, match=f"'{name}' has no meaning for a (model|formula)"):
+        weft.tune(what, TARGET, trials=1, file=tmp_path / "r.sqlite", **{name: {}})

@@ -43,14 +43,16 @@ def tune(
         sizes: of a formula's symbols, by name, each 1 if it is not there.
         inputs: of a formula, by name, instead of random ones: indices, for example, have to be within bounds.
         file: of records; None: the one that compilations look up (WEFT_RECORDS).
-        worker: measures; None: a process of this machine.
+        worker: measures, and is closed at the end; None: a process of this machine.
         on_state: called after every round.
 
     Raises:
         PluginError: a library that searches is not installed.
+        InputError: a limit is no positive number; an argument is of a formula, and a model is given, or the reverse.
         WeftError: what is given cannot be compiled or measured; the file cannot be used.
     """
     from weft.resolve import resolve_target
+    from weft_tuning.budget import Budget
     from weft_tuning.cli import store_file
     from weft_tuning.measuring import LocalWorker
     from weft_tuning.search import libraries
@@ -58,14 +60,14 @@ def tune(
     from weft_tuning.tuner import Tuner
 
     libraries()
+    limits = Budget(seconds if seconds is not None or trials is not None else 600.0, trials)
     resolved = resolve_target(target)
     place = store_file(None if file is None else Path(file))
-    limit = seconds if seconds is not None or trials is not None else 600.0
+    store = Store(place, resolved.machine_key, resolved.versions)
     work = _work(what, resolved, frontend, shapes, sizes, inputs, seed)
     with worker or LocalWorker() as measuring:
-        store = Store(place, resolved.machine_key, resolved.versions)
         return Tuner(
-            work, measuring, store, seconds=limit, trials=trials, seed=seed, limits=False, on_state=on_state
+            work, measuring, store, seconds=limits.seconds, trials=trials, seed=seed, limits=False, on_state=on_state
         ).run()
 
 
@@ -78,12 +80,21 @@ def _work(
     inputs: Mapping[str, Any] | None,
     seed: int,
 ) -> Work:
+    from weft.errors import InputError
     from weft.kernel import schedule
     from weft.loop.nodes import Program
     from weft.tensor.language import Tensor
     from weft_tuning.work import FormulaWork, ModelWork
 
     several = isinstance(what, Sequence) and len(what) > 0 and all(isinstance(t, Tensor) for t in what)
+    formula = several or isinstance(what, (Tensor, Program))
+    others = {"frontend": frontend, "shapes": shapes} if formula else {"sizes": sizes, "inputs": inputs}
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(
+                f"'{name}' has no meaning for a {'formula' if formula else 'model'}",
+                hint="`sizes` and `inputs` are of formulas, `shapes` and `frontend` of models",
+            )
     if isinstance(what, Tensor) or several:
         what = schedule(what, str(target.target)).program
     if isinstance(what, Program):

@@ -22,7 +22,6 @@ from weft.errors import InputError
 if TYPE_CHECKING:
     from weft_tuning.measuring import Worker
     from weft_tuning.report import Report, State
-    from weft_tuning.store import Kept
 
 FileOption = Annotated[
     Path | None,
@@ -65,6 +64,7 @@ def tune(
     from weft.cli.writing import files_of, require_writable, write
     from weft.resolve import resolve_target
     from weft_testing.bench.turns import common_threads, with_threads
+    from weft_tuning.budget import Budget
     from weft_tuning.measuring import under_load
     from weft_tuning.search import libraries
     from weft_tuning.store import Store
@@ -72,6 +72,7 @@ def tune(
     from weft_tuning.work import ModelWork
 
     require_writable((("--json", json_file),), files_of(model, frontend))
+    limits = Budget(time_limit if time_limit is not None or trials is not None else 600.0, trials)
     if fixed and not input_shape:
         raise InputError("--fixed needs the sizes to compile for", hint="give them with --input-shape")
     place = store_file(file)
@@ -81,20 +82,23 @@ def tune(
         board = getattr(worker, "board", None)
         if board is not None and target == "llvm":
             text = board.facts.target
-        count = threads or (board.facts.cores if board is not None else common_threads(None, [text]))
+        if board is not None and threads is None and "-threads" not in text:
+            threads = board.facts.cores
+        count = common_threads(threads, [text])
         resolved = resolve_target(with_threads(text, count))
         busy = under_load() if on is None and cluster is None else None
         if busy is not None:
             say(f"warning: {busy}; times under load tell little, and rounds that vary are repeated", err=True)
+        store = Store(place, resolved.machine_key, resolved.versions)
         began = time.perf_counter()
         work = ModelWork(model, resolved, frontend=frontend, shapes=shapes(input_shape), fixed=fixed, seed=seed)
-        limit = time_limit if time_limit is not None else (None if trials is not None else 600.0)
-        left = None if limit is None else max(1.0, limit - (time.perf_counter() - began))
+        spent = time.perf_counter() - began
+        left = None if limits.seconds is None else max(1.0, limits.seconds - spent)
         with Shown(work.name) as shown:
             tuner = Tuner(
                 work,
                 worker,
-                Store(place, resolved.machine_key, resolved.versions),
+                store,
                 seconds=left,
                 trials=trials,
                 seed=seed,
@@ -118,8 +122,10 @@ def list_records(context: typer.Context, file: FileOption = None) -> None:
     """Lists the records of a file, those that gain most first."""
     from weft_tuning.store import kept
 
-    context.obj = file
     if context.invoked_subcommand is not None:
+        if file is not None:  # as if it stood behind the command: `weft records --file FILE drop --all`
+            commands = getattr(context.command, "commands", {})
+            context.default_map = {name: {"file": str(file)} for name in commands}
         return
     place = existing(file)
     found = kept(place)
@@ -160,10 +166,12 @@ def show_record(
 
 @records.command("drop")
 def drop_records(
-    stale: Annotated[bool, typer.Option("--stale", help="Those of other releases of Weft and its plugins.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Those of --target, of other releases of Weft and the target's plugin.")
+    ] = False,
     key: Annotated[str | None, typer.Option("--key", help="Those whose keys begin so.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All.")] = False,
-    target: Annotated[str, typer.Option("--target", "-t", help="The target whose releases count.")] = "llvm",
+    target: Annotated[str, typer.Option("--target", "-t", help="Of --stale: the target.")] = "llvm",
     file: FileOption = None,
 ) -> None:
     """Takes records back, with what was measured for them."""
@@ -172,14 +180,19 @@ def drop_records(
 
     if sum((stale, key is not None, everything)) != 1:
         raise InputError("which records are dropped is not said", hint="give one of --stale, --key KEY and --all")
-    versions = resolve_target(target).versions if stale else ""
+    if key is not None and not re.fullmatch("[0-9a-f]{1,32}", key):
+        raise InputError(
+            f"'{key}' is no beginning of a key", why="keys have 32 hex digits", hint="`weft records` lists them"
+        )
+    resolved = resolve_target(target) if stale else None
 
-    def gone(k: Kept) -> bool:
-        if stale:
-            return k.versions != versions
-        return everything or k.record.key.startswith(key or "")
+    def gone(of: str, machine: str, versions: str) -> bool:
+        if resolved is not None:
+            return machine.rpartition("-")[0] == resolved.target.kind and versions != resolved.versions
+        return everything or (key is not None and of.startswith(key))
 
-    say(f"{drop(existing(file), gone)} records dropped")
+    dropped, trials = drop(existing(file), gone)
+    say(f"{dropped} records dropped, with {trials} measurements")
 
 
 @records.command("merge")
@@ -207,7 +220,7 @@ def export_records(
     from weft_tuning.package import write_package
     from weft_tuning.store import exported, kept
 
-    kind = target.split()[0]
+    kind = (target.split() or [""])[0]
     found = [k for k in kept(existing(file)) if k.record.machine.rpartition("-")[0] == kind]
     if not found:
         raise InputError(f"there are no records of '{kind}' to export", hint="`weft records` lists what there is")
@@ -255,7 +268,7 @@ def worker_of(cluster: str | None, on: str | None) -> Iterator[Worker]:
 
 @contextmanager
 def stopping(tuner: Any) -> Iterator[None]:
-    """The first Ctrl-C ends tuning after the running round, a second one at once."""
+    """The first Ctrl-C ends tuning after the running round, a second one at once, and so does SIGTERM."""
 
     def told(number: int, frame: FrameType | None) -> None:
         if tuner.stop:
@@ -263,14 +276,18 @@ def stopping(tuner: Any) -> Iterator[None]:
         tuner.stop = True
         say("ending after this round; what was found is recorded (Ctrl-C again: at once)", err=True)
 
+    def ended(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)  # as the signal would end it, but the folder of archives is removed
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, told)
+    before = signal.signal(signal.SIGINT, told), signal.signal(signal.SIGTERM, ended)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before):
+            signal.signal(number, handler)
 
 
 class Shown:

@@ -124,9 +124,7 @@ def _memories(s: Schedule) -> None:
             s.set_scope(writers[buffer.name], "register" if register else "local")
 
 
-def _in_vectors(
-    buffer: Buffer, uses: Sequence[tuple[access.LoopView, Load]], loops: Mapping[str, For]
-) -> bool:
+def _in_vectors(buffer: Buffer, uses: Sequence[tuple[access.LoopView, Load]], loops: Mapping[str, For]) -> bool:
     """Whether every access is one of constant elements, which are whole vectors of the widest, or a part of one whose
     length divides it: what registers are accessed by."""
     widths: list[int] = []

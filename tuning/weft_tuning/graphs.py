@@ -62,7 +62,9 @@ class GraphSearch:
 
     def run(self) -> ModelWork:
         """The work with the choices that gain, which is the same one if none do."""
-        known = {tuple(sorted(t.choices.items())): t for t in self.store.trials(self.work.graph_key)}
+        known = {
+            tuple(sorted(t.choices.items())): t for t in self.store.trials(self.work.trial_key(self.work.graph_key))
+        }
         found = self.work
         for change in self.changes():
             if self.over():
@@ -121,4 +123,4 @@ class GraphSearch:
         if failed:
             self.failed[str(result)] = self.failed.get(str(result), 0) + 1
         trial = Trial(chosen, None if failed else float(result), str(result) if failed else None)
-        self.store.add_trials([(self.work.graph_key, trial)])
+        self.store.add_trials([(self.work.trial_key(self.work.graph_key), trial)])

@@ -184,9 +184,7 @@ class Tiles:
     def _along_steps(self, view: access.LoopView, reduce: Sequence[str], block: Block) -> bool:
         return bool(reduce) and block.init is not None and len(list(access.stores(block))) == 1
 
-    def _default_lanes(
-        self, view: access.LoopView, ways: dict[str, str], options: Sequence[str]
-    ) -> str:
+    def _default_lanes(self, view: access.LoopView, ways: dict[str, str], options: Sequence[str]) -> str:
         """Where most accesses are contiguous, and the store is."""
 
         def contiguous(loop: str) -> tuple[bool, int]:

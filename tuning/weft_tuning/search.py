@@ -167,7 +167,7 @@ def libraries() -> Any:
     """Optuna, if all libraries of a search are installed. Asked before anything is compiled.
 
     Raises:
-        PluginError: one is not.
+        PluginError: one is not, or cannot be loaded.
     """
     try:
         import lightgbm  # noqa: F401
@@ -176,6 +176,12 @@ def libraries() -> Any:
         raise PluginError(
             f"the tuner needs the package {error.name}",
             hint="pip install optuna lightgbm, which are the extra 'search' of weft-tuning",
+        ) from None
+    except OSError as error:  # of lightgbm, which is there and loads a library of the system
+        raise PluginError(
+            "the package lightgbm cannot be loaded",
+            why=str(error),
+            hint="libgomp, of OpenMP, is a package of the system: apt install libgomp1",
         ) from None
     return optuna
 

@@ -14,10 +14,19 @@ from typing import Any
 from weft.choices import Value
 from weft.errors import InputError
 from weft.record_store import as_record, opened
-from weft.records import Record, Records
+from weft.records import LONGEST_TEXT, Record, Records
 
 MOST_TRIALS = 5_000
 """The latest trials of a kernel that are read."""
+LAST_TIME = 253_402_300_799
+"""The last second of the year 9999."""
+_PUT = (
+    "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " choices = excluded.choices, seconds = excluded.seconds, default_seconds = excluded.default_seconds,"
+    " name = excluded.name, time = excluded.time"
+    " WHERE excluded.default_seconds / excluded.seconds > default_seconds / seconds"
+)
+"""Writes a record, unless there is one that gains as much."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Store:
             pass
 
     def trials(self, key: str) -> list[Trial]:
-        """Those of a kernel, the oldest first. What is no trial is left out."""
+        """Those of a kernel (`Work.trial_key`), the oldest first. What is no trial is left out."""
         with opened(self.path) as connection:
             rows = connection.execute(
                 "SELECT choices, value, error FROM trials WHERE key = ? AND machine = ? AND versions = ?"
@@ -72,14 +81,17 @@ class Store:
         for choices, value, error in reversed(rows):
             try:
                 data = json.loads(choices)
-            except (ValueError, RecursionError):
+            except (ValueError, TypeError, RecursionError):
                 continue
-            if isinstance(data, dict) and (value is None or (isinstance(value, float) and math.isfinite(value))):
-                found.append(Trial(data, value, error))
+            named = isinstance(data, dict) and all(isinstance(v, (int, str)) for v in data.values())
+            if named and (value is None or (isinstance(value, float) and math.isfinite(value))):
+                found.append(Trial(data, value, error if isinstance(error, str) else None))
         return found
 
     def add_trials(self, trials: Sequence[tuple[str, Trial]]) -> None:
-        """(key of a kernel, trial) each."""
+        """(`Work.trial_key`, trial) each."""
+        if not trials:
+            return
         now = int(time.time())
         rows = [
             ("program", key, self.machine, self.versions, _text(t.choices), t.value, t.error, now) for key, t in trials
@@ -96,22 +108,14 @@ class Store:
         row = (subject, key, self.machine, self.versions, _text(choices), seconds, default, name, int(time.time()))
         as_record((subject, key, self.machine, _text(choices)), str(self.path))
         with opened(self.path, write=True) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(
-                "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                " choices = excluded.choices, seconds = excluded.seconds, default_seconds = excluded.default_seconds,"
-                " name = excluded.name, time = excluded.time"
-                " WHERE excluded.default_seconds / excluded.seconds > default_seconds / seconds",
-                row,
-            )
-            connection.execute("COMMIT")
+            connection.execute(_PUT, row)
 
-    def drop(self, subject: str, key: str) -> None:
-        """Takes back a record."""
+    def drop(self, subject: str, key: str, choices: Mapping[str, Value]) -> None:
+        """Takes back a record, if it has these choices: another tuner may have put better ones in their place."""
         with opened(self.path, write=True) as connection:
             connection.execute(
-                "DELETE FROM records WHERE subject = ? AND key = ? AND machine = ? AND versions = ?",
-                (subject, key, self.machine, self.versions),
+                "DELETE FROM records WHERE subject = ? AND key = ? AND machine = ? AND versions = ? AND choices = ?",
+                (subject, key, self.machine, self.versions, _text(choices)),
             )
 
 
@@ -128,40 +132,62 @@ def kept(path: str | os.PathLike[str]) -> list[Kept]:
     found = []
     for *record, versions, seconds, default, name, made in rows:
         times = (seconds, default)
-        if not all(isinstance(t, float) and 0 < t < math.inf for t in times) or not isinstance(made, int):
-            raise InputError(f"invalid record in '{path}'", why=f"its times are {times!r}, made at {made!r}"[:200])
-        found.append(Kept(as_record(tuple(record), str(path)), str(versions), seconds, default, str(name), made))
+        timed = all(isinstance(t, float) and 0 < t < math.inf for t in times)
+        if not timed or not isinstance(made, int) or not 0 <= made <= LAST_TIME:
+            raise InputError(
+                f"invalid record in '{path}'",
+                why=f"its times are {times!r}, made at {made!r}"[:200],
+                hint="`weft records drop --key KEY` takes it back",
+            )
+        of, called = str(versions)[:LONGEST_TEXT], str(name)[:LONGEST_TEXT]
+        found.append(Kept(as_record(tuple(record), str(path)), of, seconds, default, called, made))
     return sorted(found, key=lambda k: -k.gain)
 
 
-def drop(path: str | os.PathLike[str], stale: Callable[[Kept], bool]) -> int:
-    """Takes records back that are stale, with the trials of their machine and versions; how many.
+def drop(path: str | os.PathLike[str], gone: Callable[[str, str, str], bool]) -> tuple[int, int]:
+    """Takes records back, and what was measured, whether it has led to a record or not.
+
+    Args:
+        gone: of a key, a machine and versions: whether what is of them is taken back.
+
+    Returns:
+        How many records and trials there were.
 
     Raises:
-        InputError: as `kept`.
+        InputError: the file cannot be used.
     """
-    gone = [k for k in kept(path) if stale(k)]
+    counts = []
     with opened(path, write=True) as connection:
         connection.execute("BEGIN IMMEDIATE")
-        for k in gone:
-            of = (k.record.key, k.record.machine, k.versions)
-            connection.execute("DELETE FROM records WHERE key = ? AND machine = ? AND versions = ?", of)
-            connection.execute("DELETE FROM trials WHERE key = ? AND machine = ? AND versions = ?", of)
+        for table in ("records", "trials"):
+            owners = connection.execute(f"SELECT DISTINCT subject, key, machine, versions FROM {table}").fetchall()
+            rows = [o for o in owners if gone(*map(str, o[1:]))]
+            of = "subject = ? AND key = ? AND machine = ? AND versions = ?"
+            counts.append(connection.executemany(f"DELETE FROM {table} WHERE {of}", rows).rowcount if rows else 0)
         connection.execute("COMMIT")
-    return len(gone)
+    records, trials = counts
+    return records, trials
 
 
 def merge(path: str | os.PathLike[str], others: Sequence[str | os.PathLike[str]]) -> int:
-    """Takes over the records of other files that gain more than those of `path`; how many there are afterwards.
+    """Takes over the records of other files that gain more than those of `path`, all or none; how many there are
+    afterwards.
 
     Raises:
-        InputError: as `kept`, of any of the files.
+        InputError: as `kept`, of `others`; `path` cannot be used.
     """
-    for other in others:
-        for k in kept(other):
-            store = Store(path, k.record.machine, k.versions)
-            store.put(k.record.subject, k.record.key, k.record.choices, k.seconds, k.default_seconds, k.name)
-    return len(kept(path))
+    rows = [
+        (r.subject, r.key, r.machine, k.versions, _text(r.choices), k.seconds, k.default_seconds, k.name, k.time)
+        for other in others
+        for k in kept(other)
+        for r in (k.record,)
+    ]
+    with opened(path, write=True) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(_PUT, rows)
+        (count,) = connection.execute("SELECT count(*) FROM records").fetchone()
+        connection.execute("COMMIT")
+    return int(count)
 
 
 def exported(kept: Sequence[Kept]) -> Records:

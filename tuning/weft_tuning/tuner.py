@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,8 +17,9 @@ import numpy as np
 
 from weft.choices import Value
 from weft.errors import ExecutionError, WeftError
+from weft_tuning.budget import Budget
 from weft_tuning.graphs import GraphSearch
-from weft_tuning.measuring import Array, Failed, Times, Worker
+from weft_tuning.measuring import Failed, Times, Worker, by_kernel
 from weft_tuning.ranking import Ranking
 from weft_tuning.report import Report, Row, State
 from weft_tuning.search import Search
@@ -57,6 +58,7 @@ VARIES = 0.2
 """Range of the middle half of the default's times over their median, beyond which the machine is under load."""
 SLOWED = 1.35
 """Median of the default's times over the least one of all rounds, beyond which the machine is under load."""
+LOADED = "the machine is under load"
 REPEATS = 3
 """How often a measurement under load is repeated before its round is left out."""
 
@@ -128,7 +130,7 @@ class Tuner:
         on_state: Callable[[State], None] | None = None,
     ) -> None:
         self.work, self.worker, self.store, self.seed = work, worker, store, seed
-        self.seconds, self.most, self.on_state = seconds, trials, on_state
+        self.budget, self.on_state = Budget(seconds, trials), on_state
         self.started = time.perf_counter()
         self.trials = self.failures = self.unsteady = self.rounds = 0
         self.failed: dict[str, int] = {}
@@ -148,14 +150,15 @@ class Tuner:
         """Measures until the time or the candidates are used up, or `stop` is set; records what is faster.
 
         Raises:
-            WeftError: the defaults cannot be compiled or measured.
+            WeftError: the defaults cannot be compiled or measured, or the worker does not measure for their target.
         """
+        self.worker.require(self.work.target)
         self.worker.begin(self.work.base, self.work.inputs)
         self._search_graph()
         limits = self.work.limits() if self._limits else {}
         self.subjects = self._subjects(limits)
-        why = "every kernel has been searched"
-        while (batches := self._batches()) and not self.stop:
+        why: str | None = None
+        while why is None and not self.stop and (batches := self._batches()):
             began = time.perf_counter()
             for results in self._measured(batches):
                 self._take(results)
@@ -164,15 +167,12 @@ class Tuner:
                 self._confirm()
             self._round_seconds = max(self._round_seconds * 0.8, time.perf_counter() - began)
             self._tell_state()
+            why = self._over()
             if self.unsteady >= 4 * REPEATS and self.unsteady > self.rounds:
-                why = "the machine is under load, so that its times tell nothing"
-                break
-            if self._over():
-                why = "the time is over" if self.seconds is not None else "all trials are made"
-                break
-        else:
-            if self.stop:
-                why = "it was interrupted"
+                why = f"{LOADED}, so that its times tell nothing"
+        if self.stop:
+            why = "it was interrupted"
+        why = why or self.budget.spent(0.0, self.trials) or "every kernel has been searched"
         self._confirm()
         ratio = self._finish()
         return self._report(ratio, why)
@@ -187,14 +187,14 @@ class Tuner:
         if isinstance(times, Failed):
             raise _unmeasured(first.name, times.why)
         self.seconds_of_run = float(np.median(times.base_seconds))
-        ticks = _by_kernel(first.calls, times.base)
+        ticks = by_kernel(first.calls, times.base)
         total = sum(ticks.values()) or 1.0
         search = GraphSearch(
             first,
             {key: t / total for key, t in ticks.items()},
             self.store,
             lambda executable: self._all_steady([executable])[0],
-            lambda: self.stop or self._graph_over(search.trials),
+            lambda: self.stop or bool(self.budget.spent(self._elapsed(), search.trials, GRAPH_PART)),
         )
         found = search.run()
         self.trials += search.trials
@@ -209,19 +209,14 @@ class Tuner:
         self.least = math.inf
         self.worker.begin(found.base, found.inputs)
 
-    def _graph_over(self, trials: int) -> bool:
-        if self.most is not None and trials >= GRAPH_PART * self.most:
-            return True
-        return self.seconds is not None and self._elapsed() > GRAPH_PART * self.seconds
-
     # -- what there is
     def _subjects(self, limits: Mapping[str, float]) -> list[Subject]:
         times = self._steady(self.work.base)
         if isinstance(times, Failed):
             raise _unmeasured(self.work.name, times.why)
         self.seconds_of_run = float(np.median(times.base_seconds))
-        base = _by_kernel(self.work.calls, times.base)
-        again = _by_kernel(self.work.calls, times.candidate)
+        base = by_kernel(self.work.calls, times.base)
+        again = by_kernel(self.work.calls, times.candidate)
         total = sum(base.values()) or 1.0
         self.ticks = base
         self.in_kernels = total
@@ -240,15 +235,21 @@ class Tuner:
 
     def _remember(self, subject: Subject) -> None:
         """What an earlier tuner has measured."""
-        for trial in self.store.trials(subject.key):
-            known = subject.results.get(tuple(sorted(trial.choices.items())))
-            candidate = known[0] if known is not None else subject.search.space.follow(trial.choices)
-            if candidate is None:
-                continue
-            if known is None:
-                subject.search.told(candidate, trial.value)
-            if trial.value is not None:
-                subject.results.setdefault(candidate.key, (candidate, []))[1].append(trial.value)
+        known: dict[object, Candidate | None] = {}
+        failed = set()
+        for trial in self.store.trials(self.work.trial_key(subject.key)):
+            of = tuple(sorted(trial.choices.items()))
+            if of not in known:
+                known[of] = subject.search.space.follow(trial.choices)
+                if (new := known[of]) is not None:
+                    subject.search.told(new, trial.value)
+            candidate = known[of]
+            if trial.value is None:
+                failed.add(of)
+            elif candidate is not None:
+                subject.results.setdefault(of, (candidate, []))[1].append(trial.value)
+        for of in failed:
+            subject.results.pop(of, None)
 
     # -- rounds
     def _batches(self) -> list[Batch]:
@@ -259,7 +260,7 @@ class Tuner:
         for _ in range(self.worker.slots):
             batch: Batch = {}
             for subject in self.subjects:
-                if self.most is not None and self.trials + sum(map(len, batches)) + len(batch) >= self.most:
+                if self.trials + sum(map(len, batches)) + len(batch) >= self.budget.most:
                     break
                 candidate = subject.search.ask() if subject.active(self.widened) else None
                 if candidate is not None:
@@ -317,8 +318,10 @@ class Tuner:
             rows.append((key, Trial(candidate.choices, value, result if isinstance(result, str) else None)))
             gained = value is not None and value < (before[1] if before else 0.0) - subject.margin
             subject.resting = 0 if gained else subject.resting + 1
-        if rows:
-            self.store.add_trials(rows)
+        self._keep(rows)
+
+    def _keep(self, rows: Sequence[tuple[str, Trial]]) -> None:
+        self.store.add_trials([(self.work.trial_key(key), trial) for key, trial in rows])
 
     def _confirm(self) -> None:
         """Measures again what seems best and was measured only once, and records what is faster."""
@@ -332,10 +335,11 @@ class Tuner:
                     subject = next(s for s in self.subjects if s.key == key)
                     if isinstance(result, str):
                         subject.results.pop(candidate.key, None)
+                        rows.append((key, Trial(candidate.choices, None, result)))
                     if isinstance(result, float):
                         subject.results[candidate.key][1].append(result)
                         rows.append((key, Trial(candidate.choices, result)))
-                self.store.add_trials(rows)
+                self._keep(rows)
         for subject in self.subjects:
             self._put(subject, subject.best(2))
 
@@ -347,15 +351,14 @@ class Tuner:
         for _ in range(2):
             if not chosen:
                 return 1.0
-            executable = self.work.build({key: c.choices for key, c in chosen.items()})
-            (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
+            times = self._together(chosen)
             if times is None:  # under load: what was confirmed before holds
-                return math.prod(1 - s.share + s.share * math.exp(b[1]) for s in self.subjects if (b := s.best(2)))
+                return self._expected(2)
             if isinstance(times, Failed):
                 self._take_back(chosen)
                 return 1.0
             ratio = float(np.median(times.candidate_seconds) / np.median(times.base_seconds))
-            slow = [key for key in chosen if self._value(key, times) > -GAIN / 2]
+            slow = {key: c for key, c in chosen.items() if self._value(key, times) > -GAIN / 2}
             self._take_back(slow)
             chosen = {key: c for key, c in chosen.items() if key not in slow}
             if not slow:
@@ -365,11 +368,25 @@ class Tuner:
             return 1.0
         return ratio
 
-    def _take_back(self, keys: Iterable[str]) -> None:
-        for key in keys:
+    def _together(self, chosen: Batch) -> Times | Failed | None:
+        try:
+            executable = self.work.build({key: c.choices for key, c in chosen.items()})
+        except WeftError as error:
+            return Failed(error.what)
+        (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
+        if isinstance(times, Failed):  # each of them has run before: what failed may have been the machine
+            (times,) = self._all_steady([executable], 3 * RUN_SECONDS)
+        return times
+
+    def _expected(self, times: int) -> float:
+        """A run's time over that with the defaults, by what was measured of each kernel so often."""
+        return 1.0 - sum(s.share * (1.0 - math.exp(b[1])) for s in self.subjects if (b := s.best(times)))
+
+    def _take_back(self, chosen: Batch) -> None:
+        for key, candidate in chosen.items():
             subject = next(s for s in self.subjects if s.key == key)
             subject.results.clear()
-            self.store.drop("program", key)
+            self.store.drop("program", key, candidate.choices)
 
     def _put(self, subject: Subject, best: tuple[Candidate, float] | None) -> None:
         if best is None:
@@ -381,7 +398,7 @@ class Tuner:
     # -- measuring
     def _steady(self, executable: Executable, seconds: float = RUN_SECONDS) -> Times | Failed:
         (found,) = self._all_steady([executable], seconds, 2 * REPEATS)  # without it there is nothing to compare with
-        return found or Failed("the machine is under load")
+        return found or Failed(LOADED)
 
     def _all_steady(
         self, executables: Sequence[Executable], seconds: float = RUN_SECONDS, repeats: int = REPEATS
@@ -413,8 +430,8 @@ class Tuner:
         return bool((high - low) / median <= VARIES and median <= SLOWED * self.least)
 
     def _value(self, key: str, times: Times) -> float:
-        base = _by_kernel(self.work.calls, times.base)[key]
-        candidate = _by_kernel(self.work.calls, times.candidate)[key]
+        base = by_kernel(self.work.calls, times.base)[key]
+        candidate = by_kernel(self.work.calls, times.candidate)[key]
         return math.log(max(candidate, 1.0) / max(base, 1.0))
 
     def _seconds(self, key: str) -> float:
@@ -422,10 +439,8 @@ class Tuner:
         return self.seconds_of_run * self.ticks[key] / self.in_kernels
 
     # -- saying
-    def _over(self) -> bool:
-        if self.most is not None and self.trials >= self.most:
-            return True
-        return self.seconds is not None and self._elapsed() + 2.5 * self._round_seconds > self.seconds
+    def _over(self) -> str | None:
+        return self.budget.spent(self._elapsed() + 2.5 * self._round_seconds, self.trials)
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self.started
@@ -433,21 +448,17 @@ class Tuner:
     def _tell_state(self) -> None:
         if self.on_state is None:
             return
-        tuned = {s.key: math.exp(b[1]) for s in self.subjects if (b := s.best())}
-        rest = 1.0 - sum(s.share for s in self.subjects)
-        expected = rest + sum(s.share * tuned.get(s.key, 1.0) for s in self.subjects)
-        possible = None
-        if any(s.limit is not None for s in self.subjects):
-            possible = rest + sum(s.share * (1.0 if s.limit is None else s.limit) for s in self.subjects)
+        limits = [s.share * (1.0 - s.limit) for s in self.subjects if s.limit is not None]
+        possible = 1.0 - sum(limits) if limits else None
         active = sum(s.active(self.widened) for s in self.subjects)
         self.on_state(
             State(
                 self._elapsed(),
-                self.seconds,
+                self.budget.seconds,
                 self.trials,
-                self.most,
+                self.budget.trials,
                 self.failures,
-                expected,
+                self._expected(1),
                 possible,
                 active,
                 len(self.subjects),
@@ -459,7 +470,8 @@ class Tuner:
         for s in self.subjects:
             best = s.best(2)
             seconds = self._seconds(s.key)
-            changed = {} if best is None else {n: best[0].choices[n] for n in _changed(s.search.space.default, best[0])}
+            default = s.search.space.default.choices
+            changed = {} if best is None else {n: v for n, v in best[0].choices.items() if default.get(n) != v}
             tuned = seconds if best is None else seconds * math.exp(best[1])
             rows.append(Row(s.key, s.name, s.share, seconds, tuned, s.trials, s.failures, changed, s.limit))
         return Report(
@@ -478,17 +490,8 @@ class Tuner:
         )
 
 
-def _by_kernel(calls: Sequence[str], ticks: Array) -> dict[str, float]:
-    """Key → ticks of all its calls in a run: the sum of each call's median."""
-    found: dict[str, float] = {}
-    for key, median in zip(calls, np.median(ticks, axis=0), strict=True):
-        found[key] = found.get(key, 0.0) + float(median)
-    return found
-
-
-def _changed(default: Candidate, candidate: Candidate) -> list[str]:
-    return [n for n, v in candidate.choices.items() if default.choices.get(n) != v]
-
-
 def _unmeasured(name: str, why: str) -> ExecutionError:
-    return ExecutionError(f"'{name}' cannot be measured", why=why, hint="does `weft run` run it? Is the machine idle?")
+    hint = (
+        "end what else runs" if why == LOADED else "does `weft run` run it here? --on and --cluster measure elsewhere"
+    )
+    return ExecutionError(f"'{name}' cannot be measured", why=why, hint=hint)

@@ -58,10 +58,29 @@ class Work(ABC):
     def build(self, chosen: Chosen) -> Executable:
         """An executable as `base`, with these choices."""
 
+    def trial_key(self, key: str) -> str:
+        """What trials of a kernel, or of the graph, are kept under: its key, and the sizes of dimensions that are open,
+        since a candidate's times at other sizes say nothing."""
+        return key
+
     def limits(self) -> dict[str, float]:
         """Key of a kernel → the share of its time that it takes at least, by the roofline of this machine; of those
         for which it is known."""
         return {}
+
+
+def require_clocks(target: ResolvedTarget) -> None:
+    """That the kernels of a target can be timed.
+
+    Raises:
+        InputError: they run on a device of their own, where there are no clocks around them.
+    """
+    if not target.native:
+        raise InputError(
+            f"kernels of the target '{target.target.kind}' are not timed",
+            why="there are clocks around kernels that run on the host's processor only",
+            hint="tune for a target such as llvm or c",
+        )
 
 
 class ModelWork(Work):
@@ -76,7 +95,8 @@ class ModelWork(Work):
         fixed: compile for exactly these sizes; otherwise sizes stay open, and are tuned at these.
 
     Raises:
-        InputError: its plan has steps of the host, branches or loops, between whose kernels there are no clocks.
+        InputError: its plan has steps of the host, branches or loops, between whose kernels there are no clocks; see
+            `require_clocks`.
     """
 
     graph_key: str
@@ -97,6 +117,7 @@ class ModelWork(Work):
         from weft.loading import load
         from weft.pipeline import has_steps, specialize
 
+        require_clocks(target)
         name = Path(model).name if isinstance(model, (str, Path)) else type(model).__name__
         super().__init__(name, replace(target, tuned=False))
         graph = load(model, frontend=frontend)
@@ -162,6 +183,10 @@ class ModelWork(Work):
     def space(self, key: str) -> Space:
         return Space(self._naive[key], self.target)
 
+    def trial_key(self, key: str) -> str:
+        of = self._naive.get(key)
+        return key if of is not None and not of.dims else _at_sizes(key, self.base, self.inputs)
+
     def build(self, chosen: Chosen) -> Executable:
         from weft.compilation import Compilation
 
@@ -185,8 +210,11 @@ class FormulaWork(Work):
     """A formula of the user's own, or a naive program.
 
     Args:
-        sizes: of its symbols, by name.
+        sizes: of its symbols, by name; those that are not there are 1.
         inputs: by name, instead of random ones.
+
+    Raises:
+        InputError: a size is of no symbol; see `require_clocks`.
     """
 
     def __init__(
@@ -198,23 +226,31 @@ class FormulaWork(Work):
         inputs: Mapping[str, Array] | None = None,
         seed: int = 0,
     ) -> None:
-        from weft.cli.inputs import make_inputs
+        from weft.cli.inputs import make_inputs, size_of
 
+        require_clocks(target)
         super().__init__(program.name, replace(target, tuned=False))
         self.program = program
+        symbols = {d.name: 1 for d in program.dims}
+        for name in sizes or {}:
+            if name not in symbols:
+                raise InputError(
+                    f"'{name}' is no symbol of '{program.name}'", hint=f"its symbols are {', '.join(symbols) or 'none'}"
+                )
+        symbols.update(sizes or {})
         key = program_key(program)
         self.calls, self.names = [key], {key: program.name}
         self._space = Space(program, self.target)
         self.base = self.build({})
-        shapes = {
-            info.name: tuple(d if isinstance(d, int) else (sizes or {}).get(d, 1) for d in info.shape)
-            for info in self.base.inputs
-        }
+        shapes = {info.name: tuple(size_of(info, d, symbols, []) for d in info.shape) for info in self.base.inputs}
         made, _ = make_inputs(self.base.inputs, {}, shapes, seed)
         self.inputs = {**made, **(inputs or {})}
 
     def space(self, key: str) -> Space:
         return self._space
+
+    def trial_key(self, key: str) -> str:
+        return _at_sizes(key, self.base, self.inputs)
 
     def build(self, chosen: Chosen) -> Executable:
         from weft.kernel import KernelSchedule, executable_of
@@ -226,6 +262,17 @@ class FormulaWork(Work):
         made = run_recorded(target.rules, self.program, target.machine, target.intrinsics, target.exceeds, choices)
         scheduled = KernelSchedule(made.schedule.program, target)
         return executable_of(scheduled, profile=True)
+
+
+def _at_sizes(key: str, base: Executable, inputs: Mapping[str, Array]) -> str:
+    """The key, and the sizes of the inputs' open dimensions."""
+    sizes = {
+        dim: size
+        for info in base.inputs
+        for dim, size in zip(info.shape, np.shape(inputs[info.name]))
+        if isinstance(dim, str)
+    }
+    return f"{key}@{','.join(f'{d}={n}' for d, n in sorted(sizes.items()))}" if sizes else key
 
 
 def _with(target: ResolvedTarget, chosen: Chosen) -> ResolvedTarget:

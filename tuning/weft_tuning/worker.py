@@ -9,20 +9,55 @@ only. What a candidate does to it, a crash or an endless loop, costs that job: i
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from weft_runtime.errors import WeftError
+from weft_runtime.dtypes import dtype
+from weft_runtime.errors import InputError, WeftError
 
 PROFILE = "weft.profile"
 """The output of an executable that has clocks around its kernels (`weft.codegen.profile`)."""
 WARM = 2
 """Runs of each executable that are not counted."""
 LEAST_RUNS = 3
+GRACE = 2
+"""Seconds after the limit of a job until the process ends itself. Its parent ends it before, unless it was killed."""
+
+
+def write_inputs(path: str | os.PathLike[str], inputs: Mapping[str, Any]) -> None:
+    """Writes inputs to an .npz file that `read_inputs` reads, whatever they are called, and of every dtype of numbers.
+
+    Raises:
+        InputError: one is a text, a sequence or an optional.
+        OSError: the file cannot be written.
+    """
+    named, arrays = [], {}
+    for k, (name, value) in enumerate(inputs.items()):
+        array = np.asarray(value) if not isinstance(value, (list, tuple)) and value is not None else None
+        if array is None or array.dtype.kind not in "biufcV":
+            raise InputError(
+                f"the input '{name}' cannot be given to the process that measures",
+                why="it is a text, a sequence or an optional",
+                hint="tune the part that computes with numbers",
+            )
+        named.append((name, array.dtype.name))
+        # numpy's files know no dtypes but its own: bfloat16 would come back as two bytes of nothing in particular.
+        arrays[f"input{k}"] = array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
+    np.savez(path, names=np.array(json.dumps(named)), **arrays)  # type: ignore[arg-type]  # numpy's stub
+
+
+def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The inputs that `write_inputs` has written, by name."""
+    with np.load(path, allow_pickle=False) as file:
+        named = json.loads(str(file["names"]))
+        return {name: file[f"input{k}"].view(dtype(of).numpy) for k, (name, of) in enumerate(named)}
 
 
 def measure(
@@ -32,7 +67,7 @@ def measure(
 
     Args:
         archives: files; the first is the one that the others have to agree with.
-        inputs: an .npz file of inputs by name.
+        inputs: a file of inputs, see `write_inputs`.
         seconds: no turn is begun after this long.
         most: turns at most.
         floats: greatest difference of float outputs from the first executable's, over the largest of them.
@@ -44,8 +79,7 @@ def measure(
     """
     from weft_runtime.executable import Executable
 
-    with np.load(inputs, allow_pickle=False) as file:
-        arrays = dict(file)
+    arrays = read_inputs(inputs)
     loaded = [Executable.load(path) for path in archives]
     expected: dict[str, Any] = {}
     for k, executable in enumerate(loaded):
@@ -97,10 +131,14 @@ def main() -> None:
     answers.write("{}\n")
     answers.flush()
     for line in sys.stdin:
+        job = json.loads(line)
+        # The signal ends native code, too, which may be an endless loop that nobody waits for any more.
+        signal.alarm(math.ceil(job.pop("limit")) + GRACE)
         try:
-            answer = measure(**json.loads(line))
+            answer = measure(**job)
         except (WeftError, OSError, MemoryError, ValueError) as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        signal.alarm(0)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
