@@ -17,6 +17,7 @@ from weft_ops.attention import *  # noqa: F403
 from weft_ops.bitwise import *  # noqa: F403
 from weft_ops.comparison import *  # noqa: F403
 from weft_ops.contraction import *  # noqa: F403
+from weft_ops.derivatives import *  # noqa: F403
 from weft_ops.fixed_point import *  # noqa: F403
 from weft_ops.host import *  # noqa: F403
 from weft_ops.image import *  # noqa: F403

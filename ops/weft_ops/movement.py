@@ -11,8 +11,8 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Commutes, Gradients, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, factors
 from weft_ops.examples import booleans, floats, integers
 from weft_ops.filling import Dims, Fill, Iota
@@ -91,6 +91,11 @@ class Reshape(Movement):
         (x,) = operands(types, 1)
         return Inferred(TensorType(x.dtype, self.out_shape(x.shape, assumed)), assumed)
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        return (builder.add(Reshape(x.shape), g),)
+
     def out_shape(self, shape: Sequence[Dim], assumed: list[Assumption]) -> tuple[Dim, ...]:
         unknown = [k for k, d in enumerate(self.shape) if isinstance(d, int) and d == -1]
         if len(unknown) > 1:
@@ -160,6 +165,12 @@ class Transpose(Movement):
     def cost(self, *types: Type | None) -> float:
         return 1.0
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (g,) = gradients
+        assert g is not None
+        order = self.order(len(g.shape))
+        return (builder.add(Transpose(tuple(order.index(k) for k in range(len(order)))), g),)
+
     def permutation(self, rank: int) -> tuple[int, ...] | None:
         return self.order(rank)
 
@@ -203,6 +214,9 @@ class BroadcastTo(Movement):
     """
 
     shape: tuple[Dim, ...]
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        return gradients  # whoever asked sums it over what was broadcast
 
     def out_shape(self, shape: Sequence[Dim], assumed: list[Assumption]) -> tuple[Dim, ...]:
         rank = max(len(shape), len(self.shape))

@@ -16,8 +16,8 @@ from weft.errors import GraphError
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, and_, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm, touched
 from weft.tensor.language import Dim, Tensor, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.arithmetic import Absolute, Reciprocal, Sqrt, Where
@@ -85,6 +85,15 @@ class Softmax(Composite):
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return (1 << 8) * touched(*inputs, *outputs)
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """y · (g - Σ g·y): of the result alone."""
+        (g,) = gradients
+        assert g is not None
+        c = Composer(builder)
+        axes = (axis_of(self.axis, len(g.shape)),)
+        y, wide = c.wide(node.output), c.wide(g)
+        return (c.cast(c.mul(y, c.sub(wide, c.sum(c.mul(wide, y), axes))), g.dtype),)
+
     @algorithm("decompose")
     def shifted(self, builder: GraphBuilder, x: Value) -> Value:
         c = Composer(builder)
@@ -115,6 +124,15 @@ class LogSoftmax(Softmax):
         with np.errstate(all="ignore"):
             shifted = wide - wide.max(self.axis, keepdims=True, initial=-np.inf)
             return rounded(shifted - np.log(np.exp(shifted).sum(self.axis, keepdims=True)), dt.dtype(x.dtype))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """g - e^y · Σ g."""
+        (g,) = gradients
+        assert g is not None
+        c = Composer(builder)
+        axes = (axis_of(self.axis, len(g.shape)),)
+        wide = c.wide(g)
+        return (c.cast(c.sub(wide, c.mul(c(Exp(), c.wide(node.output)), c.sum(wide, axes))), g.dtype),)
 
     @algorithm("decompose")
     def shifted(self, builder: GraphBuilder, x: Value) -> Value:

@@ -17,8 +17,8 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, any_of, cast_to, const, select, wrap
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Commutes, Gradients, Operator, Sample, algorithm
 from weft.tensor.language import (
     Dim,
     Placeholder,
@@ -33,6 +33,7 @@ from weft.tensor.language import (
 )
 from weft_ops.contraction import reduction_tolerance
 from weft_ops.examples import booleans, floats, integers
+from weft_ops.movement import BroadcastTo, Reshape
 from weft_ops.precision import compute_dtype, rounded, widen
 from weft_ops.shapes import axes_of, axis_of, dim_select, expect_kind, operands, product, static
 
@@ -99,6 +100,12 @@ class Reduction(Operator):
     def length(self, shape: Sequence[Dim]) -> Dim:
         """How many elements each result covers."""
         return product([dim_select(m, d, 1) for m, d in zip(self.masks(len(shape)), shape)])
+
+    def spread(self, builder: GraphBuilder, value: Value, like: Value) -> Value:
+        """A value of the result's shape, broadcast to that of the operand `like`."""
+        kept = self.kept_shape(like.shape)
+        aligned = value if value.shape == kept else builder.add(Reshape(kept), value)
+        return builder.add(BroadcastTo(like.shape), aligned)
 
     def accumulator(self, dtype: DType) -> DType:
         return compute_dtype(dtype)
@@ -187,6 +194,11 @@ class Reduction(Operator):
 @dataclass(frozen=True)
 class ReduceSum(Reduction):
     """The sum; integers wrap in their dtype."""
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        return (self.spread(builder, g, x),)
 
     def over(self, x: Array, axes: tuple[int, ...]) -> Any:
         return x.sum(axis=axes, keepdims=self.keepdims, dtype=x.dtype)
