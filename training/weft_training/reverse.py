@@ -160,5 +160,3 @@ def summed_to(c: Composer, gradient: Value, value: Value) -> Value:
         # In float32 for narrower floats: a sum of thousands in float16 would lose what each adds.
         gradient = c.cast(c.sum(c.wide(gradient), axes), value.dtype)
     return c.reshape(gradient, shape)
-
-
