@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-NAMES = ("grad", "vjp", "jvp")
+NAMES = ("grad", "vjp", "jvp", "compile_training", "SGD", "AdamW", "Adagrad")
 
 
 def __getattr__(name: str) -> Any:

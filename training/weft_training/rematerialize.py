@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from weft.errors import UnsupportedError
@@ -170,9 +170,9 @@ STEPS = 12
 """Limits of a segment's bytes that are tried, each the square root of two times the one before, from one segment on."""
 
 
-def peak_bytes(joint: Joint) -> int:
-    """About the most bytes of results that live at once: views have none, and chains of elementwise operators are one
-    kernel, whose values between do not exist."""
+def peak_bytes(joint: Joint, overwriting: Container[int] = frozenset()) -> int:
+    """About the most bytes of results that live at once: views have none, chains of elementwise operators are one
+    kernel, whose values between do not exist, and outputs whose ids are in `overwriting` have memory of inputs."""
     graph = joint.graph
     root: dict[int, Value] = {}
     users: dict[int, list[Node]] = {}
@@ -193,7 +193,7 @@ def peak_bytes(joint: Joint) -> int:
     live = most = 0
     for k, node in enumerate(graph.nodes):
         for o in node.outputs:
-            if id(o) in root or _inside(node, users.get(id(o), [])):
+            if id(o) in root or id(o) in overwriting or _inside(node, users.get(id(o), [])):
                 continue
             live += bytes_of(o)
             end = last.get(id(o), k)
@@ -219,7 +219,7 @@ class Choice:
     again: float
 
 
-def segments(joint: Joint, most: int | None) -> Choice:
+def segments(joint: Joint, most: int | None, overwriting: Container[int] = frozenset()) -> Choice:
     """The forward pass in segments, of which only what later segments read is kept; a segment is computed again, when
     the backward pass comes to it, from what is kept before it. The last segments keep all that the backward pass uses.
 
@@ -244,7 +244,7 @@ def segments(joint: Joint, most: int | None) -> Choice:
         bounds = [p for p in starts if 0 < p <= first]
         kept = {key for p in bounds for key in over(p)} | {key for key in cut if at[key] >= first}
         made = computed_again(cheap, lambda v: id(v) in kept)
-        return Choice(made, peak_bytes(made), sum(work[:first]) / max(1.0, sum(work)))
+        return Choice(made, peak_bytes(made, overwriting), sum(work[:first]) / max(1.0, sum(work)))
 
     total = sum(inner)
     found: list[Choice] = []

@@ -2,8 +2,8 @@
 
 Every node has a rule that turns gradients by its outputs into gradients by its operands: what its operator defines
 (`Operator.gradient`), the derivative of its formula where it is elementwise, or the rules of the operators that it
-decomposes into. Nodes are visited last to first; a value that is used often has the sum of what its uses give. Linnainmaa
-1970; Griewank and Walther, Evaluating Derivatives, 2008.
+decomposes into. Nodes are visited last to first; a value that is used often has the sum of what its uses give (Griewank
+and Walther, Evaluating Derivatives, 2008).
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def gradients(
             continue
         with builder.named(*node.names):
             for k, gradient in zip(active, node_gradients(builder, node, given, active)):
-                value = node.inputs[k]
-                if gradient is not None and value is not None:
-                    accumulate(value, gradient)
+                operand = node.inputs[k]
+                if gradient is not None and operand is not None:
+                    accumulate(operand, gradient)
         for value in node.outputs:  # nothing before this node uses them
             if id(value) not in wanted:
                 found.pop(id(value), None)
