@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-NAMES = ("grad", "vjp", "jvp", "compile_training", "SGD", "AdamW", "Adagrad")
+NAMES = ("grad", "vjp", "jvp", "compile_training", "Trainer", "SGD", "AdamW", "Adagrad")
 
 
 def __getattr__(name: str) -> Any:

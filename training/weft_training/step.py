@@ -9,6 +9,7 @@ what it reads.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +18,17 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from weft import dtypes as dt
-from weft.errors import GraphError, InputError, UnsupportedError, nearest
+from weft.errors import GraphError, InputError, UnsupportedError, WeftError, nearest
+from weft.graph.evaluate import steps as walk
 from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Value
 from weft.graph.operator import Array
 from weft.graph.rewrite import Rewriter, copy_graph, drop_dead
 from weft.loading import load
 from weft.pipeline import compile, specialize
-from weft_ops import BatchNorm, Fill, Minimum, Reciprocal, Sqrt
+from weft_ops import BatchNorm, Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
 from weft_ops.composing import Composer
 from weft_runtime.executable import Executable
+from weft_training import checkpoint
 from weft_training.losses import Loss, loss_of
 from weft_training.optimizers import SGD, Optimizer
 from weft_training.rematerialize import Choice, Joint, cheapest_cut, computed_again, peak_bytes, segments
@@ -75,7 +78,8 @@ class TrainingStep:
     steps: int = 0
 
     def __call__(self, inputs: Mapping[str, Any], rate: float) -> dict[str, Array]:
-        """One step with a batch; the loss before it, under "loss", and the model's outputs that were asked for.
+        """One step with a batch; the loss before it, under "loss", and the model's outputs that were asked for. If the
+        loss is not finite (or with `clip` the norm of the gradients), parameters, states and `steps` stay as they were.
 
         Args:
             inputs: the model's and the loss's, by name.
@@ -95,8 +99,56 @@ class TrainingStep:
         used = {i.name for i in self.executable.inputs}
         given = {n: v for n, v in given.items() if n in used or n not in (RATE, STEP)}
         results = self.executable.run(given, out=own)
-        self.steps += 1
+        loss = results[LOSS]
+        if np.isfinite(loss).all():
+            self.steps += 1
         return {n: v for n, v in results.items() if n not in own}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes parameters, states and the number of steps to a checkpoint, whole or not at all.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        checkpoint.save(path, self.parameters | self.states, {"steps": str(self.steps)})
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Goes on from a checkpoint: writes what it holds into `parameters` and `states`.
+
+        Raises:
+            OSError: it cannot be read.
+            ArchiveError: it is no checkpoint, or damaged.
+            InputError: it is one of another model or optimiser.
+        """
+        arrays, facts = checkpoint.load(path)
+        own = self.parameters | self.states
+        types = {n: (a.shape, a.dtype) for n, a in arrays.items()}
+        wrong = [n for n in {**own, **arrays} if n not in own or types.get(n) != (own[n].shape, own[n].dtype)]
+        if wrong or not facts.get("steps", "").isdecimal():
+            raise InputError(
+                f"checkpoint '{path}' is one of another training",
+                where=", ".join(wrong[:8]),
+                why="names, sizes or dtypes of parameters or states differ",
+                hint="the model, the optimiser and what is trained must be the same",
+            )
+        for name, array in own.items():
+            array[...] = arrays[name]
+        self.steps = int(facts["steps"])
+
+    def first_not_finite(self, inputs: Mapping[str, Any]) -> str | None:
+        """The node of the forward pass whose result is the first with an infinity or NaN for these inputs, by the
+        definitions of the operators: slow, for finding a mistake. None: all are finite, or one cannot be computed."""
+        graph = self.planned.graph
+        given = {**inputs, **self.parameters, **self.states}
+        given |= {RATE: np.float32(0), STEP: np.float64(self.steps + 1)}
+        try:
+            for node, results in walk(graph, {v.name: np.asarray(given[v.name]) for v in graph.inputs}):
+                arrays = [r for r in results if isinstance(r, np.ndarray) and r.dtype.kind == "f"]
+                if not all(np.isfinite(a).all() for a in arrays):
+                    return repr(node) + (f", made of {', '.join(sorted(node.names))}" if node.names else "")
+        except WeftError:
+            pass
+        return None
 
 
 def compile_training(
@@ -241,7 +293,12 @@ class _Step:
         before = len(self.graph.nodes)
         rate = self.builder.input(RATE, TensorType(dt.float32, ()))
         step = self.builder.input(STEP, TensorType(dt.float64, ()))
-        factor = None if clip is None else _shortening(c, [g for _, g in self.gradients], clip)
+        holds = _finite(c, self.loss)
+        factor = None
+        if clip is not None:
+            norm = _norm(c, [g for _, g in self.gradients])
+            holds = c(LogicalAnd(), holds, _finite(c, norm))
+            factor = c(Minimum(), c.mul(c(Reciprocal(), c.add(norm, 1e-6)), clip), 1.0)
         results: dict[str, Value] = {}
         for p, g in self.gradients:
             g = g if factor is None else c.mul(g, c.cast(factor, g.dtype))
@@ -252,8 +309,8 @@ class _Step:
                 self.states[value.name] = np.full(shape, start, p.dtype.numpy)
                 states.append(value)
             new, new_states = optimizer.update(c, p, g, states, c.cast(rate, p.dtype), step)
-            results[p.name] = new
-            results.update((s.name, n) for s, n in zip(states, new_states))
+            for before_step, after in zip((p, *states), (new, *new_states)):
+                results[before_step.name] = c(Where(), holds, after, before_step)
         self.results = results
         self.overwritten = set(results)
         self.updating = self.graph.nodes[before:]
@@ -306,16 +363,21 @@ def _loss(builder: GraphBuilder, outputs: Sequence[Value], loss: str | Loss | No
     return value
 
 
-def _shortening(c: Composer, found: Sequence[Value], clip: float) -> Value:
-    """What gradients are multiplied with so that their norm together is `clip` at most (as PyTorch's
-    clip_grad_norm_)."""
+def _norm(c: Composer, found: Sequence[Value]) -> Value:
+    """The Euclidean norm of all gradients together, a float32."""
     total: Value | None = None
     for g in found:
         wide = c.wide(g)
         square = c.cast(c.sum(c.mul(wide, wide), tuple(range(len(g.shape))), False), dt.float32)
         total = square if total is None else c.add(total, square)
     assert total is not None
-    return c(Minimum(), c.mul(c(Reciprocal(), c.add(c(Sqrt(), total), 1e-6)), clip), 1.0)
+    return c(Sqrt(), total)
+
+
+def _finite(c: Composer, value: Value) -> Value:
+    """Whether a value of one element is finite: a bool scalar."""
+    one = c.reshape(value, ())
+    return c(Equal(), c.sub(one, one), 0.0)  # the difference of infinities is NaN
 
 
 def _chosen(joint: Joint, budget: str | int, overwriting: frozenset[int], fixed: int) -> Choice:
