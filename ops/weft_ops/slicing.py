@@ -279,12 +279,12 @@ class Pad(Movement):
             if size <= 0:
                 continue
             if self.mode == "edge":
-                part, first = c.sum(c.slice(g, d, start, size), (d,)), n - 1 if after else 0
+                part, at = c.sum(c.slice(g, d, start, size), (d,)), n - 1 if after else 0
             elif self.mode == "wrap":
-                part, first = c.slice(g, d, start, size), 0 if after else n - size
+                part, at = c.slice(g, d, start, size), 0 if after else n - size
             else:
-                part, first = c.slice(g, d, start + size - 1, size, -1), n - 1 - size if after else 1
-            total = c.add(total, c(around(rank, first, n - first - (1 if self.mode == "edge" else size)), part))
+                part, at = c.slice(g, d, start + size - 1, size, -1), n - 1 - size if after else 1
+            total = c.add(total, c(around(rank, at, n - at - (1 if self.mode == "edge" else size)), part))
         return total
 
     def _repeated(self, k: Expr, n: Dim) -> Expr:
