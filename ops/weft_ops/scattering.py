@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,15 +14,21 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import STEP, Array, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import STEP, Array, Gradients, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Block, BlockIter, Buffer, For, Let, Stmt, Store, seq
 from weft.tensor.language import as_dim
+from weft_ops.arithmetic import Where
+from weft_ops.comparison import Equal
 from weft_ops.examples import floats, integers
-from weft_ops.gathering import clamp_indices, safe_index
-from weft_ops.moving import INDEX, Movement
-from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, show, unify
+from weft_ops.filling import Fill, Iota
+from weft_ops.gathering import GatherElements, clamp_indices, safe_index
+from weft_ops.moving import INDEX, Movement, composer
+from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, product, show, unify
 from weft_ops.words import Reduction
+
+if TYPE_CHECKING:
+    from weft_ops.composing import Composer
 
 
 def nest(prefix: str, extents: Sequence[Expr], body: Callable[[tuple[Var, ...]], Stmt], parallel: int = 0) -> Stmt:
@@ -66,8 +73,60 @@ def merge_value(reduction: Reduction, old: Any, new: Any) -> Any:
     return new
 
 
+class Scatter(Movement):
+    """What is merged into a copy of the first operand at places that the second says: x, indices, updates."""
+
+    kind = "opaque"
+
+    @abstractmethod
+    def by(self, reduction: Reduction) -> Operator:
+        """The same places, merged otherwise."""
+
+    @abstractmethod
+    def taken(self) -> Operator:
+        """Of a value of x's shape and the indices, what is at the places of the updates."""
+
+    @abstractmethod
+    def last(self, c: Composer, x: Value, indices: Value, updates: Value) -> Value:
+        """Whether no later update has the place of each: of bool, broadcasts to the updates."""
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """What was replaced has none. The least and the greatest share theirs evenly, as PyTorch's `scatter_reduce`
+        does. A product's is the product of the others: with several zeros at one place it is zero, as are then its own
+        gradients, which should not be where there are two."""
+        (x, indices, updates), (g,) = node.inputs, gradients
+        assert x is not None and indices is not None and updates is not None and g is not None
+        c, at = composer(builder), indices
+        put: Callable[[Reduction, Value, Value], Value] = lambda how, base, new: c(self.by(how), base, at, new)
+        take: Callable[[Value], Value] = lambda v: c(self.taken(), v, at)
+        how = getattr(self, "reduction", "none")
+        if how == "add":
+            return g, None, take(g)
+        zero = c.number(0, g.dtype)
+        if how == "none":
+            left = put("none", g, c(Fill(g.dtype, updates.shape, 0)))
+            return left, None, c(Where(), self.last(c, x, indices, updates), take(g), zero)
+        wide, zero = c.wide(g), c.number(0, c.wide(g).dtype)
+        if how == "mul":
+            given = [c.wide(x), c.wide(updates)]
+            none = [c(Equal(), v, 0.0) for v in given]
+            factors = [c(Where(), n, c.number(1, v.dtype), v) for n, v in zip(none, given)]
+            counts = [c.cast(n, dt.int64) for n in none]
+            whole, zeros = put("mul", *factors), put("add", *counts)
+            found = []
+            for v, n, get in ((factors[0], counts[0], lambda v: v), (factors[1], counts[1], take)):
+                others = c(Where(), c(Equal(), get(zeros), n), c.div(get(whole), v), zero)
+                found.append(c.cast(c.mul(get(wide), others), g.dtype))
+            return found[0], None, found[1]
+        # All three are values in memory, as programs read them: they are compared as they were merged.
+        kept, entered = c(Equal(), x, node.output), c(Equal(), updates, take(node.output))
+        share = c.div(wide, put("add", c.cast(kept, wide.dtype), c.cast(entered, wide.dtype)))
+        left, new = c(Where(), kept, share, zero), c(Where(), entered, take(share), zero)
+        return c.cast(left, g.dtype), None, c.cast(new, g.dtype)
+
+
 @dataclass(frozen=True)
-class ScatterElements(Movement):
+class ScatterElements(Scatter):
     """A copy of x in which element [i… with indices[i…] at `axis`] is merged with updates[i…], in order.
 
     `reduction` none replaces; add, mul, min, max merge with what is there. Indices as in Gather.
@@ -75,7 +134,17 @@ class ScatterElements(Movement):
 
     axis: int = 0
     reduction: Reduction = "none"
-    kind = "opaque"
+
+    def by(self, reduction: Reduction) -> Operator:
+        return ScatterElements(self.axis, reduction)
+
+    def taken(self) -> Operator:
+        return GatherElements(self.axis)
+
+    def last(self, c: Composer, x: Value, indices: Value, updates: Value) -> Value:
+        number = c.reshape(c(Iota(dt.int64, (product(indices.shape),))), indices.shape)
+        placed = c(self.by("none"), c(Fill(dt.int64, x.shape, -1)), indices, number)
+        return c(Equal(), c(self.taken(), placed, indices), number)
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []
@@ -140,12 +209,27 @@ class ScatterElements(Movement):
 
 
 @dataclass(frozen=True)
-class ScatterND(Movement):
+class ScatterND(Scatter):
     """A copy of x in which the slices at index vectors indices [k…, m] are merged with updates [k…, x.shape[m:]…], in
     order; see ScatterElements."""
 
     reduction: Reduction = "none"
-    kind = "opaque"
+
+    def by(self, reduction: Reduction) -> Operator:
+        return ScatterND(reduction)
+
+    def taken(self) -> Operator:
+        from weft_ops.indexing import GatherND  # which imports this module
+
+        return GatherND()
+
+    def last(self, c: Composer, x: Value, indices: Value, updates: Value) -> Value:
+        lead, m = indices.shape[:-1], indices.shape[-1]
+        assert isinstance(m, int)
+        number = c.reshape(c(Iota(dt.int64, (product(lead),))), lead)
+        placed = c(self.by("none"), c(Fill(dt.int64, x.shape[:m], -1)), indices, number)
+        found = c(Equal(), c(self.taken(), placed, indices), number)
+        return c.reshape(found, (*lead, *(1 for _ in x.shape[m:])))
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []
