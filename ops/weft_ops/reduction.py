@@ -31,7 +31,7 @@ from weft.tensor.language import (
     reduce,
     reduce_axis,
 )
-from weft_ops.arithmetic import Divide, Multiply, Where
+from weft_ops.arithmetic import Divide, Maximum, Multiply, Where
 from weft_ops.comparison import Equal
 from weft_ops.contraction import reduction_tolerance
 from weft_ops.examples import booleans, floats, integers
@@ -291,7 +291,9 @@ class ReduceMax(Reduction):
         c = composer(builder)
         wide = c.wide(g)
         found = c(IsExtreme(self.axes, self.reducer == "max"), x)
-        share = c.div(wide, c(ReduceSum(self.axes, self.keepdims), c.cast(found, wide.dtype)))
+        # Of nothing and of NaN there is none, and nothing to share.
+        count = c(Maximum(), c(ReduceSum(self.axes, self.keepdims), c.cast(found, wide.dtype)), 1)
+        share = c.div(wide, count)
         return (c.cast(c(Where(), found, self.spread(builder, share, x), c.number(0, wide.dtype)), x.dtype),)
 
     @property

@@ -18,7 +18,7 @@ from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
 from weft.graph.operator import STEP, Array, Gradients, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Block, BlockIter, Buffer, For, Let, Stmt, Store, seq
 from weft.tensor.language import as_dim
-from weft_ops.arithmetic import Where
+from weft_ops.arithmetic import Maximum, Where
 from weft_ops.comparison import Equal
 from weft_ops.examples import floats, integers
 from weft_ops.filling import Fill, Iota
@@ -120,7 +120,8 @@ class Scatter(Movement):
             return found[0], None, found[1]
         # All three are values in memory, as programs read them: they are compared as they were merged.
         kept, entered = c(Equal(), x, node.output), c(Equal(), updates, take(node.output))
-        share = c.div(wide, put("add", c.cast(kept, wide.dtype), c.cast(entered, wide.dtype)))
+        count = put("add", c.cast(kept, wide.dtype), c.cast(entered, wide.dtype))
+        share = c.div(wide, c(Maximum(), count, 1))  # NaN is none
         left, new = c(Where(), kept, share, zero), c(Where(), entered, take(share), zero)
         return c.cast(left, g.dtype), None, c.cast(new, g.dtype)
 
