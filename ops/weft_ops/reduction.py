@@ -355,23 +355,23 @@ class IsExtreme(Operator):
     no_gradient = "its results are places"
 
     @property
-    def reduction(self) -> Reduction:
+    def _reduction(self) -> Reduction:
         return (ReduceMax if self.greatest else ReduceMin)(self.axes, True)
 
     def infer(self, *types: Type | None) -> TensorType:
-        self.reduction.infer(*types)
+        self._reduction.infer(*types)
         return TensorType(dt.bool_, operands(types, 1)[0].shape)
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
-        return np.asarray(arrays[0] == self.reduction.reference(arrays[0]))
+        return np.asarray(arrays[0] == self._reduction.reference(arrays[0]))
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return 32 * touched(*inputs, *outputs)
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
-        extreme, masks = self.reduction.direct(x), self.reduction.masks(x.rank)
+        extreme, masks = self._reduction.direct(x), self._reduction.masks(x.rank)
         zero = const(0, dt.int64)
 
         def formula(*index: Expr) -> Expr:

@@ -14,7 +14,7 @@ from tests.training.differences import Applied, applied, check
 import weft
 import weft_ops as ops
 from weft import dtypes as dt
-from weft.errors import GraphError
+from weft.errors import GraphError, UnsupportedError
 from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
@@ -224,6 +224,18 @@ def test_a_determinant_of_many_rows() -> None:
     x = np.random.default_rng(0).standard_normal((2, 9, 9))
     (got,) = gradient_of(ops.Det(), x)
     np.testing.assert_allclose(got, np.linalg.det(x)[:, None, None] * np.linalg.inv(x).swapaxes(1, 2), rtol=1e-9)
+
+
+def test_complex_numbers_are_refused() -> None:
+    builder = GraphBuilder("complex")
+    x = builder.input("x", TensorType(dt.float32, (3,)))
+    z = builder.add(ops.Cast(dt.complex64), x)
+    square = builder.add(ops.Multiply(), z, z)
+    builder.output(builder.add(ops.Cast(dt.float32), square), "y")
+    builder.output(builder.add(ops.Multiply(), x, x), "other")
+    with pytest.raises(UnsupportedError, match="no gradient passes complex numbers"):
+        grad(builder.build(), of="y")
+    np.testing.assert_array_equal(evaluate(grad(builder.build(), of="other"), [np.ones(3, np.float32)])[0], [2, 2, 2])
 
 
 def test_what_an_attention_passes_on_has_the_gradient_of_both_uses() -> None:
