@@ -19,6 +19,7 @@ from weft.expr.nodes import Var
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
 from weft.graph.operator import Operator, Sample
+from weft_ops.composing import Composer
 from weft_training import grad, vjp
 
 Array = np.ndarray[Any, Any]
@@ -106,6 +107,45 @@ def test_the_gradient_computed_by_kernels(sample: Sample) -> None:
     given = with_seeds(graph, {f"x{k}": a for k, a in enumerate(sample.inputs) if a is not None}, backward)
     results = weft.compile(backward, "llvm", cache=False)(*(given[v.name] for v in backward.inputs))
     close(list(results) if isinstance(results, (tuple, list)) else [results], evaluate(backward, given), 2e-2, 1e-4)
+
+
+EDGES: list[tuple[Operator, list[tuple[int, ...] | Array]]] = [
+    (ops.Gather(1), [(3, 4, 2), np.array(2)]),
+    (ops.Gather(-1), [(3, 4), np.array([[1, 1], [0, 3]])]),
+    (ops.GatherND(), [(3, 4), np.zeros((2, 0), np.int64)]),
+    (ops.GatherND(1), [(3, 4), np.zeros((3, 2, 0), np.int64)]),
+    (ops.Pad((3, -2), "edge"), [(6,)]),
+    (ops.Pad((-6, 2), "edge"), [(6,)]),
+    (ops.Pad((1, 1), "edge"), [(1,)]),
+    (ops.Pad((-1, 5), "reflect"), [(6,)]),
+    (ops.Pad((-1, 9), "reflect"), [(6,)]),
+    (ops.Pad((2, 1), "reflect"), [(1,)]),
+    (ops.Pad((-5, 2), "wrap"), [(6,)]),
+    (ops.Pad((-7, 2), "wrap"), [(6,)]),
+    (ops.Slice((5,), (0,), (2,)), [(6,)]),
+    (ops.Slice((5, 0), (3, 2), (-2, 2)), [(6, 4)]),
+    (ops.Slice((0,), (1,), (-3,)), [(6,)]),
+    (ops.Det(), [(1, 1)]),
+    (ops.Det(), [(7, 7)]),
+    (ops.Einsum("i,i->"), [(1,), (4,)]),
+    (ops.Einsum("iij,j->j"), [(3, 3, 1), (5,)]),
+    (ops.Einsum("...i,...i->..."), [(2, 1, 4), (3, 4)]),
+    (ops.OneHot(3), [np.array([1, -1]), (2,)]),
+    (ops.DFT(0, length=1), [(3, 2)]),
+    (ops.DFT(0, False, True, length=4), [(9, 1)]),
+    (ops.DFT(0, True, True, length=9), [(3, 2)]),
+    (ops.DFT(0, True, True, length=6), [(9, 1)]),
+    (ops.NegativeLogLikelihood("mean", 1), [(3, 4), np.array([-1, 9, 1]), (4,)]),
+]
+"""Operators, and for each operand its shape or itself."""
+
+
+@pytest.mark.parametrize(("op", "inputs"), [pytest.param(*c, id=f"{k}-{c[0]}") for k, c in enumerate(EDGES)])
+def test_corners_of_attributes(op: Operator, inputs: list[Any]) -> None:
+    arrays = (a if isinstance(a, np.ndarray) else numbers(*a, seed=k) for k, a in enumerate(inputs))
+    case = applied(Sample(op, tuple(arrays)))
+    assert case is not None
+    assert check(case)
 
 
 # -- special cases ----------------------------------------------------------------------------------------------------
@@ -412,6 +452,48 @@ class TestPyTorch:
             return torch.softmax(scores.masked_fill(hidden, float("-inf")), -1) @ v
 
         agree(ops.Attention(softcap=0.7, causal=True), attend, *(numbers(2, 3, 12, 16, seed=s) for s in range(3)))
+
+    def test_a_block_of_a_language_model_with_an_open_length(self) -> None:
+        import torch
+
+        n, words, size, heads = Var("n", dt.int64), 53, 32, 4
+        half = size // heads // 2
+        builder = GraphBuilder("block")
+        c = Composer(builder)
+        table = builder.input("table", TensorType(dt.float32, (words, size)))
+        ids = builder.input("ids", TensorType(dt.int64, (2, n)))
+        w = builder.input("w", TensorType(dt.float32, (size, 3 * size)))
+        cos, sin = (builder.input(name, TensorType(dt.float32, (2, n, half))) for name in ("cos", "sin"))
+        x = c.gather(table, ids, 0)
+        q, k, v = (c.slice(c(ops.MatMul(), x, w), 2, size * i, size) for i in range(3))
+        q, k = (c(ops.RotaryEmbedding(heads=heads), y, cos, sin) for y in (q, k))
+        y = builder.add_all(ops.Attention(causal=True, q_heads=heads, kv_heads=heads), q, k, v)[0]
+        logits = c.transpose(c(ops.MatMul(), c.add(x, y), c.transpose(table, (1, 0))), (0, 2, 1))
+        builder.output(builder.add_all(ops.SoftmaxCrossEntropy("mean", 0), logits, ids)[0], "loss")
+        executable = weft.compile(grad(builder.build(), wrt=["table", "w"]), "llvm", cache=False)
+
+        for length in (1, 7, 20):
+            rng = np.random.default_rng(length)
+            angle = rng.uniform(0, 6, (2, length, half)).astype(np.float32)
+            given = [
+                numbers(words, size) * np.float32(0.3), rng.integers(0, words, (2, length)),
+                numbers(size, 3 * size, seed=1) * np.float32(0.1), np.cos(angle), np.sin(angle),
+            ]  # fmt: skip
+            t, i, m, co, si = (torch.tensor(a, requires_grad=k in (0, 2)) for k, a in enumerate(given))
+
+            def by_heads(x: Any, turned: bool, co: Any = co, si: Any = si) -> Any:
+                x = x.view(*x.shape[:2], heads, -1)
+                if turned:
+                    a, b = x[..., :half], x[..., half:]
+                    u, v = co[:, :, None], si[:, :, None]
+                    x = torch.cat([u * a - v * b, v * a + u * b], -1)
+                return x.swapaxes(1, 2)
+
+            e = t[i]
+            parts = [by_heads(p, k < 2) for k, p in enumerate((e @ m).split(size, -1))]
+            y = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True).swapaxes(1, 2).flatten(2)
+            torch.nn.functional.cross_entropy(((e + y) @ t.T).swapaxes(1, 2), i, ignore_index=0).backward()
+            close(executable(*given), [t.grad.numpy(), m.grad.numpy()], wide=2e-5)
 
     def test_float16(self) -> None:
         import torch
