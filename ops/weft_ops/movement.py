@@ -17,7 +17,7 @@ from weft.tensor.language import Dim, Tensor, as_dim, compute, factors
 from weft_ops.examples import booleans, floats, integers
 from weft_ops.filling import Dims, Fill, Iota
 from weft_ops.gathering import Gather, GatherElements
-from weft_ops.moving import ZERO, Movement
+from weft_ops.moving import ZERO, Movement, composer
 from weft_ops.shapes import (
     axes_of,
     axis_of,
@@ -317,6 +317,19 @@ class Concat(Movement):
 
     def reference(self, *arrays: Array | None) -> Array:
         return np.concatenate([a for a in arrays if a is not None], self.axis)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The parts of the gradient."""
+        (g,) = gradients
+        assert g is not None
+        c, axis = composer(builder), axis_of(self.axis, len(g.shape))
+        parts: list[Value | None] = []
+        start: Dim = 0
+        for x in node.inputs:
+            assert x is not None
+            parts.append(g if len(node.inputs) == 1 else c.slice(g, axis, start, x.shape[axis]))
+            start = simplified(as_dim(start + x.shape[axis]))
+        return parts
 
     @algorithm("tensors")
     def direct(self, *xs: Tensor) -> Tensor:

@@ -97,6 +97,7 @@ def check(case: Applied, seed: int = 0) -> int:
             if abs(left - right) > 1e-3 * max(1.0, abs(left), abs(right)):
                 if max(abs(left), abs(right)) < 1e4:
                     assert min(left, right) - 1e-3 <= got <= max(left, right) + 1e-3, (name, at, got, left, right)
+                    compared += 1
                 continue
             if min(abs(left), abs(right)) > 0.1 / STEP:
                 continue  # a jump to both sides, as of x / |x| at 0

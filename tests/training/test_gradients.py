@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from tests.training.differences import applied, check
 
 from weft.errors import UnsupportedError
 from weft.graph.operator import Operator, Sample
-from weft_ops import ALL_OPERATORS
+from weft_ops import ALL_OPERATORS, TopK
+
+
+def distinct(sample: Sample) -> Sample:
+    """The sample without equal elements: of three that share several places of an order, each has the gradient of one
+    place, which need not lie between those of the first and the last."""
+    arrays = [None if a is None else a + 1e-3 * np.arange(a.size).reshape(a.shape) for a in sample.inputs]
+    return replace(sample, inputs=tuple(arrays)) if sample.name.startswith("heap") else sample
+
 
 CASES = [
     pytest.param(op, sample, id=f"{op.__name__}-{sample.name or k}")
     for op in ALL_OPERATORS
-    for k, sample in enumerate(op.samples())
+    for k, sample in enumerate(map(distinct if op is TopK else lambda s: s, op.samples()))
     if applied(sample) is not None
 ]
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from weft.errors import GraphError, UnsupportedError, nearest
 from weft.graph.nodes import Graph, GraphBuilder, Value
 from weft.graph.rewrite import Rewriter, copy_graph, drop_dead
-from weft_ops import Fill
+from weft_ops import Add, Fill
 from weft_training.reverse import differentiable_parts, gradients, is_float
 
 Names: TypeAlias = "str | Value | Iterable[str | Value]"
@@ -68,7 +68,7 @@ def vjp(
     gradient, of its type, named `seed_<name>`.
     """
     work = _Work(graph, of, wrt)
-    seeds = [work.builder.input(f"seed_{v.name}", v.type) for v in work.of]
+    seeds = work.given("seed", work.of_names, work.of)
     return work.finished(work.reversed(seeds, unreached), "gradient", values)
 
 
@@ -79,17 +79,17 @@ def jvp(graph: Graph, of: Names | None = None, wrt: Names | None = None, *, valu
     outputs are one for each of `of`, of its type, named `tangent_<name>`: zeros where it depends on none of `wrt`.
 
     The product of gradients and the Jacobian is linear in the gradients, and its own gradient by them is this one
-    (Christianson, Automatic Hessians by reverse accumulation, 1992). What was computed of the gradients alone is dropped.
+    (Christianson, Automatic Hessians by reverse accumulation, 1992).
     """
     work = _Work(graph, of, wrt)
-    seeds = [work.builder.input(f"seed_{v.name}", v.type) for v in work.of]
+    seeds = work.given("seed", work.of_names, work.of)
     products = work.reversed(seeds, "zeros")
-    tangents = [work.builder.input(f"tangent_{v.name}", v.type) for v in work.wrt]
+    tangents = work.given("tangent", work.wrt_names, work.wrt)
     pairs = dict(zip(products, tangents))
     found = gradients(work.builder, list(work.graph.nodes), pairs, seeds)
     results = [work.zeros(v) if t is None else t for v, t in zip(work.of, found)]
     work.graph.inputs = [v for v in work.graph.inputs if v not in seeds]
-    done = work.finished(results, "tangent", values, named=work.of)
+    done = work.finished(results, "tangent", values, work.of_names)
     used = {id(v) for n in done.nodes for v in n.inputs if v is not None} | {id(v) for v in done.outputs}
     if left := [v.name for v in seeds if id(v) in used]:
         raise UnsupportedError(
@@ -115,20 +115,23 @@ class _Work:
         rewriter = Rewriter(differentiable_parts(copy_graph(whole)))
         self.graph = rewriter.run(lambda r, node, inputs: None)
         self.builder: GraphBuilder = rewriter.builder
-        del self.graph.outputs[len(graph.outputs) :], self.graph.output_names[len(graph.outputs) :]
+        # What stands for a node's result may be a value of another name: an input, where a part passes it on.
         named = {v.name: v for v in self.graph.values()}
+        named |= {v.name: w for v, w in zip(extra, self.graph.outputs[len(graph.outputs) :])}
         for name in constants:
             if name not in named:  # nothing that is left uses it
                 data = next(v for v in by if v.name == name).constant
                 named[name] = self.builder.constant(data, name)
+        del self.graph.outputs[len(graph.outputs) :], self.graph.output_names[len(graph.outputs) :]
         self.of, self.wrt = [named[v.name] for v in chosen], [named[v.name] for v in by]
+        self.of_names, self.wrt_names = [v.name for v in chosen], [v.name for v in by]
 
     def reversed(self, seeds: Sequence[Value], unreached: Unreached) -> list[Value]:
         """The gradients by `wrt`, each of its type."""
         nodes = list(self.graph.nodes)
         total: dict[Value, Value] = {}
         for value, seed in zip(self.of, seeds):
-            total[value] = seed
+            total[value] = self.builder.add(Add(), total[value], seed) if value in total else seed
         found = gradients(self.builder, nodes, total, self.wrt)
         missing = [v.name for v, g in zip(self.wrt, found) if g is None]
         if missing and unreached == "error":
@@ -143,16 +146,20 @@ class _Work:
     def zeros(self, like: Value) -> Value:
         return self.builder.add(Fill(like.dtype, like.shape, 0), name=f"zeros_{like.name}")
 
+    def given(self, prefix: str, names: Sequence[str], like: Sequence[Value]) -> list[Value]:
+        """Further inputs, of the types of values."""
+        return [self.builder.input(f"{prefix}_{name}", v.type) for name, v in zip(names, like)]
+
     def finished(
-        self, results: Sequence[Value], prefix: str, values: bool, named: Sequence[Value] | None = None
+        self, results: Sequence[Value], prefix: str, values: bool, names: Sequence[str] | None = None
     ) -> Graph:
         """The graph with these outputs, dead nodes dropped."""
         graph = self.graph
         if not values:
             graph.outputs, graph.output_names = [], []
-        for value, result in zip(self.wrt if named is None else named, results):
+        for name, result in zip(self.wrt_names if names is None else names, results):
             graph.outputs.append(result)
-            graph.output_names.append(f"{prefix}_{value.name}")
+            graph.output_names.append(f"{prefix}_{name}")
         drop_dead(graph)
         return graph
 
