@@ -115,6 +115,14 @@ def node_gradients(
         UnsupportedError: its operator has none.
     """
     op = node.op
+    for k in active:
+        if k in op.no_gradient_by:
+            raise UnsupportedError(
+                f"{op.operator_name} has no gradient by operand {k}",
+                where=_where(node),
+                why=op.no_gradient_by[k],
+                hint=f"leave values before it out of `wrt`: {_STOP}",
+            )
     if type(op).gradient is not Operator.gradient:
         results = op.gradient(builder, node, given)
         if len(results) != len(node.inputs):
