@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes as dt
-from weft.errors import GraphError, UnsupportedError
+from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
@@ -25,10 +25,12 @@ from weft_ops.comparison import Equal, Less, LessEqual, LogicalAnd
 from weft_ops.composing import Composer
 from weft_ops.contraction import MatMul
 from weft_ops.examples import floats
+from weft_ops.filling import Fill
 from weft_ops.gathering import GatherElements
 from weft_ops.indexing import nest
 from weft_ops.precision import compute_dtype, rounded, widen
 from weft_ops.resizing import cubic_weights
+from weft_ops.scattering import ScatterElements
 from weft_ops.shapes import (
     dim_expr,
     expect_kind,
@@ -40,7 +42,6 @@ from weft_ops.shapes import (
     same,
     show,
     static,
-    tensor,
     unify,
     unify_shapes,
 )
@@ -668,9 +669,15 @@ class RoiAlign(Operator):
         (x, rois, batch), (g,) = node.inputs, gradients
         assert x is not None and g is not None
         c = Composer(builder)
+        if self.maximum:
+            places, weights = c.all(RoiAlignGreatest(**self.attributes()), c.wide(x), rois, batch)
+            zeros = c(Fill(weights.dtype, (product(x.shape),), 0))
+            added = c(
+                ScatterElements(0, "add"), zeros, c.reshape(places, (-1,)), c.reshape(c.mul(c.wide(g), weights), (-1,))
+            )
+            return c.cast(c.reshape(added, x.shape), x.dtype), None, None
         op = RoiAlignGradient(**self.attributes(), shape=(x.shape[0], *x.shape[2:]))
-        given = c.wide(x) if self.maximum else None
-        return c.cast(c(op, c.wide(g), rois, batch, given), x.dtype), None, None
+        return c.cast(c(op, c.wide(g), rois, batch), x.dtype), None, None
 
     def tolerance(self, *types: TensorType) -> float:
         return 64.0
@@ -687,9 +694,95 @@ class RoiAlign(Operator):
 
 
 @dataclass(frozen=True)
+class RoiAlignGreatest(RoiAlign):
+    """Which element of x, of float32 or float64, is the result of RoiAlign with `maximum`, times which weight: flat
+    indices in x, int64, and weights, both [regions, c, height, width]. The first of equal ones; where nothing is
+    sampled, or a sample outside of the image is the greatest, the weight is 0."""
+
+    def infer(self, *types: Type | None) -> Inferred:
+        found = super().infer(*types)
+        (result,) = found.types
+        assert isinstance(result, TensorType)
+        if not self.maximum or compute_dtype(result.dtype) != result.dtype:
+            raise GraphError(f"expected `maximum`, and float32 or float64, got {result.dtype}", hint="cast first")
+        return Inferred((TensorType(dt.int64, result.shape), result), found.assumes)
+
+    def reference(self, *arrays: Array | None) -> Any:
+        x, rois, batch = arrays
+        assert x is not None and rois is not None and batch is not None
+        _, channels, h, w = x.shape
+        places = np.zeros((len(rois), channels, self.height, self.width), np.int64)
+        weights = np.zeros(places.shape, x.dtype)
+        for r, c, ph, pw in np.ndindex(*places.shape):
+            first = (int(batch[r]) * channels + c) * h * w
+            best = -np.inf
+            for sample in self.reference_samples(rois[r].astype(np.float64), (h, w), ph, pw):
+                for i, j, weight in sample or [(0, 0, 0.0)]:
+                    value = float(x[int(batch[r]), c, i, j]) * weight
+                    if value > best:
+                        best = value
+                        places[r, c, ph, pw], weights[r, c, ph, pw] = first + i * w + j, weight
+        return places, weights
+
+    @algorithm("program")
+    def sampled(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        (x, rois, batch), (places, weights) = inputs, outputs
+        wide, some = x.dtype, const(CHANNELS, dt.int64)
+        best = buffer("best", (some,), wide, "local")
+        channel, start = Var("channel", dt.int64), Var("start", dt.int64)
+
+        def body(i: tuple[Var, ...]) -> Stmt:
+            r, block, ph, pw = i
+            left = e.minimum(x.shape[1] - block * some, some)
+            c, none = block * some + channel, const(0, dt.int64)
+            out: Callable[[Expr], tuple[Expr, ...]] = lambda k: (r, block * some + k, ph, pw)
+
+            def each(s: _BinSample) -> Stmt:
+                def candidate(name: str, value: Expr, row: Expr, column: Expr, weight: Expr) -> Stmt:
+                    term = Var(name, wide)
+                    flat = ((s.image * x.shape[1] + c) * x.shape[2] + row) * x.shape[3] + column
+                    taken = seq(
+                        Store(best, (channel,), term),
+                        Store(places, out(channel), flat),
+                        Store(weights, out(channel), weight),
+                    )
+                    return Let(term, value, If(term > best[channel], taken))
+
+                zero = const(0.0, wide)
+                inside = [
+                    candidate(f"term{k}", x[s.image, c, p, q] * weight, p, q, weight)
+                    for k, (p, q, weight) in enumerate(s.corners)
+                ]
+                return For(channel, left, If(s.off, candidate("term", zero, none, none, zero), seq(*inside)))
+
+            def around(loops: Stmt, image: Expr, count: Expr) -> Stmt:
+                clear = seq(
+                    Store(best, (start,), lowest(wide)),
+                    Store(places, out(start), none),
+                    Store(weights, out(start), const(0.0, wide)),
+                )
+                return Allocate(best, seq(For(start, left, clear), loops))
+
+            return self.bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
+
+        n, channels, height, width = places.shape
+        return nest("bin", (n, (channels + CHANNELS - 1) // CHANNELS, height, width), body, parallel=1)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """By x, the weights are constant but for jumps."""
+        return (None, None, None)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for sample in RoiAlign.samples():
+            if isinstance(sample.op, RoiAlign) and sample.op.maximum:
+                yield Sample(cls(**sample.op.attributes()), sample.inputs, sample.name)
+
+
+@dataclass(frozen=True)
 class RoiAlignGradient(RoiAlign):
-    """The gradient by x of RoiAlign from that by its result, g [regions, c, height, width]: [n, c, h, w], where `shape`
-    is (n, h, w). Inputs g, of float32 or float64, rois, batch indices, and with `maximum` x.
+    """The gradient by x of RoiAlign without `maximum` from that by its result, g [regions, c, height, width]: [n, c, h,
+    w], where `shape` is (n, h, w). Inputs g, of float32 or float64, rois, batch indices.
 
     Regions are added in order, so that equal operands give equal sums.
     """
@@ -698,11 +791,11 @@ class RoiAlignGradient(RoiAlign):
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []
-        g, rois, batch = operands(types[:3], 3)
+        g, rois, batch = operands(types, 3)
         if not g.dtype.is_float or compute_dtype(g.dtype) != g.dtype:
             raise GraphError(f"gradient: expected float32 or float64, got {g.dtype}", hint="cast first")
-        if len(self.shape) != 3:
-            raise GraphError(f"shape: expected images, height and width, got {show(self.shape)}")
+        if len(self.shape) != 3 or self.maximum:
+            raise GraphError(f"expected images, height and width, and no `maximum`, got {show(self.shape)}")
         expect_rank(g, 4, "gradient")
         expect_rank(rois, 2, "rois")
         unify(4, rois.shape[1], "region", assumed)
@@ -710,110 +803,52 @@ class RoiAlignGradient(RoiAlign):
         unify_shapes((rois.shape[0], g.shape[1], self.height, self.width), g.shape, "gradient", assumed)
         for d in self.shape:
             expect_some(d, rois.shape[0], "an axis that is added to", assumed)
-        result = (self.shape[0], g.shape[1], *self.shape[1:])
-        if self.maximum:
-            x = tensor(types[3] if len(types) > 3 else None, "x")
-            unify_shapes(result, x.shape, "x", assumed)
-        return Inferred(TensorType(g.dtype, result), assumed)
+        return Inferred(TensorType(g.dtype, (self.shape[0], g.shape[1], *self.shape[1:])), assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
-        g, rois, batch, x = (*arrays, None)[:4]
+        g, rois, batch = arrays
         assert g is not None and rois is not None and batch is not None
         images, h, w = static(self.shape)
         out = np.zeros((images, g.shape[1], h, w), np.float64)
-        for r, c, ph, pw in np.ndindex(*g.shape):
-            b = int(batch[r])
+        for r, ph, pw in np.ndindex(len(rois), self.height, self.width):
             samples = list(self.reference_samples(rois[r].astype(np.float64), (h, w), ph, pw))
-            share = float(g[r, c, ph, pw])
-            if not self.maximum:
-                for i, j, weight in (corner for sample in samples for corner in sample):
-                    out[b, c, i, j] += share / len(samples) * weight
-            elif samples:
-                assert x is not None
-                found = [
-                    (float(x[b, c, i, j]) * k, i, j, k) for sample in samples for i, j, k in sample or [(0, 0, 0.0)]
-                ]
-                _, i, j, weight = max(found, key=lambda v: v[0])
-                out[b, c, i, j] += share * weight
+            for i, j, weight in (corner for sample in samples for corner in sample):
+                out[int(batch[r]), :, i, j] += g[r, :, ph, pw].astype(np.float64) / len(samples) * weight
         return rounded(out, dt.dtype(g.dtype))
 
     @algorithm("program")
     def sampled(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
-        (g, rois, batch, *rest), (out,) = inputs, outputs
+        (g, rois, batch), (out,) = inputs, outputs
         wide, some = g.dtype, const(CHANNELS, dt.int64)
         images, channels, h, w = out.shape
-        names = ("channel", "start", "end", "clear_image", "clear", "clear_row", "clear_column", "r", "ph", "pw")
-        channel, start, end, zero_b, zero_c, zero_y, zero_x, r, ph, pw = (Var(name, dt.int64) for name in names)
-        divisor, term = Var("divisor", wide), Var("term", wide)
-        best, factor = (buffer(name, (some,), wide, "local") for name in ("best", "factor"))
-        row_of, column_of = (buffer(name, (some,), dt.int64, "local") for name in ("best_row", "best_column"))
+        names = ("channel", "clear_image", "clear", "clear_row", "clear_column", "region", "bin_row", "bin_column")
+        channel, zero_b, zero_c, zero_y, zero_x, r, ph, pw = (Var(name, dt.int64) for name in names)
+        divisor, share = Var("divisor", wide), Var("share", wide)
 
         def body(i: tuple[Var, ...]) -> Stmt:
             (block,) = i
-            left = e.minimum(channels - block * some, some)
-            place: Callable[..., Any] = lambda image, c, row, column: (image, block * some + c, row, column)
+            left, c = e.minimum(channels - block * some, some), block * some + channel
 
-            def added(at: tuple[Expr, ...], more: Expr) -> Stmt:
-                return Store(out, at, out[at] + more)
-
-            def mean(s: _BinSample) -> Stmt:
-                adds = [added(place(s.image, channel, p, q), term * k) for p, q, k in s.corners]
-                given = g[(r, block * some + channel, ph, pw)] / divisor
-                return If(s.off, seq(), For(channel, left, Let(term, given, seq(*adds))))
-
-            def most(s: _BinSample) -> Stmt:
-                (x,) = rest
-
-                def candidate(value: Expr, row: Expr, column: Expr, weight: Expr) -> Stmt:
-                    at = (channel,)
-                    taken = seq(
-                        Store(best, at, term),
-                        Store(row_of, at, row),
-                        Store(column_of, at, column),
-                        Store(factor, at, weight),
-                    )
-                    return Let(term, value, If(term > best[channel], taken))
-
-                none = const(0, dt.int64)
-                outside = candidate(const(0.0, wide), none, none, const(0.0, wide))
-                inside = [candidate(x[place(s.image, channel, p, q)] * k, p, q, k) for p, q, k in s.corners]
-                return For(channel, left, If(s.off, outside, seq(*inside)))
+            def each(s: _BinSample) -> Stmt:
+                at = [(s.image, c, p, q) for p, q, _ in s.corners]
+                adds = [Store(out, k, out[k] + share * weight) for k, (_, _, weight) in zip(at, s.corners)]
+                return If(e.not_(s.off), For(channel, left, Let(share, g[r, c, ph, pw] / divisor, seq(*adds))))
 
             def around(loops: Stmt, image: Expr, count: Expr) -> Stmt:
-                if not self.maximum:
-                    return Let(divisor, cast_to(e.maximum(count, 1), wide), loops)
-                clear = seq(
-                    Store(best, (start,), lowest(wide)),
-                    Store(row_of, (start,), const(0, dt.int64)),
-                    Store(column_of, (start,), const(0, dt.int64)),
-                    Store(factor, (start,), const(0.0, wide)),
-                )
-                more = g[(r, block * some + end, ph, pw)] * factor[end]
-                put = For(end, left, added(place(image, end, row_of[end], column_of[end]), more))
-                stmt = seq(For(start, left, clear), loops, put)
-                for local in (best, factor, row_of, column_of):
-                    stmt = Allocate(local, stmt)
-                return stmt
+                return Let(divisor, cast_to(e.maximum(count, 1), wide), loops)
 
-            each = most if self.maximum else mean
             bins = self.bin_samples((images, h, w), wide, rois, batch, (r, ph, pw), each, around)
-            zero = Store(out, place(zero_b, zero_c, zero_y, zero_x), const(0.0, wide))
+            zero = Store(out, (zero_b, block * some + zero_c, zero_y, zero_x), const(0.0, wide))
             clear = For(zero_b, images, For(zero_c, left, For(zero_y, h, For(zero_x, w, zero))))
             return seq(clear, For(r, g.shape[0], For(ph, g.shape[2], For(pw, g.shape[3], bins))))
 
         return nest("block", ((channels + CHANNELS - 1) // CHANNELS,), body, parallel=1)
 
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
-        (g, rois, batch, *_), (by,) = node.inputs, gradients
-        assert g is not None and by is not None
-        if self.maximum:
-            raise UnsupportedError(
-                "the gradient of RoiAlign by the greatest corner has no gradient of its own",
-                where=repr(node),
-                hint="of the mean, it has",
-            )
+        (_, rois, batch), (by,) = node.inputs, gradients
+        assert by is not None
         given = {k: v for k, v in self.attributes().items() if k != "shape"}
-        return (builder.add(RoiAlign(**given), by, rois, batch), None, None, None)[: len(node.inputs)]
+        return builder.add(RoiAlign(**given), by, rois, batch), None, None
 
     def tolerance(self, *types: TensorType) -> float:
         return 256.0
@@ -822,12 +857,12 @@ class RoiAlignGradient(RoiAlign):
     def samples(cls) -> Iterable[Sample]:
         for sample in RoiAlign.samples():
             x, rois, batch = sample.inputs
-            assert isinstance(sample.op, RoiAlign) and x is not None and rois is not None
             op = sample.op
-            g = floats((len(rois), x.shape[1], op.height, op.width), seed=1)
-            shape = (x.shape[0], *x.shape[2:])
-            given = (g, rois, batch, x) if op.maximum else (g, rois, batch)
-            yield Sample(cls(**op.attributes(), shape=shape), given, sample.name)
+            assert isinstance(op, RoiAlign) and x is not None and rois is not None
+            if not op.maximum:
+                g = floats((len(rois), x.shape[1], op.height, op.width), seed=1)
+                shape = (x.shape[0], *x.shape[2:])
+                yield Sample(cls(**op.attributes(), shape=shape), (g, rois, batch), sample.name)
 
 
 @dataclass(frozen=True)
@@ -898,4 +933,12 @@ class AffineGrid(Operator):
             yield Sample(cls((2, 3, 2), align), (floats((1, 3, 4)),), f"volume_{align}")
 
 
-__all__ = ["AffineGrid", "GridSample", "RoiAlign", "RoiAlignGradient", "WeightedGather", "WeightedScatter"]
+__all__ = [
+    "AffineGrid",
+    "GridSample",
+    "RoiAlign",
+    "RoiAlignGradient",
+    "RoiAlignGreatest",
+    "WeightedGather",
+    "WeightedScatter",
+]
