@@ -167,7 +167,7 @@ class LayerNorm(Composite):
     epsilon: float = 1e-5
     row_wise = True
     stays_whole = True
-    subtracts_mean: ClassVar[bool] = True
+    _subtracts_mean: ClassVar[bool] = True
 
     def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for other dtypes, an axis out of range, or a scale or bias that does not broadcast to x."""
@@ -197,7 +197,7 @@ class LayerNorm(Composite):
         low = x - x.mean(axes, keepdims=True)
         return low / np.sqrt((low * low).mean(axes, keepdims=True) + self.epsilon)
 
-    def centred(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+    def _centred(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
         """What is normalised by its mean square."""
         # Far from 0 the mean itself, rounded, is off by more than the differences can bear: first take away one of the
         # elements.
@@ -207,6 +207,10 @@ class LayerNorm(Composite):
         near = c.sub(x, first)
         return c.sub(near, c.mean(near, axes))
 
+    def moments(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+        low = self._centred(c, x, axes)
+        return c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
+
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
         """Of x alone: what is normalised is computed anew."""
         (g,), (x, scale, bias) = gradients, (*node.inputs, None, None)[:3]
@@ -214,11 +218,11 @@ class LayerNorm(Composite):
         c, rank = Composer(builder), len(x.shape)
         axes = tuple(range(axis_of(self.axis, rank), rank))
         wide = c.wide(g)
-        low = self.centred(c, c.wide(x), axes)
+        low = self._centred(c, c.wide(x), axes)
         inverse = _inverse_deviation(c, low, axes, self.epsilon)
         y = c.mul(low, inverse)
         inner = wide if scale is None else c.mul(wide, c.wide(scale))
-        by_x = c.cast(_by_normalized(c, inner, y, inverse, axes, self.subtracts_mean), x.dtype)
+        by_x = c.cast(_by_normalized(c, inner, y, inverse, axes, self._subtracts_mean), x.dtype)
         by_scale = None if scale is None else c.cast(c.sum_to(c.mul(wide, y), scale.shape), scale.dtype)
         by_bias = None if bias is None else c.cast(c.sum_to(wide, bias.shape), bias.dtype)
         return (by_x, by_scale, by_bias)[: len(node.inputs)]
@@ -229,8 +233,7 @@ class LayerNorm(Composite):
     ) -> Value:
         c = Composer(builder)
         axes = tuple(range(axis_of(self.axis, len(x.shape)), len(x.shape)))
-        low = self.centred(c, c.wide(x), axes)
-        y = c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
+        y = self.moments(c, c.wide(x), axes)
         y = y if scale is None else c.mul(y, c.wide(scale))
         return c.cast(y if bias is None else c.add(y, c.wide(bias)), x.dtype)
 
@@ -253,12 +256,12 @@ class LayerNorm(Composite):
 class RMSNorm(LayerNorm):
     """x / √(mean of x² + epsilon) · scale over axes `axis` … last; inputs x, scale (optional)."""
 
-    subtracts_mean = False
+    _subtracts_mean = False
 
     def normalize(self, x: Any, axes: tuple[int, ...]) -> Any:
         return x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon)
 
-    def centred(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+    def _centred(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
         return x
 
     @classmethod
@@ -375,12 +378,12 @@ class InstanceNorm(Composite):
         vector = (-1, *(1 for _ in x.shape[2:]))
         return rounded(y * widen(scale).reshape(vector) + widen(bias).reshape(vector), dt.dtype(x.dtype))
 
-    def grouped(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    def _grouped(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The shape in which all axes but two are normalised over."""
         groups = self.groups_of(shape)
         return shape if groups is shape[1] else (shape[0], groups, quotient(shape[1:], [groups]))
 
-    def normalized(self, c: Composer, x: Value) -> tuple[Value, Value]:
+    def _normalized(self, c: Composer, x: Value) -> tuple[Value, Value]:
         """The wide x in the grouped shape, normalised, and what its differences from the mean were multiplied by."""
         axes = tuple(range(2, len(x.shape)))
         low = c.sub(x, c.mean(x, axes))
@@ -392,8 +395,8 @@ class InstanceNorm(Composite):
         (x, scale, bias), (g,) = node.inputs, gradients
         assert x is not None and scale is not None and bias is not None and g is not None
         c, wide = Composer(builder), compute_dtype(x.dtype)
-        shape, vector = self.grouped(x.shape), (x.shape[1], *(1 for _ in x.shape[2:]))
-        y, inverse = self.normalized(c, c.reshape(c.cast(x, wide), shape))
+        shape, vector = self._grouped(x.shape), (x.shape[1], *(1 for _ in x.shape[2:]))
+        y, inverse = self._normalized(c, c.reshape(c.cast(x, wide), shape))
         whole = c.cast(g, wide)
         inner = c.reshape(c.mul(whole, c.reshape(c.cast(scale, wide), vector)), shape)
         by_x = c.reshape(_by_normalized(c, inner, y, inverse, tuple(range(2, len(shape)))), x.shape)
@@ -404,7 +407,7 @@ class InstanceNorm(Composite):
     @algorithm("decompose")
     def two_passes(self, builder: GraphBuilder, x: Value, scale: Value, bias: Value) -> Value:
         c = Composer(builder)
-        y, _ = self.normalized(c, c.reshape(c.wide(x), self.grouped(x.shape)))
+        y, _ = self._normalized(c, c.reshape(c.wide(x), self._grouped(x.shape)))
         y = c.reshape(y, x.shape)
         vector = (x.shape[1], *(1 for _ in x.shape[2:]))
         return c.cast(c.add(c.mul(y, c.reshape(c.wide(scale), vector)), c.reshape(c.wide(bias), vector)), x.dtype)
@@ -547,7 +550,7 @@ class LpNorm(Composite):
         )
         return rounded(np.where(norm == 0, 0, wide / np.where(norm == 0, 1, norm)), dt.dtype(x.dtype))
 
-    def divisor(self, c: Composer, x: Value) -> Value:
+    def _divisor(self, c: Composer, x: Value) -> Value:
         """The norm of the wide x. Where it is zero so is x: any divisor gives zero."""
         axes = (axis_of(self.axis, len(x.shape)),)
         norm = c.sum(c(Absolute(), x), axes) if self.p == 1 else c(Sqrt(), c.sum(c.mul(x, x), axes))
@@ -559,7 +562,7 @@ class LpNorm(Composite):
         assert x is not None and g is not None
         c = Composer(builder)
         wide, by = c.wide(x), c.wide(g)
-        divisor = self.divisor(c, wide)
+        divisor = self._divisor(c, wide)
         y = c.div(wide, divisor)
         along = c.sum(c.mul(by, y), (axis_of(self.axis, len(x.shape)),))
         return (c.cast(c.div(c.sub(by, c.mul(c(Sign(), wide) if self.p == 1 else y, along)), divisor), x.dtype),)
@@ -568,7 +571,7 @@ class LpNorm(Composite):
     def divided(self, builder: GraphBuilder, x: Value) -> Value:
         c = Composer(builder)
         wide = c.wide(x)
-        return c.cast(c.div(wide, self.divisor(c, wide)), x.dtype)
+        return c.cast(c.div(wide, self._divisor(c, wide)), x.dtype)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

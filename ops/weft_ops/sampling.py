@@ -531,14 +531,14 @@ class RoiAlign(Operator):
         for r, ph, pw in np.ndindex(len(rois), self.height, self.width):
             plane = x[int(batch[r])].astype(np.float64)
             found: list[Array] = []
-            for sample in self.reference_samples(rois[r].astype(np.float64), x.shape[2:], ph, pw):
+            for sample in self._reference_samples(rois[r].astype(np.float64), x.shape[2:], ph, pw):
                 corners = [plane[:, i, j] * k for i, j, k in sample] or [np.zeros(x.shape[1])]
                 found.append(np.max(corners, 0) if self.maximum else np.sum(corners, 0))
             if found:
                 out[r, :, ph, pw] = np.max(found, 0) if self.maximum else np.sum(found, 0) / len(found)
         return rounded(out, dt.dtype(x.dtype))
 
-    def reference_samples(
+    def _reference_samples(
         self, roi: Array, size: tuple[int, ...], ph: int, pw: int
     ) -> Iterable[list[tuple[int, int, float]]]:
         """The samples of a bin: row, column and weight of the four elements of each, none outside of the image."""
@@ -594,12 +594,12 @@ class RoiAlign(Operator):
                 put = For(end, left, Store(out, (r, block * some + end, ph, pw), result))
                 return Allocate(total, seq(clear, loops, put))
 
-            return self.bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
+            return self._bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
 
         n, channels, height, width = out.shape
         return nest("bin", (n, (channels + CHANNELS - 1) // CHANNELS, height, width), body, parallel=1)
 
-    def bin_samples(
+    def _bin_samples(
         self,
         shape: Sequence[Expr],
         wide: dt.DType,
@@ -716,7 +716,7 @@ class RoiAlignGreatest(RoiAlign):
         for r, c, ph, pw in np.ndindex(*places.shape):
             first = (int(batch[r]) * channels + c) * h * w
             best = -np.inf
-            for sample in self.reference_samples(rois[r].astype(np.float64), (h, w), ph, pw):
+            for sample in self._reference_samples(rois[r].astype(np.float64), (h, w), ph, pw):
                 for i, j, weight in sample or [(0, 0, 0.0)]:
                     value = float(x[int(batch[r]), c, i, j]) * weight
                     if value > best:
@@ -763,7 +763,7 @@ class RoiAlignGreatest(RoiAlign):
                 )
                 return Allocate(best, seq(For(start, left, clear), loops))
 
-            return self.bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
+            return self._bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
 
         n, channels, height, width = places.shape
         return nest("bin", (n, (channels + CHANNELS - 1) // CHANNELS, height, width), body, parallel=1)
@@ -811,7 +811,7 @@ class RoiAlignGradient(RoiAlign):
         images, h, w = static(self.shape)
         out = np.zeros((images, g.shape[1], h, w), np.float64)
         for r, ph, pw in np.ndindex(len(rois), self.height, self.width):
-            samples = list(self.reference_samples(rois[r].astype(np.float64), (h, w), ph, pw))
+            samples = list(self._reference_samples(rois[r].astype(np.float64), (h, w), ph, pw))
             for i, j, weight in (corner for sample in samples for corner in sample):
                 out[int(batch[r]), :, i, j] += g[r, :, ph, pw].astype(np.float64) / len(samples) * weight
         return rounded(out, dt.dtype(g.dtype))
@@ -837,7 +837,7 @@ class RoiAlignGradient(RoiAlign):
             def around(loops: Stmt, image: Expr, count: Expr) -> Stmt:
                 return Let(divisor, cast_to(e.maximum(count, 1), wide), loops)
 
-            bins = self.bin_samples((images, h, w), wide, rois, batch, (r, ph, pw), each, around)
+            bins = self._bin_samples((images, h, w), wide, rois, batch, (r, ph, pw), each, around)
             zero = Store(out, (zero_b, block * some + zero_c, zero_y, zero_x), const(0.0, wide))
             clear = For(zero_b, images, For(zero_c, left, For(zero_y, h, For(zero_x, w, zero))))
             return seq(clear, For(r, g.shape[0], For(ph, g.shape[2], For(pw, g.shape[3], bins))))

@@ -103,7 +103,7 @@ class Pool(Operator):
             total = total * e.maximum(high - low, 0)
         return total
 
-    def reference_counts(self, size: Sequence[int], pads_count: bool) -> Array:
+    def _reference_counts(self, size: Sequence[int], pads_count: bool) -> Array:
         """As `counts`, of all windows: float64 [1, 1, out…]."""
         strides, pads, dilations = self.spatial()
         ones = np.ones((1, 1, *size), np.float64)
@@ -121,7 +121,7 @@ class Pool(Operator):
             views = self.reference_windows(ones, 0)
         return np.asarray(views.sum(axis=tuple(range(views.ndim - len(size), views.ndim))))
 
-    def covering(
+    def _covering(
         self, at: Sequence[Expr], steps: Sequence[ReduceAxis], counts: Sequence[Dim]
     ) -> tuple[list[Expr], Expr]:
         """The windows of which an element of x is a part: their indices, and whether there is such a window."""
@@ -137,7 +137,7 @@ class Pool(Operator):
             windows.append(window)
         return windows, all_of(tests)
 
-    def steps(self) -> list[ReduceAxis]:
+    def _steps(self) -> list[ReduceAxis]:
         """Per axis, as many as there are windows that an element may be a part of."""
         n = len(self.kernel)
         strides, _, dilations = self.spatial()
@@ -146,7 +146,7 @@ class Pool(Operator):
             for j, (k, s, d) in enumerate(zip(self.kernel, strides, dilations))
         ]
 
-    def settings(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
+    def _settings(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
         """The attributes that all pools have."""
         return self.kernel, self.strides, self.pads, self.dilations, self.ceil_mode
 
@@ -180,8 +180,8 @@ class MaxPool(Pool):
         twice."""
         (x,), (g, *_) = node.inputs, gradients
         assert x is not None
-        _, places = builder.add_all(MaxPoolWithIndices(*self.settings()), x)
-        return (None if g is None else builder.add(MaxPoolGradient(*self.settings(), size=x.shape[2:]), g, places),)
+        _, places = builder.add_all(MaxPoolWithIndices(*self._settings()), x)
+        return (None if g is None else builder.add(MaxPoolGradient(*self._settings(), size=x.shape[2:]), g, places),)
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class AveragePool(Pool):
         (x,) = arrays
         assert x is not None
         dtype = dt.dtype(x.dtype)
-        counts = self.reference_counts(x.shape[2:], self.count_include_pad)
+        counts = self._reference_counts(x.shape[2:], self.count_include_pad)
         total = self.reference_windows(widen(x), 0).sum(axis=tuple(range(x.ndim, 2 * x.ndim - 2)))
         with np.errstate(all="ignore"):
             return rounded(np.trunc(total / counts) if dtype.is_integer else total / counts, dtype)
@@ -245,7 +245,8 @@ class AveragePool(Pool):
         assert x is not None and g is not None
         return (
             builder.add(
-                PoolGradient(*self.settings(), size=x.shape[2:], mean=True, count_include_pad=self.count_include_pad), g
+                PoolGradient(*self._settings(), size=x.shape[2:], mean=True, count_include_pad=self.count_include_pad),
+                g,
             ),
         )
 
@@ -276,7 +277,7 @@ class MaxPoolWithIndices(MaxPool):
         assert x is not None
         if g is None:
             return (None,)
-        return (builder.add(MaxPoolGradient(*self.settings(), size=x.shape[2:]), g, node.outputs[1]),)
+        return (builder.add(MaxPoolGradient(*self._settings(), size=x.shape[2:]), g, node.outputs[1]),)
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         (x,) = operands(types, 1)
@@ -363,7 +364,7 @@ class SumPool(Pool):
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
         (x,), (g,) = node.inputs, gradients
         assert x is not None and g is not None
-        return (builder.add(PoolGradient(*self.settings(), size=x.shape[2:]), g),)
+        return (builder.add(PoolGradient(*self._settings(), size=x.shape[2:]), g),)
 
     def tolerance(self, *types: TensorType) -> float:
         return reduction_tolerance(int(np.prod(self.kernel)))
@@ -392,7 +393,7 @@ class PoolGradient(Pool):
 
     @algorithm("tensors")
     def direct(self, g: Tensor) -> Tensor:
-        steps, wide = self.steps(), compute_dtype(g.dtype)
+        steps, wide = self._steps(), compute_dtype(g.dtype)
         shape = (*g.shape[:2], *self.size)
 
         def share(*index: Expr) -> Expr:
@@ -403,7 +404,7 @@ class PoolGradient(Pool):
         source = compute(g.shape, share, "share") if self.mean else g
 
         def formula(*index: Expr) -> Expr:
-            windows, covered = self.covering(index[2:], steps, g.shape[2:])
+            windows, covered = self._covering(index[2:], steps, g.shape[2:])
             return sum_over(select(covered, cast_to(source[(*index[:2], *windows)], wide), const(0, wide)), steps)
 
         total = compute(shape, formula, "spread")
@@ -416,7 +417,7 @@ class PoolGradient(Pool):
         size, counts = static(self.size), g.shape[2:]
         wide = widen(g)
         if self.mean:
-            wide = wide / self.reference_counts(size, self.count_include_pad)
+            wide = wide / self._reference_counts(size, self.count_include_pad)
         need = [(c - 1) * s + (k - 1) * d + 1 for c, s, k, d in zip(counts, strides, self.kernel, dilations)]
         out = np.zeros((*g.shape[:2], *(max(m, n + lo) for m, n, (lo, _) in zip(need, size, pads))), wide.dtype)
         for tap in np.ndindex(*self.kernel):
@@ -429,9 +430,9 @@ class PoolGradient(Pool):
         (g,) = gradients
         assert g is not None
         pool = (
-            AveragePool(*self.settings(), count_include_pad=self.count_include_pad)
+            AveragePool(*self._settings(), count_include_pad=self.count_include_pad)
             if self.mean
-            else SumPool(*self.settings())
+            else SumPool(*self._settings())
         )
         return (builder.add(pool, g),)
 
@@ -442,10 +443,10 @@ class PoolGradient(Pool):
     def samples(cls) -> Iterable[Sample]:
         for op, shape, name in SumPool.variants():
             g = floats(static(op.out_shape(shape)))
-            yield Sample(cls(*op.settings(), size=shape[2:]), (g,), name)
+            yield Sample(cls(*op._settings(), size=shape[2:]), (g,), name)
             for include in (False, True):
                 yield Sample(
-                    cls(*op.settings(), size=shape[2:], mean=True, count_include_pad=include),
+                    cls(*op._settings(), size=shape[2:], mean=True, count_include_pad=include),
                     (g,),
                     f"{name}_mean_{include}",
                 )
@@ -476,11 +477,11 @@ class MaxPoolGradient(Pool):
 
     @algorithm("tensors")
     def direct(self, g: Tensor, places: Tensor) -> Tensor:
-        steps, wide = self.steps(), compute_dtype(g.dtype)
+        steps, wide = self._steps(), compute_dtype(g.dtype)
         shape = (*g.shape[:2], *self.size)
 
         def formula(*index: Expr) -> Expr:
-            windows, covered = self.covering(index[2:], steps, g.shape[2:])
+            windows, covered = self._covering(index[2:], steps, g.shape[2:])
             place: Expr = index[0]
             for i, n in zip(index[1:], shape[1:]):
                 place = place * n + i
@@ -517,13 +518,13 @@ class MaxPoolGradient(Pool):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for op, shape, name in MaxPool.variants():
-            pool = MaxPoolWithIndices(*op.settings())
+            pool = MaxPoolWithIndices(*op._settings())
             places = pool.reference(floats(shape))[1]
-            yield Sample(cls(*op.settings(), size=shape[2:]), (floats(places.shape, seed=1), places), name)
+            yield Sample(cls(*op._settings(), size=shape[2:]), (floats(places.shape, seed=1), places), name)
         ties = MaxPoolWithIndices((3, 3), (2, 2), (1, 1, 1, 1))
         places = ties.reference(np.zeros((1, 2, 6, 5), np.float32))[1]
         yield Sample(
-            cls(*ties.settings(), size=(6, 5)), (floats(places.shape, "float16", seed=1), places), "ties_float16"
+            cls(*ties._settings(), size=(6, 5)), (floats(places.shape, "float16", seed=1), places), "ties_float16"
         )
 
 
@@ -579,7 +580,7 @@ class LpPool(Pool):
             share = c(Where(), zero, c.number(0.0, y.dtype), c.div(share, self._power(c, y, self.p - 1)))
         if self.p > 2:
             factor = c.mul(wide, self._power(c, c(Absolute(), wide), self.p - 2))
-        total = c(PoolGradient(*self.settings(), size=x.shape[2:]), share)
+        total = c(PoolGradient(*self._settings(), size=x.shape[2:]), share)
         return (c.cast(c.mul(factor, total), x.dtype),)
 
     @staticmethod
