@@ -12,11 +12,22 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
-from weft.expr.nodes import Expr, all_of, cast_to, const, select
+from weft.expr.nodes import Expr, all_of, any_of, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
 from weft.graph.operator import Array, Commutes, Gradients, Operator, Sample, algorithm, touched
-from weft.tensor.language import Dim, ReduceAxis, Tensor, as_dim, compute, lowest, reduce, reduce_axis
+from weft.tensor.language import (
+    Dim,
+    Placeholder,
+    ReduceAxis,
+    Tensor,
+    as_dim,
+    compute,
+    highest,
+    lowest,
+    reduce,
+    reduce_axis,
+)
 from weft.tensor.language import sum as sum_over
 from weft_ops.arithmetic import Absolute, Power, Sign, Where
 from weft_ops.comparison import Equal, Less
@@ -26,7 +37,7 @@ from weft_ops.examples import floats, integers
 from weft_ops.indexing import ScatterElements
 from weft_ops.movement import Fill
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import expect_kind, operands, product, quotient, show, static, unify, unify_shapes
+from weft_ops.shapes import dim_expr, expect_kind, operands, product, quotient, show, static, unify, unify_shapes
 
 DHW = "dhw"
 
@@ -269,6 +280,7 @@ class MaxPoolWithIndices(MaxPool):
     """
 
     column_major: bool = False
+    reads_twice = True
 
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
         if self.column_major:
@@ -284,6 +296,58 @@ class MaxPoolWithIndices(MaxPool):
         expect_kind(x.dtype, ("int", "uint", "float"))
         shape = self.out_shape(x.shape)
         return TensorType(x.dtype, shape), TensorType(dt.int64, shape)
+
+    def applies(self, algorithm: str, *types: Type | None) -> str | None:
+        if algorithm == "places" and self.column_major:
+            return "the order of taps is not that of places"
+        return None
+
+    @algorithm("tensors")
+    def places(self, x: Tensor) -> Any:
+        """The greatest, then the first tap that has it: both are reductions that vectors can share.
+
+        What is computed as it is read might be rounded differently the second time: it is read once.
+        """
+        if not isinstance(x.source, Placeholder):
+            return self.direct(x)
+        shape, none = self.out_shape(x.shape), highest(dt.int32)
+        look, find = self.taps(), self.taps()
+        find = [reduce_axis(k, f"find_{t.var.name}") for k, t in zip(self.kernel, find)]
+
+        def greatest(*index: Expr) -> Expr:
+            inner, inside = self.position(index[2:], look, x.shape[2:])
+            return reduce("max", select(inside, x[(*index[:2], *inner)], lowest(x.dtype)), look)
+
+        most = compute(shape, greatest, "most")
+
+        def first(*index: Expr) -> Expr:
+            inner, inside = self.position(index[2:], find, x.shape[2:])
+            value = x[(*index[:2], *inner)]
+            tap: Expr = const(0, dt.int32)
+            for t, k in zip(find, self.kernel):
+                tap = tap * k + cast_to(t.var, dt.int32)
+            # If the greatest is NaN it equals nothing; else nothing is NaN.
+            here = any_of([e.eq(value, most[index]), *([e.ne(value, value)] if x.dtype.is_float else [])])
+            return reduce("min", select(inside, select(here, tap, none), none), find)
+
+        tap = compute(shape, first, "tap")
+        plane = product(x.shape[2:])
+        # In 32 bits, where they suffice, twice as many at once.
+        word = dt.int32 if isinstance(plane, int) and plane < 1 << 30 else dt.int64
+
+        def place(*index: Expr) -> Expr:
+            rest: Expr = tap[index]
+            steps: list[Expr] = []
+            for k in reversed(self.kernel):
+                steps.insert(0, rest % k)
+                rest = rest // k
+            at: Expr = const(0, word)
+            for o, t, n, s, (lo, _), d in zip(index[2:], steps, x.shape[2:], *self.spatial()):
+                at = at * cast_to(dim_expr(n), word) + (cast_to(o, word) * s - lo + cast_to(t, word) * d)
+            flat = (index[0] * x.shape[1] + index[1]) * plane + cast_to(at, dt.int64)
+            return select(e.eq(tap[index], none), const(-1, dt.int64), flat)
+
+        return most, compute(shape, place, "place")
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Any:
@@ -485,10 +549,11 @@ class MaxPoolGradient(Pool):
             place: Expr = index[0]
             for i, n in zip(index[1:], shape[1:]):
                 place = place * n + i
-            at = (*index[:2], *windows)
-            zero = const(0, wide)
-            taken = select(e.eq(places[at], cast_to(place, places.dtype)), cast_to(g[at], wide), zero)
-            return sum_over(select(covered, taken, zero), steps)
+            # A window that exists is read in any case: reads under a condition would not be vectors.
+            near = (e.maximum(e.minimum(w, as_dim(n - 1)), 0) for w, n in zip(windows, g.shape[2:]))
+            at = (*index[:2], *near)
+            chosen = e.and_(covered, e.eq(places[at], cast_to(place, places.dtype)))
+            return sum_over(select(chosen, cast_to(g[at], wide), const(0, wide)), steps)
 
         total = compute(shape, formula, "spread")
         return total if wide == g.dtype else compute(shape, lambda *i: cast_to(total[i], g.dtype), "rounded")
