@@ -405,8 +405,14 @@ def weights_gradient(
     else:
         flat = (*(lo for lo, _ in pads), *(hi for _, hi in pads))
         columns = c(Windows(tuple(kernel), tuple(strides), flat, tuple(dilations)), x)
-    columns = c.transpose(columns, (*range(1, 2 + rank), 0, *range(2 + rank, 2 + 2 * rank)))
     per_in, per_out = dim_floordiv(x.shape[1], groups), dim_floordiv(g.shape[1], groups)
+    if is_one(per_in) and is_one(per_out):
+        # A product of one row is a sum, whose kernel reads the windows where they lie.
+        rows = c.reshape(c.wide(g), (*g.shape[:2], *(1 for _ in kernel), *g.shape[2:]))
+        axes = (0, *range(2 + rank, 2 + 2 * rank))
+        sums = c.sum(c.mul(c.wide(columns), rows), axes, False)
+        return c.reshape(c.cast(sums, g.dtype), (g.shape[1], 1, *kernel))
+    columns = c.transpose(columns, (*range(1, 2 + rank), 0, *range(2 + rank, 2 + 2 * rank)))
     shared = () if groups == 1 else (groups,)
     columns = c.reshape(columns, (*shared, product([per_in, *kernel]), count))
     rows = c.reshape(c.transpose(g, (1, 0, *range(2, 2 + rank))), (*shared, per_out, count))

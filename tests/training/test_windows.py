@@ -17,8 +17,8 @@ from weft import dtypes as dt
 from weft.errors import GraphError, UnsupportedError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import GraphBuilder, TensorType
-from weft.graph.operator import Sample
-from weft_training import grad, vjp
+from weft.graph.operator import Operator, Sample
+from weft_training import grad, jvp, vjp
 
 Array = np.ndarray[Any, Any]
 MODULES = ["contraction", "image", "normalization", "resizing", "sampling", "window"]
@@ -181,6 +181,25 @@ def test_sums_of_float16_are_of_float32() -> None:
     assert gradients_of(ops.BatchNorm(), [x, scale, scale, scale, scale + 1])[2] == 4096
     assert gradients_of(ops.InstanceNorm(), [x, scale, scale])[2] == 4096
     assert gradients_of(ops.LayerNorm(), [x.reshape(4096, 1), scale, scale])[2] == 4096
+
+
+TANGENTS = [
+    ops.Conv, ops.ConvTranspose, ops.MatMul, ops.MaxPool, ops.LpPool, ops.LayerNorm, ops.BatchNorm, ops.LRN, ops.Resize,
+    ops.GridSample, ops.RoiAlign,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", TANGENTS)
+def test_derivatives_along_a_direction(op: type[Operator]) -> None:
+    """Against differences: what they are made of, gradients of gradients by their seeds, is linear in the seeds."""
+    case = next(c for s in reversed(list(op.samples())) if (c := applied(s)) is not None)
+    rng, step = np.random.default_rng(4), 1e-6
+    tangents = {k: rng.standard_normal(a.shape) for k, a in case.inputs.items()}
+    forward = jvp(case.graph)
+    got = evaluate(forward, case.inputs | {f"tangent_{k}": t for k, t in tangents.items()})
+    ends = [evaluate(case.graph, {k: a + h * tangents[k] for k, a in case.inputs.items()}) for h in (-step, step)]
+    for a, low, high in zip(got, *ends, strict=True):
+        np.testing.assert_allclose(a, (high - low) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
 # -- PyTorch's gradients ----------------------------------------------------------------------------------------------
