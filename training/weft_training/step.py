@@ -211,13 +211,15 @@ def plan(
     made.differentiate(required=trainable is not None)
     updates = made.update(optimizer, clip)
     total = made.finished(outputs)
+    updated = {id(o) for n in made.updating for o in n.outputs}
+    total.nodes = _late(total, updated, made.overwritten)
     inside = {id(n) for n in made.forward}
     joint = Joint(total, sum(id(n) in inside for n in total.nodes))
     overwriting = frozenset(id(v) for v in updates.values())
     fixed = sum(a.nbytes for a in (*made.parameters.values(), *made.states.values()))
     choice = _chosen(joint, budget, overwriting, fixed)
     final = choice.joint.graph
-    final.nodes = _late(final, {id(o) for n in made.updating for o in n.outputs}, made.overwritten)
+    final.nodes = _late(final, updated, made.overwritten)  # what is computed again reads parameters, too
     return Planned(final, made.parameters, made.states, choice.peak, choice.again)
 
 
