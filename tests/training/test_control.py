@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.training.differences import Applied, check
-from weft_training import grad, jvp, vjp
 
 import weft
 import weft_ops as ops
@@ -16,6 +15,7 @@ from weft.errors import UnsupportedError
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, OpenType, SequenceType, TensorType, Value, tensor_type
 from weft.graph.verify import verify
+from weft_training import grad, jvp, vjp
 
 INDEX, BOOL = TensorType(dt.int64, ()), TensorType(dt.bool_, ())
 
