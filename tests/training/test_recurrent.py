@@ -91,7 +91,7 @@ def test_gradients_are_those_of_torch(cell: str, direction: str, dtype: str) -> 
     backward = weft.compile(vjp(graph), "llvm")
     rng = np.random.default_rng(0)
     inputs = {
-        i.name: rng.uniform(-1, 1, i.shape).astype(dtype) / (1 if i.name in "xhc" else np.sqrt(HIDDEN))
+        i.name: rng.uniform(-1, 1, [int(n) for n in i.shape]) / (1 if i.name in "xhc" else np.sqrt(HIDDEN))
         for i in backward.inputs
     }
     inputs = {k: v.astype(dtype) for k, v in inputs.items()}
