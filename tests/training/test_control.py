@@ -224,3 +224,48 @@ def test_sequences_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="no gradient passes WithSizes") as caught:
         grad(b.build())
     assert "host" in (caught.value.why or "")
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_second_derivatives_pass_loops(count: int) -> None:
+    b = GraphBuilder("g")
+    h, x, w = b.input("h", f64(2, 3)), b.input("x", f64(count, 2, 3)), b.input("w", f64(3, 3))
+    op = ops.Loop(recurrent(b), 1, False, count, (0,), (False,), (0,), (False,))
+    for v in b.add_all(op, None, None, h, x, w):
+        b.output(v)
+    twice(b.build(), {"h": numbers(2, 3), "x": numbers(count, 2, 3, seed=1), "w": numbers(3, 3, seed=2)})
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_second_derivatives_pass_branches(taken: bool) -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", f64(3))
+    then, orelse = b.inner("then"), b.inner("else")
+    then.output(then.add(ops.Exp(), then.input("p", f64(3))), then.unique("r"))
+    q = orelse.input("q", f64(3))
+    orelse.output(orelse.add(ops.Multiply(), q, orelse.add(ops.Sin(), q)), orelse.unique("r"))
+    b.output(b.add(ops.If(then.build(), orelse.build()), b.constant(np.array(taken)), x, x))
+    graph = b.build()
+    twice(graph, {"x": numbers(3)})
+    transposed(graph, [numbers(3)])
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_second_derivatives_pass_recurrences(cell: Any, linear: bool) -> None:
+    b = GraphBuilder("g")
+    n = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
+    x, r, h = b.input("x", f64(3, 2, 2 * n)), b.input("r", f64(n, 2, 2)), b.input("h", f64(2, 2))
+    lengths = b.constant(np.array([3, 2]))
+    for v in b.add_all(
+        ops.Recurrence(cell, linear_before_reset=linear, reverse=linear), x, r, h, None, lengths, None, None
+    ):
+        b.output(v)
+    twice(b.build(), {"x": numbers(3, 2, 2 * n), "r": numbers(n, 2, 2, seed=1), "h": numbers(2, 2, seed=2)})
+
+
+def twice(graph: Graph, inputs: dict[str, Any]) -> None:
+    """The gradients of the gradients agree with differences."""
+    backward = vjp(graph, unreached="zeros")
+    seeds = {v.name: numbers(*r.shape, seed=9) for v, r in zip(backward.inputs[len(inputs) :], evaluate(graph, inputs))}
+    check(Applied(backward, inputs | seeds))
