@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class GradientOf(Elementwise):
         derived, variables = self._derivative([None if a is None else a.dtype for a in args[1:-1]], wide)
         named = dict(zip(self._names(len(args) - 2), args[1:]))
         values = {v.name: cast_to(a, v.dtype) for v in variables if (a := named[v.name]) is not None}
-        return cast_to(gradient, wide) * substitute(derived, values)
+        return cast_to(gradient, wide) * cast_to(substitute(derived, values), wide)
 
     def formula(self, *args: Expr | None) -> Expr:
         return cast_to(self._formula(args, compute_dtype(self.dtype)), self.dtype)

@@ -14,6 +14,7 @@ from weft.graph.operator import Operator
 from weft_ops.activation import *  # noqa: F403
 from weft_ops.arithmetic import *  # noqa: F403
 from weft_ops.attention import *  # noqa: F403
+from weft_ops.barrier import *  # noqa: F403
 from weft_ops.bitwise import *  # noqa: F403
 from weft_ops.cell_states import *  # noqa: F403
 from weft_ops.comparison import *  # noqa: F403

@@ -59,9 +59,9 @@ class NegativeLogLikelihood(Operator):
     def reference(self, *arrays: Array | None) -> Any:
         x, *rest = arrays
         assert x is not None
-        return rounded(self.losses(widen(x), *rest), dt.dtype(x.dtype))
+        return rounded(self._losses(widen(x), *rest), dt.dtype(x.dtype))
 
-    def losses(self, x: Array, target: Array | None, weight: Array | None = None) -> Any:
+    def _losses(self, x: Array, target: Array | None, weight: Array | None = None) -> Any:
         """Of wide log probabilities."""
         assert target is not None
         index = clamp_indices(target, x.shape[1])
@@ -177,7 +177,7 @@ class SoftmaxCrossEntropy(NegativeLogLikelihood):
         with np.errstate(all="ignore"):
             low = widen(x) - widen(x).max(1, keepdims=True)
             logs = low - np.log(np.exp(low).sum(1, keepdims=True))
-        return rounded(self.losses(logs, *rest), dt.dtype(x.dtype)), rounded(logs, dt.dtype(x.dtype))
+        return rounded(self._losses(logs, *rest), dt.dtype(x.dtype)), rounded(logs, dt.dtype(x.dtype))
 
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
         """softmax · w less w at the target, w what each place counts times the gradient of the loss: of x alone, so

@@ -31,7 +31,7 @@ from weft.tensor.language import (
     reduce,
     reduce_axis,
 )
-from weft_ops.arithmetic import Divide, Multiply, Where
+from weft_ops.arithmetic import Divide, Maximum, Multiply, Where
 from weft_ops.comparison import Equal
 from weft_ops.contraction import reduction_tolerance
 from weft_ops.examples import booleans, floats, integers
@@ -291,7 +291,9 @@ class ReduceMax(Reduction):
         c = composer(builder)
         wide = c.wide(g)
         found = c(IsExtreme(self.axes, self.reducer == "max"), x)
-        share = c.div(wide, c(ReduceSum(self.axes, self.keepdims), c.cast(found, wide.dtype)))
+        # Of nothing and of NaN there is none, and nothing to share.
+        count = c(Maximum(), c(ReduceSum(self.axes, self.keepdims), c.cast(found, wide.dtype)), 1)
+        share = c.div(wide, count)
         return (c.cast(c(Where(), found, self.spread(builder, share, x), c.number(0, wide.dtype)), x.dtype),)
 
     @property
@@ -353,23 +355,23 @@ class IsExtreme(Operator):
     no_gradient = "its results are places"
 
     @property
-    def reduction(self) -> Reduction:
+    def _reduction(self) -> Reduction:
         return (ReduceMax if self.greatest else ReduceMin)(self.axes, True)
 
     def infer(self, *types: Type | None) -> TensorType:
-        self.reduction.infer(*types)
+        self._reduction.infer(*types)
         return TensorType(dt.bool_, operands(types, 1)[0].shape)
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
-        return np.asarray(arrays[0] == self.reduction.reference(arrays[0]))
+        return np.asarray(arrays[0] == self._reduction.reference(arrays[0]))
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return 32 * touched(*inputs, *outputs)
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
-        extreme, masks = self.reduction.direct(x), self.reduction.masks(x.rank)
+        extreme, masks = self._reduction.direct(x), self._reduction.masks(x.rank)
         zero = const(0, dt.int64)
 
         def formula(*index: Expr) -> Expr:

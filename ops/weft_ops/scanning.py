@@ -105,10 +105,10 @@ class CumSum(Operator):
     @algorithm("decompose")
     def by_reshape(self, builder: GraphBuilder, x: Value) -> Value:
         c = Composer(builder)
-        flat = c.reshape(x, self.lines(x.shape))
+        flat = c.reshape(x, self._lines(x.shape))
         return c.reshape(c(type(self)(1, self.exclusive, self.reverse), flat), x.shape)
 
-    def lines(self, shape: Sequence[Dim]) -> tuple[Dim, Dim, Dim]:
+    def _lines(self, shape: Sequence[Dim]) -> tuple[Dim, Dim, Dim]:
         """The shape [before, axis, after] of a value of the shape given."""
         axis, rank = wrap(self.axis, dt.int64), len(shape)
         axis = e.select(axis < 0, axis + rank, axis)
@@ -149,7 +149,7 @@ class CumProd(CumSum):
         (x,), (g,) = node.inputs, gradients
         assert x is not None and g is not None
         c, shape = Composer(builder), x.shape
-        lines = self.lines(shape) if isinstance(self.axis, Expr) else shape
+        lines = self._lines(shape) if isinstance(self.axis, Expr) else shape
         axis = 1 if isinstance(self.axis, Expr) else axis_of(self.axis, len(shape))
         wide, given = (c.reshape(c.wide(v), lines) for v in (x, g))
 

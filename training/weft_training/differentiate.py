@@ -79,7 +79,7 @@ def jvp(graph: Graph, of: Names | None = None, wrt: Names | None = None, *, valu
     outputs are one for each of `of`, of its type, named `tangent_<name>`: zeros where it depends on none of `wrt`.
 
     The product of gradients and the Jacobian is linear in the gradients, and its own gradient by them is this one
-    (Christianson, Automatic Hessians by reverse accumulation, 1992). What was computed of the gradients alone is dropped.
+    (Christianson, Automatic Hessians by reverse accumulation, 1992).
     """
     work = _Work(graph, of, wrt)
     seeds = work.given("seed", work.of_names, work.of)

@@ -2,8 +2,8 @@
 
 Every node has a rule that turns gradients by its outputs into gradients by its operands: what its operator defines
 (`Operator.gradient`), the derivative of its formula where it is elementwise, or the rules of the operators that it
-decomposes into. Nodes are visited last to first; a value that is used often has the sum of what its uses give. Linnainmaa
-1970; Griewank and Walther, Evaluating Derivatives, 2008.
+decomposes into. Nodes are visited last to first; a value that is used often has the sum of what its uses give (Griewank
+and Walther, Evaluating Derivatives, 2008).
 """
 
 from __future__ import annotations
@@ -81,8 +81,17 @@ def gradients(
     wanted = {id(v) for v in wrt}
     for node in reversed(nodes):
         given = [found.get(id(v)) for v in node.outputs]
-        active = [k for k, v in enumerate(node.inputs) if v is not None and id(v) in depends]
-        if not active or all(g is None for g in given):
+        active = [k for k, v in enumerate(node.inputs) if v is not None and id(v) in depends and not _is_complex(v)]
+        if all(g is None for g in given):
+            continue
+        if any(v is not None and id(v) in depends and _is_complex(v) for v in node.inputs):
+            raise UnsupportedError(
+                "no gradient passes complex numbers",
+                where=where(node),
+                why="derivatives are those of floats by floats",
+                hint=_STOP,
+            )
+        if not active:
             continue
         with builder.named(*node.names):
             for k, gradient in zip(active, node_gradients(builder, node, given, active)):
@@ -100,7 +109,7 @@ def reached_by(nodes: Sequence[Node], wrt: Iterable[Value]) -> set[int]:
     depends = {id(v) for v in wrt}
     for node in nodes:
         if any(v is not None and id(v) in depends for v in node.inputs):
-            depends.update(id(v) for v in node.outputs if holds_floats(v.type))
+            depends.update(id(v) for v in node.outputs if holds_floats(v.type) or _is_complex(v))
     return depends
 
 
@@ -176,6 +185,10 @@ def holds_floats(type: Type) -> bool:
 def is_float(value: Value) -> bool:
     """Whether it is a tensor of a float dtype: others have no gradients."""
     return isinstance(value.type, TensorType) and value.type.dtype.is_float
+
+
+def _is_complex(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.dtype.kind == "complex"
 
 
 def summed_to(c: Composer, gradient: Value, value: Value) -> Value:
