@@ -199,6 +199,62 @@ def transposed(graph: Graph, inputs: list[Any]) -> None:
     np.testing.assert_allclose(left, right, rtol=1e-10)
 
 
+def dropped(b: GraphBuilder, x: Value) -> Value:
+    """x · a factor of each element that differs from run to run."""
+    words = b.add(ops.RandomBits(3), b.add(ops.Entropy()))
+    factor = b.add(ops.Multiply(), b.add(ops.Cast(dt.float64), words), b.constant(np.array(2.0**-32)))
+    return b.add(ops.Multiply(), x, factor)
+
+
+def test_random_numbers_of_a_loop_are_those_of_its_gradient() -> None:
+    """x · a factor that each iteration draws: all results are linear in x, so that they are the gradient · x."""
+    b = GraphBuilder("g")
+    x = b.input("x", f64(3))
+    body = b.inner("body")
+    body.input("k", INDEX)
+    body.output(dropped(body, body.input("s", f64(3))), body.unique("new"))
+    b.output(b.add(ops.Loop(body.build(), 1, False, 4), b.constant(np.array(4, np.int64)), None, x))
+    linear(grad(b.build(), values=True))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_random_numbers_of_a_branch_are_those_of_its_gradient(taken: bool) -> None:
+    b = GraphBuilder("g")
+    c, x = b.input("c", BOOL), b.input("x", f64(3))
+    bodies = []
+    for name in ("then", "else"):
+        body = b.inner(name)
+        body.output(dropped(body, dropped(body, body.input("s", f64(3)))), body.unique("new"))
+        bodies.append(body.build())
+    b.output(b.add(ops.If(*bodies), c, x, x))
+    linear(grad(b.build(), values=True), c=np.array(taken))
+
+
+def linear(graph: Graph, **more: Any) -> None:
+    verify(graph)
+    executable = weft.compile(graph, "llvm")
+    x = numbers(3)
+    for _ in range(2):
+        value, gradient = executable.run({"x": x} | more).values()
+        np.testing.assert_allclose(gradient * x, value, rtol=1e-12)
+        assert np.all(value != 0)
+
+
+def test_random_numbers_of_a_loop_in_a_loop_are_refused() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", f64(3))
+    inner, body = b.inner("inner"), b.inner("body")
+    inner.input("i", INDEX)
+    inner.output(dropped(inner, inner.input("t", f64(3))), inner.unique("new"))
+    body.input("k", INDEX)
+    s, trips = body.input("s", f64(3)), np.array(2, np.int64)
+    body.output(body.add(ops.Loop(inner.build(), 1, False, 2), body.constant(trips), None, s), body.unique("new"))
+    b.output(b.add(ops.Loop(body.build(), 1, False, 2), b.constant(trips), None, x))
+    with pytest.raises(UnsupportedError, match="no gradient passes the Loop") as caught:
+        grad(b.build())
+    assert "random" in (caught.value.why or "")
+
+
 def test_a_loop_that_its_body_ends_is_refused_with_its_name() -> None:
     b = GraphBuilder("g")
     x = b.input("x", f64(3))
