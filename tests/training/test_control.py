@@ -199,6 +199,62 @@ def transposed(graph: Graph, inputs: list[Any]) -> None:
     np.testing.assert_allclose(left, right, rtol=1e-10)
 
 
+def dropped(b: GraphBuilder, x: Value) -> Value:
+    """x · a factor of each element that differs from run to run."""
+    words = b.add(ops.RandomBits(3), b.add(ops.Entropy()))
+    factor = b.add(ops.Multiply(), b.add(ops.Cast(dt.float64), words), b.constant(np.array(2.0**-32)))
+    return b.add(ops.Multiply(), x, factor)
+
+
+def test_random_numbers_of_a_loop_are_those_of_its_gradient() -> None:
+    """x · a factor that each iteration draws: all results are linear in x, so that they are the gradient · x."""
+    b = GraphBuilder("g")
+    x = b.input("x", f64(3))
+    body = b.inner("body")
+    body.input("k", INDEX)
+    body.output(dropped(body, body.input("s", f64(3))), body.unique("new"))
+    b.output(b.add(ops.Loop(body.build(), 1, False, 4), b.constant(np.array(4, np.int64)), None, x))
+    linear(grad(b.build(), values=True))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_random_numbers_of_a_branch_are_those_of_its_gradient(taken: bool) -> None:
+    b = GraphBuilder("g")
+    c, x = b.input("c", BOOL), b.input("x", f64(3))
+    bodies = []
+    for name in ("then", "else"):
+        body = b.inner(name)
+        body.output(dropped(body, dropped(body, body.input("s", f64(3)))), body.unique("new"))
+        bodies.append(body.build())
+    b.output(b.add(ops.If(*bodies), c, x, x))
+    linear(grad(b.build(), values=True), c=np.array(taken))
+
+
+def linear(graph: Graph, **more: Any) -> None:
+    verify(graph)
+    executable = weft.compile(graph, "llvm")
+    x = numbers(3)
+    for _ in range(2):
+        value, gradient = executable.run({"x": x} | more).values()
+        np.testing.assert_allclose(gradient * x, value, rtol=1e-12)
+        assert np.all(value != 0)
+
+
+def test_random_numbers_of_a_loop_in_a_loop_are_refused() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", f64(3))
+    inner, body = b.inner("inner"), b.inner("body")
+    inner.input("i", INDEX)
+    inner.output(dropped(inner, inner.input("t", f64(3))), inner.unique("new"))
+    body.input("k", INDEX)
+    s, trips = body.input("s", f64(3)), np.array(2, np.int64)
+    body.output(body.add(ops.Loop(inner.build(), 1, False, 2), body.constant(trips), None, s), body.unique("new"))
+    b.output(b.add(ops.Loop(body.build(), 1, False, 2), b.constant(trips), None, x))
+    with pytest.raises(UnsupportedError, match="no gradient passes the Loop") as caught:
+        grad(b.build())
+    assert "random" in (caught.value.why or "")
+
+
 def test_a_loop_that_its_body_ends_is_refused_with_its_name() -> None:
     b = GraphBuilder("g")
     x = b.input("x", f64(3))
@@ -224,3 +280,48 @@ def test_sequences_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="no gradient passes WithSizes") as caught:
         grad(b.build())
     assert "host" in (caught.value.why or "")
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_second_derivatives_pass_loops(count: int) -> None:
+    b = GraphBuilder("g")
+    h, x, w = b.input("h", f64(2, 3)), b.input("x", f64(count, 2, 3)), b.input("w", f64(3, 3))
+    op = ops.Loop(recurrent(b), 1, False, count, (0,), (False,), (0,), (False,))
+    for v in b.add_all(op, None, None, h, x, w):
+        b.output(v)
+    twice(b.build(), {"h": numbers(2, 3), "x": numbers(count, 2, 3, seed=1), "w": numbers(3, 3, seed=2)})
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_second_derivatives_pass_branches(taken: bool) -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", f64(3))
+    then, orelse = b.inner("then"), b.inner("else")
+    then.output(then.add(ops.Exp(), then.input("p", f64(3))), then.unique("r"))
+    q = orelse.input("q", f64(3))
+    orelse.output(orelse.add(ops.Multiply(), q, orelse.add(ops.Sin(), q)), orelse.unique("r"))
+    b.output(b.add(ops.If(then.build(), orelse.build()), b.constant(np.array(taken)), x, x))
+    graph = b.build()
+    twice(graph, {"x": numbers(3)})
+    transposed(graph, [numbers(3)])
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_second_derivatives_pass_recurrences(cell: Any, linear: bool) -> None:
+    b = GraphBuilder("g")
+    n = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
+    x, r, h = b.input("x", f64(3, 2, 2 * n)), b.input("r", f64(n, 2, 2)), b.input("h", f64(2, 2))
+    lengths = b.constant(np.array([3, 2]))
+    for v in b.add_all(
+        ops.Recurrence(cell, linear_before_reset=linear, reverse=linear), x, r, h, None, lengths, None, None
+    ):
+        b.output(v)
+    twice(b.build(), {"x": numbers(3, 2, 2 * n), "r": numbers(n, 2, 2, seed=1), "h": numbers(2, 2, seed=2)})
+
+
+def twice(graph: Graph, inputs: dict[str, Any]) -> None:
+    """The gradients of the gradients agree with differences."""
+    backward = vjp(graph, unreached="zeros")
+    seeds = {v.name: numbers(*r.shape, seed=9) for v, r in zip(backward.inputs[len(inputs) :], evaluate(graph, inputs))}
+    check(Applied(backward, inputs | seeds))

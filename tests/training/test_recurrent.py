@@ -1,4 +1,5 @@
-"""Gradients of recurrent networks, compiled, against torch.autograd at sizes as models have them."""
+"""Gradients of recurrent networks, compiled: against torch.autograd at sizes as models have them, and at sizes that
+only a run knows."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ import pytest
 import weft
 import weft_ops as ops
 from weft import dtypes as dt
+from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
+from weft.graph.verify import verify
 from weft_training import vjp
 
-pytestmark = pytest.mark.needs("torch")
 STEPS, BATCH, INPUT, HIDDEN = 24, 16, 48, 96
 # Per cell the gates in torch's order, which are those of ONNX: i, o, f, c and z, r, h.
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
@@ -79,6 +81,7 @@ def _inverse(order: tuple[int, ...]) -> list[int]:
     return [order.index(k) for k in range(len(order))]
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
@@ -88,7 +91,7 @@ def test_gradients_are_those_of_torch(cell: str, direction: str, dtype: str) -> 
     backward = weft.compile(vjp(graph), "llvm")
     rng = np.random.default_rng(0)
     inputs = {
-        i.name: rng.uniform(-1, 1, i.shape).astype(dtype) / (1 if i.name in "xhc" else np.sqrt(HIDDEN))
+        i.name: rng.uniform(-1, 1, [int(n) for n in i.shape]) / (1 if i.name in "xhc" else np.sqrt(HIDDEN))
         for i in backward.inputs
     }
     inputs = {k: v.astype(dtype) for k, v in inputs.items()}
@@ -98,3 +101,45 @@ def test_gradients_are_those_of_torch(cell: str, direction: str, dtype: str) -> 
         want = wanted[name]
         error = np.max(np.abs(got - want)) / np.max(np.abs(want))
         assert error < (1e-12 if dtype == "float64" else 1e-5), (name, error)
+
+
+def everything(cell: str, linear: bool, steps: Any, batch: Any) -> Graph:
+    """A network of both directions with all that a cell has."""
+    n, hidden = len(ORDER[cell]), 13
+    b = GraphBuilder(cell)
+    shapes: dict[str, tuple[Any, ...]] = {
+        "x": (steps, batch, 7),
+        "w": (2, n * hidden, 7),
+        "r": (2, n * hidden, hidden),
+        "b": (2, 2 * n * hidden),
+        "h": (2, batch, hidden),
+        **({"c": (2, batch, hidden), "p": (2, 3 * hidden)} if cell == "lstm" else {}),
+    }
+    v = {k: b.input(k, tensor_type(dt.float32, s)) for k, s in shapes.items()}
+    lengths = b.input("lengths", tensor_type(dt.int32, (batch,)))
+    extra: dict[str, Any] = {"input_forget": linear} if cell == "lstm" else {"linear_before_reset": linear}
+    made: dict[str, Any] = {"lstm": ops.LSTM, "gru": ops.GRU}
+    op = made[cell](hidden, "bidirectional", clip=1.5, **extra)
+    rest = (v["c"], v["p"]) if cell == "lstm" else ()
+    for y in b.add_all(op, v["x"], v["w"], v["r"], v["b"], lengths, v["h"], *rest):
+        b.output(y)
+    return vjp(b.build())
+
+
+@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_gradients_at_sizes_that_a_run_gives(cell: str, other: bool) -> None:
+    graph = everything(cell, other, "t", "n")
+    verify(graph)
+    executable = weft.compile(graph, "llvm")
+    rng = np.random.default_rng(0)
+    for steps, batch in ((1, 1), (6, 3)):
+        known = everything(cell, other, steps, batch)
+        inputs = {
+            v.name: rng.uniform(-1, 1, v.shape).astype(np.float32)  # type: ignore[arg-type]  # they are numbers
+            if v.dtype.is_float
+            else rng.integers(0, steps + 1, batch).astype(np.int32)
+            for v in known.inputs
+        }
+        for want, got in zip(evaluate(known, inputs), executable.run(inputs).values(), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * float(np.max(np.abs(want), initial=0)))

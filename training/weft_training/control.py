@@ -2,7 +2,8 @@
 
 The gradient of a branch is a branch over the gradients of both graphs. That of a loop is a loop over the same
 iterations, last to first: each computes the values of its iteration again, from what was carried into it, and from them
-the gradients. What was carried into each iteration the loop itself collects then; it gets further results for that.
+the gradients. What was carried into each iteration the loop itself collects then; it gets further results for that. So
+do operators whose results differ from run to run, as keys of random numbers: gradients use the results themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from weft import dtypes as dt
 from weft.errors import UnsupportedError
 from weft.expr import nodes as e
 from weft.expr.nodes import Var
-from weft.graph.control import SEQUENCE, If, Loop
+from weft.graph.control import SEQUENCE, If, Loop, bodies
 from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Value
 from weft.graph.operator import Gradients
 from weft.graph.rewrite import Rewriter, bound_symbols, copy_graph, drop_dead, mentioned_symbols
@@ -50,15 +51,25 @@ def _refused(node: Node, why: str) -> UnsupportedError:
 class _Backward:
     """A body as it becomes that of its gradient: its nodes, and those that are added behind them."""
 
-    def __init__(self, builder: GraphBuilder, body: Graph) -> None:
+    def __init__(self, builder: GraphBuilder, node: Node, body: Graph) -> None:
+        if any(_draws(inner) for n in body.nodes for inner in bodies(n.op)):
+            raise _refused(node, "a branch or a loop in it draws random numbers, which would be others a second time")
         rewriter = Rewriter(differentiable_parts(copy_graph(body)))
         self.graph = rewriter.run(lambda r, node, inputs: None)
         self.builder: GraphBuilder = rewriter.builder
         # Symbols mean the same in the graph around, so that new ones have to be new there, too.
         self.builder.reserve(v.name for v in builder.graph.values())
         self.builder.reserve(builder.graph.symbols)
-        self.nodes = list(self.graph.nodes)
         self.inputs, self.results = list(self.graph.inputs), list(self.graph.outputs)
+        self.drawn: list[Value] = []
+        """Inputs, behind those of the body, for what it would compute differently a second time."""
+        for drawing in [n for n in self.graph.nodes if not n.op.deterministic]:
+            self.graph.nodes.remove(drawing)
+            for value in drawing.outputs:
+                value.producer = None
+                self.drawn.append(value)
+        self.graph.inputs += self.drawn
+        self.nodes = list(self.graph.nodes)
         self.graph.outputs, self.graph.output_names = [], []
         self.composer = Composer(self.builder)
         self.seeds: dict[Value, Value] = {}
@@ -95,6 +106,41 @@ class _Backward:
         return graph
 
 
+def _draws(graph: Graph) -> bool:
+    return any(not n.op.deterministic or any(map(_draws, bodies(n.op))) for n in graph.nodes)
+
+
+def _also_gives(builder: GraphBuilder, body: Graph, values: Iterable[str | int | TensorType]) -> Graph:
+    """A copy of the body with further results: values by name, inputs by position, or zeros of a type."""
+    made = copy_graph(body)
+    named = {v.name: v for v in made.values()}
+    for which in values:
+        if isinstance(which, TensorType):
+            value = Value(builder.unique("none"), which)
+            made.nodes.append(Node(Fill(which.dtype, which.shape, 0), (), (value,)))
+        else:
+            value = named[which] if isinstance(which, str) else made.inputs[which]
+        made.outputs.append(value)
+        made.output_names.append(builder.unique(f"{value.name}.kept"))
+    return made
+
+
+def _extend(builder: GraphBuilder, node: Node, op: If | Loop) -> tuple[Value, ...]:
+    """Gives a node an operator of further results; these.
+
+    Raises:
+        UnsupportedError: their sizes are not known.
+    """
+    types = op.infer_checked(node.inputs)
+    for value, type in zip(node.outputs, types):
+        value.type = type  # the number of iterations may not have been in it
+    made = [Value(builder.unique(f"{node.output.name}.kept"), t, node) for t in types[len(node.outputs) :]]
+    if not all(isinstance(v.type, TensorType) for v in made):
+        raise _refused(node, "the sizes of a value that it computes on the way are known only as it runs")
+    node.op, node.outputs = op, (*node.outputs, *made)
+    return tuple(made)
+
+
 def _binds(value: Value, symbol: str) -> bool:
     return isinstance(value.type, TensorType) and any(isinstance(d, Var) and d.name == symbol for d in value.shape)
 
@@ -108,7 +154,7 @@ class _Branches:
     def gradients(self) -> list[Value | None]:
         cut = 1 + len(self.op.then.inputs)
         first = (1, cut)
-        sides = [_Backward(self.builder, self.op.then), _Backward(self.builder, self.op.orelse)]
+        sides = [_Backward(self.builder, self.node, graph) for graph in (self.op.then, self.op.orelse)]
         outside: list[dict[int, Value]] = []
         found: dict[int, Value] = {}
         for side, start in zip(sides, first):
@@ -125,7 +171,8 @@ class _Branches:
                     found[k] = gradient
         if not found:
             return [None] * len(self.active)
-        bodies = []
+        self._draw(sides, outside)
+        made = []
         for n, (side, start) in enumerate(zip(sides, first)):
             results = []
             for k, gradient in found.items():
@@ -137,13 +184,25 @@ class _Branches:
                 if not operand.tensor.is_static:  # its sizes are known inside as those of an input
                     outside[n][id(side.input(operand))] = operand
                 results.append(side.zeros(operand))
-            bodies.append(side.finished(results))
-        taken = [outside[n][id(v)] for n, body in enumerate(bodies) for v in body.inputs]
-        values = self.builder.add_all(If(*bodies), self.node.inputs[0], *taken)
+            made.append(side.finished(results))
+        taken = [outside[n][id(v)] for n, body in enumerate(made) for v in body.inputs]
+        values = self.builder.add_all(If(*made), self.node.inputs[0], *taken)
         if not all(isinstance(v.type, TensorType) for v in values):
             raise _refused(self.node, "the sizes of a gradient are known in one of its branches only")
         by = dict(zip(found, values))
         return [by.get(k) for k in self.active]
+
+    def _draw(self, sides: Sequence[_Backward], outside: Sequence[dict[int, Value]]) -> None:
+        """What the branches drew becomes further results: zeros of the one that is not taken."""
+        drawn = [(n, v) for n, side in enumerate(sides) for v in side.drawn]
+        if not drawn:
+            return
+        then, orelse = (
+            _also_gives(self.builder, body, [v.name if n == m else v.tensor for n, v in drawn])
+            for m, body in enumerate((self.op.then, self.op.orelse))
+        )
+        for (n, inside), value in zip(drawn, _extend(self.builder, self.node, If(then, orelse))):
+            outside[n][id(inside)] = value
 
 
 class _Iterations:
@@ -184,7 +243,7 @@ class _Iterations:
         return value
 
     def gradients(self) -> list[Value | None]:
-        op, back = self.op, _Backward(self.builder, self.op.body)
+        op, back = self.op, _Backward(self.builder, self.node, self.op.body)
         by = self._by(back)
         carried = [k for k in by if k < self.first_item]
         outer = Composer(self.builder)
@@ -251,9 +310,9 @@ class _Iterations:
         body = back.finished(outputs)
         needed = {id(v) for v in body.inputs}
         items = [i for i in items if id(i[0]) in needed]
-        kept = [k for k in range(self.first_item) if id(first[k]) in needed]
-        for k, collected in zip(kept, self._collected(kept)):
-            items.append((first[k], collected, 0, True))
+        kept: dict[str | int, Value] = {k: first[k] for k in range(self.first_item) if id(first[k]) in needed}
+        kept |= {v.name: v for v in back.drawn if id(v) in needed}
+        items += [(v, collected, 0, True) for v, collected in zip(kept.values(), self._collected(list(kept)))]
         for n, (axis, from_end) in enumerate(zip(op.item_axes, op.item_backward)):
             k = self.first_item + n
             if id(first[k]) in needed:
@@ -273,34 +332,20 @@ class _Iterations:
             raise _refused(self.node, "the sizes of a gradient are known only as it runs")
         return values
 
-    def _collected(self, kept: Sequence[int]) -> list[Value]:
-        """What comes into each iteration at these positions, along the first axis: further results of the loop."""
+    def _collected(self, kept: Sequence[str | int]) -> Sequence[Value]:
+        """What comes into each iteration at these positions, or is computed there under these names, along the first
+        axis: further results of the loop."""
         if not kept:
-            return []
-        op, node = self.op, self.node
-        body = copy_graph(op.body)
-        body.outputs += [body.inputs[k] for k in kept]
-        body.output_names += [self.builder.unique(f"{body.inputs[k].name}.kept") for k in kept]
+            return ()
+        op, count = self.op, len(kept)
         made = replace(
             op,
-            body=body,
+            body=_also_gives(self.builder, op.body, kept),
             count=self.count,
-            result_axes=(*op.result_axes, *(0,) * len(kept)),
-            result_backward=(*op.result_backward, *(False,) * len(kept)),
+            result_axes=(*op.result_axes, *(0,) * count),
+            result_backward=(*op.result_backward, *(False,) * count),
         )
-        types = made.infer_checked(node.inputs)
-        for value, type in zip(node.outputs, types):
-            value.type = type  # the number of iterations may not have been in it
-        values = [
-            Value(self.builder.unique(f"{body.inputs[k].name}.kept"), t)
-            for k, t in zip(kept, types[len(node.outputs) :])
-        ]
-        if not all(isinstance(v.type, TensorType) for v in values):
-            raise _refused(node, "the sizes of a value that it carries are known only as it runs")
-        node.op, node.outputs = made, (*node.outputs, *values)
-        for value in values:
-            value.producer = node
-        return values
+        return _extend(self.builder, self.node, made)
 
 
 __all__ = ["control_gradients"]

@@ -297,12 +297,13 @@ def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[Layout
 
 def recurrence_offers(node: Node, panel: int, preferred: float, flop_seconds: float) -> list[LayoutOffer]:
     """Recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of `panel` units,
-    one after another. What a run gives, as in training, is packed where its products take longer than that."""
+    one after another. What a run gives, as in training, is packed where that is faster than to read it as it is: a
+    vector of weights takes as many loads as it has elements then."""
     sums, weights = node.inputs[:2]
     if sums is None or weights is None:
         return []
     layout = Layout((Split(1, panel), Permute((1, 0, 3, 2))))
     inputs = tuple(layout if k == 1 else None for k in range(len(node.inputs)))
     products = node.op.multiply_adds(*([_size(d) for d in v.shape] for v in (sums, weights))) or 0.0
-    cost = preferred if weights.constant is not None else -2.0 * flop_seconds * products
+    cost = preferred if weights.constant is not None else -2.0 * panel * flop_seconds * products
     return [LayoutOffer(inputs, tuple(None for _ in node.outputs), cost)]
