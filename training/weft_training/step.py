@@ -414,16 +414,26 @@ def _late(graph: Graph, updating: set[int], overwritten: set[str]) -> list[Node]
     """The nodes, those of the optimiser right behind the last use of what they overwrite: then gradients live briefly,
     and an update may have the memory of what it reads. `updating`: ids of the optimiser's values."""
     base = [n for n in graph.nodes if id(n.output) not in updating]
+    updates = [n for n in graph.nodes if id(n.output) in updating]
     made = {id(o): k for k, n in enumerate(base) for o in n.outputs}
     last: dict[int, int] = {}
     for k, node in enumerate(base):
         for v in node.inputs:
             if v is not None and v.name in overwritten:
                 last[id(v)] = k
+    for node in updates:
+        at = max((max(made.get(id(v), -1), last.get(id(v), -1)) for v in node.inputs if v is not None), default=-1)
+        made.update((id(o), at) for o in node.outputs)
+    # What needs no gradient, as what momentum leaves of a velocity, is computed where it is used.
+    wanted: dict[int, int] = {}
+    places: dict[int, int] = {}
+    for node in reversed(updates):
+        at = min((wanted[id(o)] for o in node.outputs if id(o) in wanted), default=made[id(node.output)])
+        places[id(node)] = at
+        for v in node.inputs:
+            if v is not None and id(v) in updating:
+                wanted[id(v)] = min(at, wanted.get(id(v), at))
     behind: dict[int, list[Node]] = {}
-    for node in graph.nodes:
-        if id(node.output) in updating:
-            at = max((max(made.get(id(v), -1), last.get(id(v), -1)) for v in node.inputs if v is not None), default=-1)
-            made.update((id(o), at) for o in node.outputs)
-            behind.setdefault(at, []).append(node)
+    for node in updates:
+        behind.setdefault(places[id(node)], []).append(node)
     return [*behind.get(-1, []), *(m for k, n in enumerate(base) for m in (n, *behind.get(k, [])))]
