@@ -12,11 +12,22 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
-from weft.expr.nodes import Expr, all_of, cast_to, const, select
+from weft.expr.nodes import Expr, all_of, any_of, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
 from weft.graph.operator import Array, Commutes, Gradients, Operator, Sample, algorithm, touched
-from weft.tensor.language import Dim, ReduceAxis, Tensor, as_dim, compute, lowest, reduce, reduce_axis
+from weft.tensor.language import (
+    Dim,
+    Placeholder,
+    ReduceAxis,
+    Tensor,
+    as_dim,
+    compute,
+    highest,
+    lowest,
+    reduce,
+    reduce_axis,
+)
 from weft.tensor.language import sum as sum_over
 from weft_ops.arithmetic import Absolute, Power, Sign, Where
 from weft_ops.comparison import Equal, Less
@@ -26,7 +37,7 @@ from weft_ops.examples import floats, integers
 from weft_ops.indexing import ScatterElements
 from weft_ops.movement import Fill
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import expect_kind, operands, product, quotient, show, static, unify, unify_shapes
+from weft_ops.shapes import dim_expr, expect_kind, operands, product, quotient, show, static, unify, unify_shapes
 
 DHW = "dhw"
 
@@ -103,7 +114,7 @@ class Pool(Operator):
             total = total * e.maximum(high - low, 0)
         return total
 
-    def reference_counts(self, size: Sequence[int], pads_count: bool) -> Array:
+    def _reference_counts(self, size: Sequence[int], pads_count: bool) -> Array:
         """As `counts`, of all windows: float64 [1, 1, out…]."""
         strides, pads, dilations = self.spatial()
         ones = np.ones((1, 1, *size), np.float64)
@@ -121,7 +132,7 @@ class Pool(Operator):
             views = self.reference_windows(ones, 0)
         return np.asarray(views.sum(axis=tuple(range(views.ndim - len(size), views.ndim))))
 
-    def covering(
+    def _covering(
         self, at: Sequence[Expr], steps: Sequence[ReduceAxis], counts: Sequence[Dim]
     ) -> tuple[list[Expr], Expr]:
         """The windows of which an element of x is a part: their indices, and whether there is such a window."""
@@ -137,7 +148,7 @@ class Pool(Operator):
             windows.append(window)
         return windows, all_of(tests)
 
-    def steps(self) -> list[ReduceAxis]:
+    def _steps(self) -> list[ReduceAxis]:
         """Per axis, as many as there are windows that an element may be a part of."""
         n = len(self.kernel)
         strides, _, dilations = self.spatial()
@@ -146,7 +157,7 @@ class Pool(Operator):
             for j, (k, s, d) in enumerate(zip(self.kernel, strides, dilations))
         ]
 
-    def settings(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
+    def _settings(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]:
         """The attributes that all pools have."""
         return self.kernel, self.strides, self.pads, self.dilations, self.ceil_mode
 
@@ -180,8 +191,8 @@ class MaxPool(Pool):
         twice."""
         (x,), (g, *_) = node.inputs, gradients
         assert x is not None
-        _, places = builder.add_all(MaxPoolWithIndices(*self.settings()), x)
-        return (None if g is None else builder.add(MaxPoolGradient(*self.settings(), size=x.shape[2:]), g, places),)
+        _, places = builder.add_all(MaxPoolWithIndices(*self._settings()), x)
+        return (None if g is None else builder.add(MaxPoolGradient(*self._settings(), size=x.shape[2:]), g, places),)
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
@@ -235,7 +246,7 @@ class AveragePool(Pool):
         (x,) = arrays
         assert x is not None
         dtype = dt.dtype(x.dtype)
-        counts = self.reference_counts(x.shape[2:], self.count_include_pad)
+        counts = self._reference_counts(x.shape[2:], self.count_include_pad)
         total = self.reference_windows(widen(x), 0).sum(axis=tuple(range(x.ndim, 2 * x.ndim - 2)))
         with np.errstate(all="ignore"):
             return rounded(np.trunc(total / counts) if dtype.is_integer else total / counts, dtype)
@@ -245,7 +256,8 @@ class AveragePool(Pool):
         assert x is not None and g is not None
         return (
             builder.add(
-                PoolGradient(*self.settings(), size=x.shape[2:], mean=True, count_include_pad=self.count_include_pad), g
+                PoolGradient(*self._settings(), size=x.shape[2:], mean=True, count_include_pad=self.count_include_pad),
+                g,
             ),
         )
 
@@ -268,6 +280,7 @@ class MaxPoolWithIndices(MaxPool):
     """
 
     column_major: bool = False
+    reads_twice = True
 
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
         if self.column_major:
@@ -276,13 +289,65 @@ class MaxPoolWithIndices(MaxPool):
         assert x is not None
         if g is None:
             return (None,)
-        return (builder.add(MaxPoolGradient(*self.settings(), size=x.shape[2:]), g, node.outputs[1]),)
+        return (builder.add(MaxPoolGradient(*self._settings(), size=x.shape[2:]), g, node.outputs[1]),)
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         (x,) = operands(types, 1)
         expect_kind(x.dtype, ("int", "uint", "float"))
         shape = self.out_shape(x.shape)
         return TensorType(x.dtype, shape), TensorType(dt.int64, shape)
+
+    def applies(self, algorithm: str, *types: Type | None) -> str | None:
+        if algorithm == "places" and self.column_major:
+            return "the order of taps is not that of places"
+        return None
+
+    @algorithm("tensors")
+    def places(self, x: Tensor) -> Any:
+        """The greatest, then the first tap that has it: both are reductions that vectors can share.
+
+        What is computed as it is read might be rounded differently the second time: it is read once.
+        """
+        if not isinstance(x.source, Placeholder):
+            return self.direct(x)
+        shape, none = self.out_shape(x.shape), highest(dt.int32)
+        look, find = self.taps(), self.taps()
+        find = [reduce_axis(k, f"find_{t.var.name}") for k, t in zip(self.kernel, find)]
+
+        def greatest(*index: Expr) -> Expr:
+            inner, inside = self.position(index[2:], look, x.shape[2:])
+            return reduce("max", select(inside, x[(*index[:2], *inner)], lowest(x.dtype)), look)
+
+        most = compute(shape, greatest, "most")
+
+        def first(*index: Expr) -> Expr:
+            inner, inside = self.position(index[2:], find, x.shape[2:])
+            value = x[(*index[:2], *inner)]
+            tap: Expr = const(0, dt.int32)
+            for t, k in zip(find, self.kernel):
+                tap = tap * k + cast_to(t.var, dt.int32)
+            # If the greatest is NaN it equals nothing; else nothing is NaN.
+            here = any_of([e.eq(value, most[index]), *([e.ne(value, value)] if x.dtype.is_float else [])])
+            return reduce("min", select(inside, select(here, tap, none), none), find)
+
+        tap = compute(shape, first, "tap")
+        plane = product(x.shape[2:])
+        # In 32 bits, where they suffice, twice as many at once.
+        word = dt.int32 if isinstance(plane, int) and plane < 1 << 30 else dt.int64
+
+        def place(*index: Expr) -> Expr:
+            rest: Expr = tap[index]
+            steps: list[Expr] = []
+            for k in reversed(self.kernel):
+                steps.insert(0, rest % k)
+                rest = rest // k
+            at: Expr = const(0, word)
+            for o, t, n, s, (lo, _), d in zip(index[2:], steps, x.shape[2:], *self.spatial()):
+                at = at * cast_to(dim_expr(n), word) + (cast_to(o, word) * s - lo + cast_to(t, word) * d)
+            flat = (index[0] * x.shape[1] + index[1]) * plane + cast_to(at, dt.int64)
+            return select(e.eq(tap[index], none), const(-1, dt.int64), flat)
+
+        return most, compute(shape, place, "place")
 
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Any:
@@ -363,7 +428,7 @@ class SumPool(Pool):
     def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
         (x,), (g,) = node.inputs, gradients
         assert x is not None and g is not None
-        return (builder.add(PoolGradient(*self.settings(), size=x.shape[2:]), g),)
+        return (builder.add(PoolGradient(*self._settings(), size=x.shape[2:]), g),)
 
     def tolerance(self, *types: TensorType) -> float:
         return reduction_tolerance(int(np.prod(self.kernel)))
@@ -392,7 +457,7 @@ class PoolGradient(Pool):
 
     @algorithm("tensors")
     def direct(self, g: Tensor) -> Tensor:
-        steps, wide = self.steps(), compute_dtype(g.dtype)
+        steps, wide = self._steps(), compute_dtype(g.dtype)
         shape = (*g.shape[:2], *self.size)
 
         def share(*index: Expr) -> Expr:
@@ -403,7 +468,7 @@ class PoolGradient(Pool):
         source = compute(g.shape, share, "share") if self.mean else g
 
         def formula(*index: Expr) -> Expr:
-            windows, covered = self.covering(index[2:], steps, g.shape[2:])
+            windows, covered = self._covering(index[2:], steps, g.shape[2:])
             return sum_over(select(covered, cast_to(source[(*index[:2], *windows)], wide), const(0, wide)), steps)
 
         total = compute(shape, formula, "spread")
@@ -416,7 +481,7 @@ class PoolGradient(Pool):
         size, counts = static(self.size), g.shape[2:]
         wide = widen(g)
         if self.mean:
-            wide = wide / self.reference_counts(size, self.count_include_pad)
+            wide = wide / self._reference_counts(size, self.count_include_pad)
         need = [(c - 1) * s + (k - 1) * d + 1 for c, s, k, d in zip(counts, strides, self.kernel, dilations)]
         out = np.zeros((*g.shape[:2], *(max(m, n + lo) for m, n, (lo, _) in zip(need, size, pads))), wide.dtype)
         for tap in np.ndindex(*self.kernel):
@@ -429,9 +494,9 @@ class PoolGradient(Pool):
         (g,) = gradients
         assert g is not None
         pool = (
-            AveragePool(*self.settings(), count_include_pad=self.count_include_pad)
+            AveragePool(*self._settings(), count_include_pad=self.count_include_pad)
             if self.mean
-            else SumPool(*self.settings())
+            else SumPool(*self._settings())
         )
         return (builder.add(pool, g),)
 
@@ -442,10 +507,10 @@ class PoolGradient(Pool):
     def samples(cls) -> Iterable[Sample]:
         for op, shape, name in SumPool.variants():
             g = floats(static(op.out_shape(shape)))
-            yield Sample(cls(*op.settings(), size=shape[2:]), (g,), name)
+            yield Sample(cls(*op._settings(), size=shape[2:]), (g,), name)
             for include in (False, True):
                 yield Sample(
-                    cls(*op.settings(), size=shape[2:], mean=True, count_include_pad=include),
+                    cls(*op._settings(), size=shape[2:], mean=True, count_include_pad=include),
                     (g,),
                     f"{name}_mean_{include}",
                 )
@@ -476,18 +541,19 @@ class MaxPoolGradient(Pool):
 
     @algorithm("tensors")
     def direct(self, g: Tensor, places: Tensor) -> Tensor:
-        steps, wide = self.steps(), compute_dtype(g.dtype)
+        steps, wide = self._steps(), compute_dtype(g.dtype)
         shape = (*g.shape[:2], *self.size)
 
         def formula(*index: Expr) -> Expr:
-            windows, covered = self.covering(index[2:], steps, g.shape[2:])
+            windows, covered = self._covering(index[2:], steps, g.shape[2:])
             place: Expr = index[0]
             for i, n in zip(index[1:], shape[1:]):
                 place = place * n + i
-            at = (*index[:2], *windows)
-            zero = const(0, wide)
-            taken = select(e.eq(places[at], cast_to(place, places.dtype)), cast_to(g[at], wide), zero)
-            return sum_over(select(covered, taken, zero), steps)
+            # A window that exists is read in any case: reads under a condition would not be vectors.
+            near = (e.maximum(e.minimum(w, as_dim(n - 1)), 0) for w, n in zip(windows, g.shape[2:]))
+            at = (*index[:2], *near)
+            chosen = e.and_(covered, e.eq(places[at], cast_to(place, places.dtype)))
+            return sum_over(select(chosen, cast_to(g[at], wide), const(0, wide)), steps)
 
         total = compute(shape, formula, "spread")
         return total if wide == g.dtype else compute(shape, lambda *i: cast_to(total[i], g.dtype), "rounded")
@@ -517,13 +583,13 @@ class MaxPoolGradient(Pool):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         for op, shape, name in MaxPool.variants():
-            pool = MaxPoolWithIndices(*op.settings())
+            pool = MaxPoolWithIndices(*op._settings())
             places = pool.reference(floats(shape))[1]
-            yield Sample(cls(*op.settings(), size=shape[2:]), (floats(places.shape, seed=1), places), name)
+            yield Sample(cls(*op._settings(), size=shape[2:]), (floats(places.shape, seed=1), places), name)
         ties = MaxPoolWithIndices((3, 3), (2, 2), (1, 1, 1, 1))
         places = ties.reference(np.zeros((1, 2, 6, 5), np.float32))[1]
         yield Sample(
-            cls(*ties.settings(), size=(6, 5)), (floats(places.shape, "float16", seed=1), places), "ties_float16"
+            cls(*ties._settings(), size=(6, 5)), (floats(places.shape, "float16", seed=1), places), "ties_float16"
         )
 
 
@@ -579,7 +645,7 @@ class LpPool(Pool):
             share = c(Where(), zero, c.number(0.0, y.dtype), c.div(share, self._power(c, y, self.p - 1)))
         if self.p > 2:
             factor = c.mul(wide, self._power(c, c(Absolute(), wide), self.p - 2))
-        total = c(PoolGradient(*self.settings(), size=x.shape[2:]), share)
+        total = c(PoolGradient(*self._settings(), size=x.shape[2:]), share)
         return (c.cast(c.mul(factor, total), x.dtype),)
 
     @staticmethod

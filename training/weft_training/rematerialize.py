@@ -183,8 +183,8 @@ def _cheap(node: Node) -> bool:
 # -- segments ---------------------------------------------------------------------------------------------------------
 
 STEPS = 24
-"""Limits of a segment's bytes that are tried at most: the first is that of one segment, each other one is that before it
-divided by the square root of two."""
+"""Limits of a segment's bytes that are tried at most: the first is that of one segment, each other one is the one
+before it divided by the square root of two."""
 WORSE = 4
 """Limits that are tried without one that takes fewer bytes than before."""
 

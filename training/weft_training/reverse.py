@@ -126,6 +126,14 @@ def node_gradients(
         from weft_training.control import control_gradients  # which differentiates graphs itself
 
         return control_gradients(builder, node, given, active)
+    for k in active:
+        if k in op.no_gradient_by:
+            raise UnsupportedError(
+                f"{op.operator_name} has no gradient by operand {k}",
+                where=where(node),
+                why=op.no_gradient_by[k],
+                hint=f"leave values before it out of `wrt`: {_STOP}",
+            )
     if type(op).gradient is not Operator.gradient:
         results = op.gradient(builder, node, given)
         if len(results) != len(node.inputs):

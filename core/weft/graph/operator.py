@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
@@ -132,6 +132,9 @@ class Operator(ABC):
     not before."""
     no_gradient: ClassVar[str] = ""
     """Why no gradient passes it, in a sentence, where that is so by its nature: "its results are places"."""
+    no_gradient_by: ClassVar[Mapping[int, str]] = {}
+    """Operands of floats by which it has no gradient, although its results change with them other than by jumps, and
+    why: asking for it is an error."""
     states: ClassVar[bool] = False
     """Whether symbols in its attributes are there for a condition alone, and may be any integers. In those of other
     operators they are sizes, positions, steps: not negative, and within `weft_runtime.abi.LARGEST`."""
