@@ -11,7 +11,7 @@ import pytest
 import weft
 from weft.errors import GraphError, InputError, UnsupportedError
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft_ops import Add, Exp, Floor, Log, MatMul, ReduceMean, Tanh
+from weft_ops import Add, Exp, Floor, Log, Loop, MatMul, Multiply, ReduceMean, Tanh
 from weft_training.optimizers import SGD, Adagrad, AdamW, Optimizer
 
 RNG = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_updates_write_over_parameters() -> None:
     step = weft.compile_training(perceptron(), optimizer=AdamW())
     named = [o.name for o in step.executable.outputs]
     held = {named[k] for s in step.executable.manifest.steps for k, _ in s.overwrites}
-    assert held == {*step.parameters, *step.states}
+    assert held == {f"new.{n}" for n in (*step.parameters, *step.states)}
     before = {n: a.ctypes.data for n, a in (step.parameters | step.states).items()}
     step({"x": X, "targets": LABELS}, rate=0.01)
     assert {n: a.ctypes.data for n, a in (step.parameters | step.states).items()} == before
@@ -178,3 +178,23 @@ def test_a_loss_that_is_not_finite_changes_nothing(clip: float | None) -> None:
     step.parameters["w2"][:] = 1e30
     found = step.first_not_finite({"x": X})
     assert found is not None and "Exp()" in found
+
+
+def test_models_with_loops_are_trained() -> None:
+    """A loop is a step of its own in the plan: parameters and results go through the host there."""
+    step_type = tensor_type("float32", [4])
+    inside = GraphBuilder("body")
+    inside.input("k", tensor_type("int64", []))
+    state = inside.input("h", step_type)
+    scale = inside.input("s", step_type)
+    inside.output(inside.add(Tanh(), inside.add(Multiply(), state, scale)))
+    b = GraphBuilder("looped")
+    x = b.input("x", step_type)
+    trips = b.constant(np.array(3), "trips")
+    scale_value = b.constant(np.full(4, 0.5, np.float32), "scale")
+    (last,) = b.add_all(Loop(inside.build(), carried=1, count=3), trips, None, x, scale_value)
+    b.output(b.add(ReduceMean(), last), "y")
+    step = weft.compile_training(b.build(), None, SGD(momentum=0.5))
+    given = {"x": np.array([0.1, 0.2, 0.3, 0.4], np.float32)}
+    losses = [float(step(given, rate=1.0)["loss"]) for _ in range(5)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]

@@ -3,6 +3,7 @@
 from weft_training.differentiate import grad as grad
 from weft_training.differentiate import jvp as jvp
 from weft_training.differentiate import vjp as vjp
+from weft_training.insertion import add_gradients as add_gradients
 from weft_training.optimizers import SGD as SGD
 from weft_training.optimizers import Adagrad as Adagrad
 from weft_training.optimizers import AdamW as AdamW

@@ -125,6 +125,9 @@ def cheapest_cut(joint: Joint) -> set[int]:
     """The values, by id, whose keeping takes the fewest bytes such that all that the backward pass uses is kept or
     computed again by operators whose results cost less than reading them would: elementwise ones and movements.
 
+    A result that is read beyond a product or window, as that of a residual block is, is not computed again either: it
+    would have to be computed from the one before it, and that from another one, up to the first.
+
     A minimum cut: every value is an edge of its bytes; the source leads to what must not be computed again, and what
     the backward pass uses leads to the sink.
     """
@@ -136,11 +139,12 @@ def cheapest_cut(joint: Joint) -> set[int]:
     values = {id(o): o for n in forward for o in n.outputs}
     flow = _Flow(2 * len(ids) + 2)
     source, sink = 2 * len(ids), 2 * len(ids) + 1
+    far = _read_far(forward)
     for key, k in ids.items():
         node = produced[key]
         # An output lives anyway; between equals the later one is kept, which is the less to compute.
         flow.edge(2 * k, 2 * k + 1, 0 if key in outputs else bytes_of(values[key]))
-        if not _cheap(node):
+        if key in far or not _cheap(node):
             flow.edge(source, 2 * k, _Flow.ENDLESS)
         if key in used:
             flow.edge(2 * k + 1, sink, _Flow.ENDLESS)
@@ -155,6 +159,18 @@ def cheapest_cut(joint: Joint) -> set[int]:
     return cut | {key for key in used if not isinstance(values[key].type, TensorType)}
 
 
+def _read_far(forward: Sequence[Node]) -> set[int]:
+    """Values, by id, that a node reads together with what a product or window made of them."""
+    depth: dict[int, int] = {}
+    found = set()
+    for node in forward:
+        below = max((depth.get(id(v), 0) for v in node.inputs if v is not None), default=0)
+        dear = node.op.kind not in ("elementwise", "injective", "reduction")
+        found |= {id(v) for v in node.inputs if v is not None and not dear and depth.get(id(v), 0) < below}
+        depth.update((id(o), below + dear) for o in node.outputs)
+    return found
+
+
 def _cheap(node: Node) -> bool:
     if not node.op.deterministic or len(node.outputs) != 1:
         return False
@@ -166,8 +182,11 @@ def _cheap(node: Node) -> bool:
 
 # -- segments ---------------------------------------------------------------------------------------------------------
 
-STEPS = 12
-"""Limits of a segment's bytes that are tried, each the square root of two times the one before, from one segment on."""
+STEPS = 24
+"""Limits of a segment's bytes that are tried at most: the first is that of one segment, each other one is the one
+before it divided by the square root of two."""
+WORSE = 4
+"""Limits that are tried without one that takes fewer bytes than before."""
 
 
 def peak_bytes(joint: Joint, overwriting: Container[int] = frozenset()) -> int:
@@ -250,7 +269,7 @@ def segments(joint: Joint, most: int | None, overwriting: Container[int] = froze
     found: list[Choice] = []
     tried: set[tuple[int, ...]] = set()
     plans: list[tuple[tuple[int, ...], int]] = []
-    for step in range(2 * STEPS):
+    for step in range(STEPS):
         starts = _starts(inner, crossing, total / 2 ** (step / 2))
         if starts in tried:
             continue
@@ -268,7 +287,7 @@ def segments(joint: Joint, most: int | None, overwriting: Container[int] = froze
             whole = low
         found.append(best)
         plans.append((starts, whole))
-        if len(starts) > len(forward) // 2:
+        if len(starts) > len(forward) // 2 or min(c.peak for c in found[-WORSE:]) > min(c.peak for c in found):
             break
     if most is None:
         k = min(range(len(found)), key=lambda k: found[k].peak)

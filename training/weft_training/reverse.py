@@ -8,11 +8,12 @@ and Walther, Evaluating Derivatives, 2008).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from weft.errors import GraphError, UnsupportedError
-from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Value
-from weft.graph.operator import Elementwise, Operator
+from weft.graph.control import If, Loop
+from weft.graph.nodes import Graph, GraphBuilder, Node, OptionalType, SequenceType, TensorType, Type, Value
+from weft.graph.operator import Algorithm, Elementwise, Operator
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.decompose import decomposition
 from weft_ops import Add
@@ -66,10 +67,7 @@ def gradients(
         UnsupportedError: an operator on the way has no gradient; names the node and says why.
     """
     c = Composer(builder)
-    depends = {id(v) for v in wrt}
-    for node in nodes:
-        if any(v is not None and id(v) in depends for v in node.inputs):
-            depends.update(id(v) for v in node.outputs if is_float(v) or _is_complex(v))
+    depends = reached_by(nodes, wrt)
     found: dict[int, Value] = {}
 
     def accumulate(value: Value, gradient: Value) -> None:
@@ -83,13 +81,13 @@ def gradients(
     wanted = {id(v) for v in wrt}
     for node in reversed(nodes):
         given = [found.get(id(v)) for v in node.outputs]
-        active = [k for k, v in enumerate(node.inputs) if v is not None and id(v) in depends and is_float(v)]
+        active = [k for k, v in enumerate(node.inputs) if v is not None and id(v) in depends and not _is_complex(v)]
         if all(g is None for g in given):
             continue
         if any(v is not None and id(v) in depends and _is_complex(v) for v in node.inputs):
             raise UnsupportedError(
                 "no gradient passes complex numbers",
-                where=_where(node),
+                where=where(node),
                 why="derivatives are those of floats by floats",
                 hint=_STOP,
             )
@@ -106,6 +104,15 @@ def gradients(
     return [found.get(id(v)) for v in wrt]
 
 
+def reached_by(nodes: Sequence[Node], wrt: Iterable[Value]) -> set[int]:
+    """Ids of what depends on one of `wrt` and is of floats: these values themselves, and results of the nodes."""
+    depends = {id(v) for v in wrt}
+    for node in nodes:
+        if any(v is not None and id(v) in depends for v in node.inputs):
+            depends.update(id(v) for v in node.outputs if holds_floats(v.type) or _is_complex(v))
+    return depends
+
+
 def node_gradients(
     builder: GraphBuilder, node: Node, given: Sequence[Value | None], active: Sequence[int]
 ) -> list[Value | None]:
@@ -115,11 +122,15 @@ def node_gradients(
         UnsupportedError: its operator has none.
     """
     op = node.op
+    if isinstance(op, (If, Loop)):
+        from weft_training.control import control_gradients  # which differentiates graphs itself
+
+        return control_gradients(builder, node, given, active)
     for k in active:
         if k in op.no_gradient_by:
             raise UnsupportedError(
                 f"{op.operator_name} has no gradient by operand {k}",
-                where=_where(node),
+                where=where(node),
                 why=op.no_gradient_by[k],
                 hint=f"leave values before it out of `wrt`: {_STOP}",
             )
@@ -133,25 +144,50 @@ def node_gradients(
         return [results[k] for k in active]
     if op.no_gradient:
         raise UnsupportedError(
-            f"no gradient passes {op.operator_name}", where=_where(node), why=op.no_gradient, hint=_STOP
+            f"no gradient passes {op.operator_name}", where=where(node), why=op.no_gradient, hint=_STOP
         )
     if isinstance(op, Elementwise):
         gradient = given[0]
         assert gradient is not None
         return [elementwise_gradient(builder, op, node.inputs, node.output, gradient, k) for k in active]
+    parts = decomposition(node)
+    if parts is not None:
+        return _gradients_of_parts(builder, node, parts, given, active)
     raise UnsupportedError(
         f"{op.operator_name} has no gradient",
-        where=_where(node),
+        where=where(node),
         why="the operator defines none, has no formula for each element, and consists of no simpler operators",
         hint=f"give it a method `gradient`, or leave values before it out of `wrt`: {_STOP}",
     )
 
 
+def _gradients_of_parts(
+    builder: GraphBuilder, node: Node, parts: Algorithm, given: Sequence[Value | None], active: Sequence[int]
+) -> list[Value | None]:
+    """The gradients of an operator that a gradient brought, which is decomposed beside itself: what its parts compute
+    again goes where no gradient needs it."""
+    before = len(builder.graph.nodes)
+    found = parts.function(node.op, builder, *node.inputs)
+    results = found if isinstance(found, tuple) else (found,)
+    seeds = {v: g for v, g in zip(results, given) if g is not None}
+    wrt = {id(v): v for k in active if (v := node.inputs[k]) is not None}
+    by = dict(zip(wrt, gradients(builder, builder.graph.nodes[before:], seeds, list(wrt.values()))))
+    # An operand that is given twice has its gradient once.
+    return [by.pop(id(node.inputs[k]), None) for k in active]
+
+
 _STOP = "what reaches the result by another way, or not at all, may stay"
 
 
-def _where(node: Node) -> str:
+def where(node: Node) -> str:
     return repr(node) + (f", made of {', '.join(sorted(node.names))}" if node.names else "")
+
+
+def holds_floats(type: Type) -> bool:
+    """Whether values of this type hold numbers of a float dtype, as sequences of floats do."""
+    if isinstance(type, (SequenceType, OptionalType)):
+        return holds_floats(type.element)
+    return type.dtype.is_float
 
 
 def is_float(value: Value) -> bool:

@@ -37,6 +37,8 @@ from weft_training.reverse import differentiable_parts, gradients, is_float
 Memory: TypeAlias = 'Literal["cut", "sqrt", "min-time"] | str | int'
 """What is kept for the backward pass; see `compile_training`."""
 RATE, STEP, LOSS = "learning_rate", "step", "loss"
+NEW = "new."
+"""What stands before the name of a parameter or state as an output."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -47,7 +49,7 @@ class Planned:
     Attributes:
         graph: inputs: those of the model and of the loss, `learning_rate` (float32) and `step` (float64), the
             parameters, the states. Outputs: `loss`, the model's outputs that are asked for, and the parameters and
-            states after the step, under the names that they have as inputs.
+            states after the step, as `new.<name>`.
         parameters: name → value at the start.
         states: `<state>.<parameter>` → value at the start.
         peak: about the bytes of results that live at once, parameters and states not counted.
@@ -98,11 +100,11 @@ class TrainingStep:
         given = {**inputs, **own, RATE: np.asarray(rate, np.float32), STEP: np.asarray(self.steps + 1, np.float64)}
         used = {i.name for i in self.executable.inputs}
         given = {n: v for n, v in given.items() if n in used or n not in (RATE, STEP)}
-        results = self.executable.run(given, out=own)
+        results = self.executable.run(given, out={NEW + n: a for n, a in own.items()})
         loss = results[LOSS]
         if np.isfinite(loss).all():
             self.steps += 1
-        return {n: v for n, v in results.items() if n not in own}
+        return {n: v for n, v in results.items() if n.removeprefix(NEW) not in own or not n.startswith(NEW)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters, states and the number of steps to a checkpoint, whole or not at all.
@@ -110,7 +112,7 @@ class TrainingStep:
         Raises:
             OSError: it cannot be written.
         """
-        checkpoint.save(path, self.parameters | self.states, {"steps": str(self.steps)})
+        checkpoint.save(path, self.parameters | self.states, self.steps)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Goes on from a checkpoint: writes what it holds into `parameters` and `states`.
@@ -120,11 +122,11 @@ class TrainingStep:
             ArchiveError: it is no checkpoint, or damaged.
             InputError: it is one of another model or optimiser.
         """
-        arrays, facts = checkpoint.load(path)
+        arrays, steps = checkpoint.load(path)
         own = self.parameters | self.states
         types = {n: (a.shape, a.dtype) for n, a in arrays.items()}
         wrong = [n for n in {**own, **arrays} if n not in own or types.get(n) != (own[n].shape, own[n].dtype)]
-        if wrong or not facts.get("steps", "").isdecimal():
+        if wrong:
             raise InputError(
                 f"checkpoint '{path}' is one of another training",
                 where=", ".join(wrong[:8]),
@@ -133,7 +135,7 @@ class TrainingStep:
             )
         for name, array in own.items():
             array[...] = arrays[name]
-        self.steps = int(facts["steps"])
+        self.steps = steps
 
     def first_not_finite(self, inputs: Mapping[str, Any]) -> str | None:
         """The node of the forward pass whose result is the first with an infinity or NaN for these inputs, by the
@@ -211,13 +213,15 @@ def plan(
     made.differentiate(required=trainable is not None)
     updates = made.update(optimizer, clip)
     total = made.finished(outputs)
+    updated = {id(o) for n in made.updating for o in n.outputs}
+    total.nodes = _late(total, updated, made.overwritten)
     inside = {id(n) for n in made.forward}
     joint = Joint(total, sum(id(n) in inside for n in total.nodes))
     overwriting = frozenset(id(v) for v in updates.values())
     fixed = sum(a.nbytes for a in (*made.parameters.values(), *made.states.values()))
     choice = _chosen(joint, budget, overwriting, fixed)
     final = choice.joint.graph
-    final.nodes = _late(final, {id(o) for n in made.updating for o in n.outputs}, made.overwritten)
+    final.nodes = _late(final, updated, made.overwritten)  # what is computed again reads parameters, too
     return Planned(final, made.parameters, made.states, choice.peak, choice.again)
 
 
@@ -320,7 +324,7 @@ class _Step:
         """The whole graph, with the loss, the model's outputs if they are asked for, and what the optimiser gives."""
         graph = self.graph
         model = list(zip(graph.output_names, graph.outputs))[: self.count] if outputs else []
-        pairs = [(LOSS, self.loss), *model, *self.results.items()]
+        pairs = [(LOSS, self.loss), *model, *((NEW + n, v) for n, v in self.results.items())]
         graph.output_names, graph.outputs = [n for n, _ in pairs], [v for _, v in pairs]
         drop_dead(graph)
         used = {id(v) for n in graph.nodes for v in n.inputs if v is not None}
@@ -412,16 +416,26 @@ def _late(graph: Graph, updating: set[int], overwritten: set[str]) -> list[Node]
     """The nodes, those of the optimiser right behind the last use of what they overwrite: then gradients live briefly,
     and an update may have the memory of what it reads. `updating`: ids of the optimiser's values."""
     base = [n for n in graph.nodes if id(n.output) not in updating]
+    updates = [n for n in graph.nodes if id(n.output) in updating]
     made = {id(o): k for k, n in enumerate(base) for o in n.outputs}
     last: dict[int, int] = {}
     for k, node in enumerate(base):
         for v in node.inputs:
             if v is not None and v.name in overwritten:
                 last[id(v)] = k
+    for node in updates:
+        at = max((max(made.get(id(v), -1), last.get(id(v), -1)) for v in node.inputs if v is not None), default=-1)
+        made.update((id(o), at) for o in node.outputs)
+    # What needs no gradient, as what momentum leaves of a velocity, is computed where it is used.
+    wanted: dict[int, int] = {}
+    places: dict[int, int] = {}
+    for node in reversed(updates):
+        at = min((wanted[id(o)] for o in node.outputs if id(o) in wanted), default=made[id(node.output)])
+        places[id(node)] = at
+        for v in node.inputs:
+            if v is not None and id(v) in updating:
+                wanted[id(v)] = min(at, wanted.get(id(v), at))
     behind: dict[int, list[Node]] = {}
-    for node in graph.nodes:
-        if id(node.output) in updating:
-            at = max((max(made.get(id(v), -1), last.get(id(v), -1)) for v in node.inputs if v is not None), default=-1)
-            made.update((id(o), at) for o in node.outputs)
-            behind.setdefault(at, []).append(node)
+    for node in updates:
+        behind.setdefault(places[id(node)], []).append(node)
     return [*behind.get(-1, []), *(m for k, n in enumerate(base) for m in (n, *behind.get(k, [])))]
