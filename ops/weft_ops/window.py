@@ -311,8 +311,8 @@ class MaxPoolWithIndices(MaxPool):
         if not isinstance(x.source, Placeholder):
             return self.direct(x)
         shape, none = self.out_shape(x.shape), highest(dt.int32)
-        look, find = self.taps(), self.taps()
-        find = [reduce_axis(k, f"find_{t.var.name}") for k, t in zip(self.kernel, find)]
+        look = self.taps()
+        find = [reduce_axis(k, f"find_{t.var.name}") for k, t in zip(self.kernel, look)]
 
         def greatest(*index: Expr) -> Expr:
             inner, inside = self.position(index[2:], look, x.shape[2:])
@@ -323,12 +323,12 @@ class MaxPoolWithIndices(MaxPool):
         def first(*index: Expr) -> Expr:
             inner, inside = self.position(index[2:], find, x.shape[2:])
             value = x[(*index[:2], *inner)]
-            tap: Expr = const(0, dt.int32)
+            number: Expr = const(0, dt.int32)
             for t, k in zip(find, self.kernel):
-                tap = tap * k + cast_to(t.var, dt.int32)
+                number = number * k + cast_to(t.var, dt.int32)
             # If the greatest is NaN it equals nothing; else nothing is NaN.
             here = any_of([e.eq(value, most[index]), *([e.ne(value, value)] if x.dtype.is_float else [])])
-            return reduce("min", select(inside, select(here, tap, none), none), find)
+            return reduce("min", select(inside, select(here, number, none), none), find)
 
         tap = compute(shape, first, "tap")
         plane = product(x.shape[2:])
