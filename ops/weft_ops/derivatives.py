@@ -98,7 +98,7 @@ class GradientOf(Elementwise):
         yield Sample(cls(Swish(), 0, dt.float16), (g.astype(np.float16), x.astype(np.float16), None), "float16")
         wide = x.astype(np.float64)
         yield Sample(cls(Divide(), 1, dt.float64), (g.astype(np.float64), None, wide + 5, wide), "second")
-        yield Sample(cls(Power(), 1, dt.float32), (g, np.abs(x), None, np.abs(x[0])), "broadcast")
+        yield Sample(cls(Power(), 1, dt.float32), (g, np.abs(x), x[0], np.abs(x)), "broadcast")
         hi = np.array(1, np.float32)
         yield Sample(cls(Clip(), 0, dt.float32, (True, False, True)), (g, x, None, hi, None), "absent")
 
