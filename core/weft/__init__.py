@@ -66,6 +66,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("weft.remote")
     if name == "tune":
         return importlib.import_module("weft.tuning").tune
+    if name in ("grad", "vjp", "jvp", "compile_training", "Trainer", "SGD", "AdamW", "Adagrad"):
+        return getattr(importlib.import_module("weft.training"), name)
     module = _PUBLIC.get(name)
     if module is None:
         raise AttributeError(f"module 'weft' has no attribute '{name}'")

@@ -17,7 +17,7 @@ from weft.expr.nodes import Const, Expr, Var, add, all_of, any_of, const, free_v
 from weft.graph.inferred import Assumption
 from weft.graph.nodes import Graph, Node, Value
 from weft.loop.nodes import TRUE
-from weft.passes.plan_memory import MemoryPlan
+from weft.passes.plan_memory import MemoryPlan, overwrites
 from weft_runtime.abi import ErrorCode
 
 
@@ -40,6 +40,8 @@ class Assembly:
     """Error code → (what, hint)."""
     calls: list[Node] = field(default_factory=list)
     """The node of each kernel call of the spec, in order."""
+    overwrites: tuple[tuple[int, int], ...] = ()
+    """Outputs with inputs whose memory they may have."""
 
 
 def assemble(
@@ -124,7 +126,7 @@ class _Assembler:
             tuple(self.items),
             arena,
         )
-        return Assembly(spec, self.constants, self.checks, self.calls)
+        return Assembly(spec, self.constants, self.checks, self.calls, overwrites(g))
 
     def _call(self, node: Node, use: KernelUse, allocated: set[int]) -> None:
         """The call of a node's kernel, once there is room for its results; `allocated`: outputs that have theirs."""

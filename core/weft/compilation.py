@@ -522,7 +522,16 @@ class Segment:
     def step(self, section: str, inputs: Sequence[str], outputs: Sequence[str], constants: Sequence[str]) -> Native:
         """The step that calls it, of a plan where its values and constants have these names."""
         items = tuple(str(getattr(i, "kernel", type(i).__name__)) for i in self.assembly.spec.items)
-        return Native(section, "run", items, tuple(inputs), tuple(outputs), tuple(constants), self.assembly.checks)
+        return Native(
+            section,
+            "run",
+            items,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(constants),
+            self.assembly.checks,
+            self.assembly.overwrites,
+        )
 
 
 def tensor_info(name: str, dtype: DType, dims: Sequence[Expr | int]) -> TensorInfo:

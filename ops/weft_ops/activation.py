@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ class Relu(Unary):
     def formula(self, *args: Expr) -> Expr:
         (x,) = args
         return x if x.dtype.kind == "uint" else select(x < 0, const(0, x.dtype), x)
+
+    def derivative(self, position: int, operands: Sequence[Expr | None], result: Expr) -> Expr:
+        return select(result > 0, const(1.0, result.dtype), const(0.0, result.dtype))
 
     def value(self, *arrays: Any) -> Any:
         return np.where(arrays[0] < 0, 0, arrays[0])
@@ -52,6 +55,9 @@ class Sigmoid(FloatUnary):
     def formula(self, *args: Expr) -> Expr:
         (x,) = args
         return const(1.0, x.dtype) / (call("exp", -x) + 1.0)
+
+    def derivative(self, position: int, operands: Sequence[Expr | None], result: Expr) -> Expr:
+        return result * (1.0 - result)
 
     def value(self, *arrays: Any) -> Any:
         return 1 / (1 + np.exp(-arrays[0]))
@@ -271,6 +277,12 @@ class Swish(FloatUnary):
     def formula(self, *args: Expr) -> Expr:
         (x,) = args
         return x / (call("exp", x * -self.alpha) + 1.0)
+
+    def derivative(self, position: int, operands: Sequence[Expr | None], result: Expr) -> Expr:
+        (x,) = operands
+        assert x is not None
+        sigmoid = const(1.0, x.dtype) / (call("exp", x * -self.alpha) + 1.0)
+        return sigmoid + sigmoid * (1.0 - sigmoid) * (x * self.alpha)
 
     def value(self, *arrays: Any) -> Any:
         return arrays[0] / (1 + np.exp(-self.alpha * arrays[0]))

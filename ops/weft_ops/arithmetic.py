@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -293,6 +293,15 @@ class Clip(Scalar):
         if lo is not None:
             x = e.maximum(x, lo)
         return x if hi is None else e.minimum(x, hi)
+
+    def derivative(self, position: int, operands: Sequence[Expr | None], result: Expr) -> Expr:
+        """That by x is 1 at the bounds too: what a bound holds may leave it."""
+        x, lo, hi = (*operands, None, None)[:3]
+        assert x is not None
+        if position:
+            return super().derivative(position, operands, result)
+        inside = e.all_of(e.le(a, b) for a, b in ((lo, x), (x, hi)) if a is not None and b is not None)
+        return select(inside, const(1.0, x.dtype), const(0.0, x.dtype))
 
     def value(self, *arrays: Any) -> Any:
         x, lo, hi = (*arrays, None, None)[:3]

@@ -14,15 +14,16 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.nodes import Expr
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm
 from weft.tensor.language import Dim, as_dim
 from weft_ops.activation import Tanh
-from weft_ops.arithmetic import Where
-from weft_ops.comparison import Equal, GreaterEqual, IsNan, Less, LessEqual, LogicalAnd
+from weft_ops.arithmetic import Negative, Where
+from weft_ops.comparison import Equal, GreaterEqual, IsNan, Less, LessEqual, LogicalAnd, LogicalOr
 from weft_ops.composing import Composer
 from weft_ops.contraction import MatMul, reduction_tolerance
 from weft_ops.examples import booleans, floats
+from weft_ops.gathering import added_rows
 from weft_ops.movement import Iota, Pad
 from weft_ops.normalization import Softmax
 from weft_ops.precision import compute_dtype, rounded, widen
@@ -400,6 +401,63 @@ class ScaledDotProductAttention(Operator):
                 y = np.where(np.isnan(total) if self.blank == "zero" else np.isneginf(greatest), 0, y)
         return rounded(y, dt.dtype(q.dtype))
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """From q, k, v and the terms alone: the scores and weights are computed again, whole, so that nothing of their
+        size is kept between the passes. Query heads that share a key head are rows of one matrix: their sums over
+        queries are those of one product."""
+        (g,) = gradients
+        q, k, v, *terms = (x for x in node.inputs if x is not None)
+        assert g is not None
+        c, wide = Composer(builder), compute_dtype(q.dtype)
+        lead, heads, groups, rank = q.shape[:-3], q.shape[-3], k.shape[-3], len(q.shape)
+        scores = (*q.shape[:-1], k.shape[-2])
+        rows = as_dim(quotient([heads], [groups]) * q.shape[-2])
+
+        def together(x: Value) -> Value:
+            """[b…, h, s, …] as [b…, g, (h / g)·s, …]."""
+            return x if same(heads, groups) else c.reshape(x, (*lead, groups, rows, x.shape[-1]))
+
+        def transposed(x: Value) -> Value:
+            return c.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+        query, key, value, given = (
+            together(c.cast(q, wide)),
+            c.cast(k, wide),
+            c.cast(v, wide),
+            together(c.cast(g, wide)),
+        )
+        scaled = query if self.scale == 1.0 else c.mul(query, self.scale)
+        logits = c.reshape(c(MatMul(), scaled, transposed(key)), scores)
+        for t in terms:
+            logits = (
+                c(Where(), t, logits, c.number(self.fill, wide)) if t.dtype.is_bool else c.add(logits, c.cast(t, wide))
+            )
+        if self.blank == "nan":
+            weights = c(Softmax(-1), logits)
+        else:
+            greatest, zero = c.max(logits, (-1,)), c.number(0.0, wide)
+            nothing = c(Equal(), greatest, -math.inf)
+            if self.blank == "zero":
+                nothing = c(LogicalOr(), nothing, c(LogicalOr(), c(IsNan(), greatest), c(Equal(), greatest, math.inf)))
+            # Softmax of such a row would be NaN, which a gradient's gradient would multiply.
+            weights = c(Where(), nothing, zero, c(Softmax(-1), c(Where(), nothing, zero, logits)))
+        by_weights = c.reshape(c(MatMul(), given, transposed(value)), scores)
+        change = c.mul(weights, c.sub(by_weights, c.sum(c.mul(weights, by_weights), (-1,))))
+        by_terms: list[Value | None] = []
+        for t in reversed(terms):
+            if t.dtype.is_bool:
+                change = c(Where(), t, change, c.number(0.0, wide))
+            by_terms.insert(0, None if t.dtype.is_bool else c.cast(change, t.dtype))
+        by_scores = together(change)
+        by_query = c(MatMul(), by_scores, key if self.scale == 1.0 else c.mul(key, self.scale))
+        found = (
+            c.reshape(by_query, q.shape),
+            c(MatMul(), transposed(by_scores), scaled),
+            c(MatMul(), transposed(together(weights)), given),
+        )
+        by_operands: list[Value | None] = [c.cast(x, q.dtype) for x in found]
+        return [*by_operands, *by_terms]
+
     @algorithm("decompose")
     def normalized_last(self, builder: GraphBuilder, q: Value, k: Value, v: Value, *terms: Value) -> Value:
         """The weights are divided by their sum after the second product, where there are fewer numbers to divide.
@@ -513,13 +571,44 @@ class RotaryEmbedding(Operator):
             rounded(out.reshape(x.shape) if x.ndim == 3 else out.swapaxes(1, 2), dt.dtype(x.dtype))
         )
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Turned back; of the tables the products of both halves, over all heads."""
+        (g,) = gradients
+        x, cos, sin, ids = (*node.inputs, None)[:4]
+        assert x is not None and cos is not None and sin is not None and g is not None
+        c = Composer(builder)
+        back = c(self, g, cos, c(Negative(), sin), *node.inputs[3:])
+        (first, second), (real, imaginary) = (self._halves(c, self._by_heads(c, c.wide(v))) for v in (x, g))
+        sums = [
+            c.add(c.mul(real, first), c.mul(imaginary, second)),
+            c.sub(c.mul(imaginary, first), c.mul(real, second)),
+        ]
+        tables: list[Value] = []
+        for table, total in zip((cos, sin), sums):
+            each = c.sum(total, (2 if len(x.shape) == 3 else 1,), False)
+            rows = each if ids is None else added_rows(builder, c.wide(table), ids, each)
+            tables.append(c.cast(rows, table.dtype))
+        return (back, *tables, *(None for _ in node.inputs[3:]))
+
+    def _by_heads(self, c: Composer, x: Value) -> Value:
+        """x with four dimensions."""
+        shape = x.shape
+        return c.reshape(x, (*shape[:2], self.heads, dim_floordiv(shape[2], self.heads))) if len(shape) == 3 else x
+
+    def _halves(self, c: Composer, y: Value) -> tuple[Value, Value]:
+        """The first and second features of the pairs that turn."""
+        r: Dim = self.dim or y.shape[3]
+        half = dim_floordiv(r, 2)
+        if self.interleaved:
+            pairs = c.reshape(c.slice(y, 3, 0, r), (*y.shape[:3], half, 2))
+            return c.pick(pairs, 4, 0), c.pick(pairs, 4, 1)
+        return c.slice(y, 3, 0, half), c.slice(y, 3, half, half)
+
     @algorithm("decompose")
     def turned(self, builder: GraphBuilder, x: Value, cos: Value, sin: Value, ids: Value | None = None) -> Value:
         c = Composer(builder)
         shape, dtype = x.shape, x.dtype
-        y = c.wide(x)
-        if len(shape) == 3:
-            y = c.reshape(y, (*shape[:2], self.heads, dim_floordiv(shape[2], self.heads)))
+        y = self._by_heads(c, c.wide(x))
         turns = []
         for table in (cos, sin):
             table = table if ids is None else c.gather(table, ids, 0)
@@ -527,12 +616,7 @@ class RotaryEmbedding(Operator):
             turns.append(c.reshape(c.cast(table, y.dtype), (b, s, 1, half) if len(shape) == 3 else (b, 1, s, half)))
         size = y.shape[3]
         r: Dim = self.dim or size
-        half = dim_floordiv(r, 2)
-        if self.interleaved:
-            pairs = c.reshape(c.slice(y, 3, 0, r), (*y.shape[:3], half, 2))
-            first, second = c.pick(pairs, 4, 0), c.pick(pairs, 4, 1)
-        else:
-            first, second = c.slice(y, 3, 0, half), c.slice(y, 3, half, half)
+        first, second = self._halves(c, y)
         real = c.sub(c.mul(turns[0], first), c.mul(turns[1], second))
         imaginary = c.add(c.mul(turns[1], first), c.mul(turns[0], second))
         if self.interleaved:

@@ -18,6 +18,7 @@ from weft_ops.examples import booleans, integers
 class Bits(Binary):
     """Two integers or two bools."""
 
+    no_gradient = "it computes with integers"
     kinds: ClassVar[tuple[str, ...]] = ("int", "uint", "bool")
 
     @classmethod
@@ -103,6 +104,7 @@ class RightShift(LeftShift):
 class BitwiseNot(Unary):
     """Every bit flipped; of a bool, not."""
 
+    no_gradient = "it computes with integers"
     kinds = ("int", "uint", "bool")
 
     def formula(self, *args: Expr) -> Expr:

@@ -20,7 +20,7 @@ from weft_ops.comparison import Equal
 from weft_ops.movement import BroadcastTo, Concat, Dims, Gather, Pad, Reshape, Slice, Transpose
 from weft_ops.precision import compute_dtype
 from weft_ops.reduction import ReduceMax, ReduceMean, ReduceMin, ReduceSum
-from weft_ops.shapes import product
+from weft_ops.shapes import is_one, product
 
 Number = int | float | bool
 
@@ -104,6 +104,13 @@ class Composer:
 
     def sum(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         return self(ReduceSum(tuple(axes), keepdims), x)
+
+    def sum_to(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """`x` summed over the axes along which `shape` broadcasts to it, in that shape."""
+        extra = len(x.shape) - len(shape)
+        ones = (k + extra for k, d in enumerate(shape) if is_one(d))
+        axes = [*range(extra), *(k for k in ones if not is_one(x.shape[k]))]
+        return self.reshape(self.sum(x, axes) if axes else x, shape)
 
     def mean(self, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
         return self(ReduceMean(tuple(axes), keepdims), x)

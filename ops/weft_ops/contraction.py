@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.nodes import Const, Expr, all_of, cast_to, const, eq, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm, touched
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.examples import floats, integers
@@ -23,13 +24,19 @@ from weft_ops.shapes import (
     broadcast_indices,
     dim_floordiv,
     expect_kind,
+    is_one,
     one_dtype,
     operands,
+    product,
+    same,
     show,
     static,
     unify,
     widened,
 )
+
+if TYPE_CHECKING:
+    from weft_ops.composing import Composer
 
 MOST_ZEROS = 1.5
 """Products with zero weights, over those with taps, from which on a transposed convolution is several."""
@@ -103,6 +110,34 @@ class MatMul(Operator):
         product: Tensor = compute(shape, formula, "matmul")
         return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """g·bᵀ and aᵀ·g. Of a matrix b that all matrices of a share, one product over all their rows."""
+        from weft_ops.composing import Composer
+
+        (a, b), (g,) = node.inputs, gradients
+        assert a is not None and b is not None and g is not None
+        c = Composer(builder)
+        left, right = c.cast(a, g.dtype), c.cast(b, g.dtype)
+        row, column = len(a.shape) == 1, len(b.shape) == 1
+        left = c.reshape(left, (1, *a.shape)) if row else left
+        right = c.reshape(right, (*b.shape, 1)) if column else right
+        batch = g.shape[: len(g.shape) - (not row) - (not column)]
+        g = c.reshape(g, (*batch, left.shape[-2], right.shape[-1]))
+        by_a = c(MatMul(), g, _transposed(c, right))
+        if batch and all(map(is_one, right.shape[:-2])):
+            rows = product([*batch, left.shape[-2]])
+            by_b = c(
+                MatMul(),
+                _transposed(c, c.reshape(left, (rows, left.shape[-1]))),
+                c.reshape(g, (rows, right.shape[-1])),
+            )
+            by_b = c.reshape(by_b, b.shape)
+        else:
+            by_b = c(MatMul(), _transposed(c, left), g)
+            by_b = c.reshape(by_b, by_b.shape[:-1]) if column else by_b
+        by_a = c.reshape(by_a, (*by_a.shape[:-2], by_a.shape[-1])) if row else by_a
+        return c.cast(by_a, a.dtype), c.cast(by_b, b.dtype)
+
     def tolerance(self, *types: TensorType) -> float:
         return reduction_tolerance(types[0].shape[-1])
 
@@ -123,6 +158,12 @@ class MatMul(Operator):
         from weft.dtypes import int32
 
         yield Sample(cls(int32), (integers((4, 6), "uint8", 0, 255), integers((6, 5), "int8", -128, 127)), "uint8_int8")
+
+
+def _transposed(c: Composer, x: Value) -> Value:
+    """Matrices with their axes exchanged."""
+    rank = len(x.shape)
+    return c.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _dtype(x: Array) -> DType:
@@ -292,9 +333,28 @@ class Conv(Operator):
         product: Tensor = compute(shape, formula, "conv")
         return product if wide == dtype else compute(shape, lambda *i: cast_to(product[i], dtype), "rounded")
 
-    def tolerance(self, *types: TensorType) -> float:
-        from weft_ops.shapes import product
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """By x, the transposed convolution; by w, see `weights_gradient`."""
+        from weft_ops.composing import Composer
 
+        (x, w), (g,) = node.inputs, gradients
+        assert x is not None and w is not None and g is not None
+        c, size, kernel = Composer(builder), x.shape[2:], w.shape[2:]
+        strides, pads, dilations = self.spatial(len(size))
+        # What the stride leaves of x after the last window.
+        left = [
+            (n + lo + hi - (k - 1) * d - 1) % s if isinstance(n, int) and isinstance(k, int) else s - 1
+            for n, k, s, (lo, hi), d in zip(size, kernel, strides, pads, dilations)
+        ]
+        flat = (*(lo for lo, _ in pads), *(hi for _, hi in pads))
+        by_x = c(ConvTranspose(strides, flat, dilations, tuple(left), self.groups), g, c.cast(w, g.dtype))
+        for k, n in enumerate(size):
+            if same(by_x.shape[2 + k], n) is not True:
+                by_x = c.slice(by_x, 2 + k, 0, n)
+        by_w = weights_gradient(c, c.cast(x, g.dtype), g, kernel, strides, pads, dilations, self.groups)
+        return c.cast(by_x, x.dtype), c.cast(by_w, w.dtype)
+
+    def tolerance(self, *types: TensorType) -> float:
         return reduction_tolerance(product(types[1].shape[1:]))
 
     @classmethod
@@ -317,6 +377,46 @@ class Conv(Operator):
             (integers((1, 2, 4, 4), "uint8", 0, 255), integers((3, 2, 3, 3), "int8", -128, 127)),
             "uint8_int8",
         )
+
+
+def weights_gradient(
+    c: Composer,
+    x: Value,
+    g: Value,
+    kernel: Sequence[Dim],
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int,
+) -> Value:
+    """The gradient by the weights of a convolution of x [n, c, in…], from that by its result, g [n, oc, out…]: [oc,
+    c/groups, kernel…].
+
+    A product over all windows of all pictures: as a convolution it would have a window as large as the result, and
+    results as few as the taps, which no schedule of convolutions is made for. A kernel of one tap copies nothing.
+    """
+    from weft_ops.window import Windows
+
+    rank, count = len(kernel), product([g.shape[0], *g.shape[2:]])
+    if all(map(is_one, kernel)) and not any(p for pair in pads for p in pair):
+        for k, (n, s) in enumerate(zip(g.shape[2:], strides)):
+            x = c.slice(x, 2 + k, 0, n, s) if s > 1 else x
+        columns = c.reshape(x, (*x.shape[:2], *kernel, *x.shape[2:]))
+    else:
+        flat = (*(lo for lo, _ in pads), *(hi for _, hi in pads))
+        columns = c(Windows(tuple(kernel), tuple(strides), flat, tuple(dilations)), x)
+    per_in, per_out = dim_floordiv(x.shape[1], groups), dim_floordiv(g.shape[1], groups)
+    if is_one(per_in) and is_one(per_out):
+        # A product of one row is a sum, whose kernel reads the windows where they lie.
+        rows = c.reshape(c.wide(g), (*g.shape[:2], *(1 for _ in kernel), *g.shape[2:]))
+        axes = (0, *range(2 + rank, 2 + 2 * rank))
+        sums = c.sum(c.mul(c.wide(columns), rows), axes, False)
+        return c.reshape(c.cast(sums, g.dtype), (g.shape[1], 1, *kernel))
+    columns = c.transpose(columns, (*range(1, 2 + rank), 0, *range(2 + rank, 2 + 2 * rank)))
+    shared = () if groups == 1 else (groups,)
+    columns = c.reshape(columns, (*shared, product([per_in, *kernel]), count))
+    rows = c.reshape(c.transpose(g, (1, 0, *range(2, 2 + rank))), (*shared, per_out, count))
+    return c.reshape(c(MatMul(), rows, _transposed(c, columns)), (g.shape[1], per_in, *kernel))
 
 
 def _bounds(i: Expr, size: Dim, pads: tuple[int, int]) -> list[Expr]:
@@ -420,8 +520,9 @@ class ConvTranspose(Operator):
         strides, pads, dilations, extra = self.spatial(n)
         kernel = [k for k in w.shape[2:] if isinstance(k, int)]
         taps = [-(-k // s) for k, s in zip(kernel, strides)]
-        # Residues with as many taps as any, and those with one less, which would compute with zeros otherwise.
-        parts = [[(0, s, t)] for s, t in zip(strides, taps)]
+        # Residues with as many taps as any, and those with one less, which would compute with zeros otherwise. To those
+        # beyond a kernel shorter than the stride no tap comes: they are zeros.
+        parts = [[(0, s if t > 1 else k, t)] for k, s, t in zip(kernel, strides, taps)]
         if math.prod(t * s for t, s in zip(taps, strides)) >= MOST_ZEROS * math.prod(kernel):
             parts = [
                 [(0, k % s, t), (k % s, s, t - 1)] if k % s and t > 1 else p
@@ -458,6 +559,9 @@ class ConvTranspose(Operator):
 
         y = joined([])
         size = y.shape[3 + n :]
+        missed = [s - p[-1][1] for s, p in zip(strides, parts)]
+        if any(missed):
+            y = c.pad(y, [*(0 for _ in y.shape), 0, 0, *missed, *(0 for _ in y.shape[2 + n :])])
         y = c.transpose(y, (0, 1, 2 + n, *(d for k in range(n) for d in (3 + n + k, 2 + k))))
         y = c.reshape(y, (y.shape[0], as_dim(per_out * g), *(as_dim(q * s) for q, s in zip(size, strides))))
         for k, (count, q, s, (lo, _)) in enumerate(zip(self.out_dims(x.shape[2:], w.shape[2:]), first, strides, pads)):
@@ -503,6 +607,26 @@ class ConvTranspose(Operator):
         product: Tensor = compute(shape, formula, "convtranspose")
         return product if wide == x.dtype else compute(shape, lambda *i: cast_to(product[i], x.dtype), "rounded")
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """By x, the convolution; by w, that of the convolution with x and the result exchanged."""
+        from weft_ops.composing import Composer
+
+        (x, w), (g,) = node.inputs, gradients
+        assert x is not None and w is not None and g is not None
+        c, kernel = Composer(builder), w.shape[2:]
+        strides, pads, dilations, extra = self.spatial(len(kernel))
+        # What output_padding adds no window reaches; elements of negative pads are those of no window either.
+        given = [(lo, hi - more) for (lo, hi), more in zip(pads, extra)]
+        for k, (lo, hi) in enumerate(given):
+            if lo < 0 or hi < 0:
+                before, after = max(0, -lo), max(0, -hi)
+                g = c.slice(g, 2 + k, before, as_dim(g.shape[2 + k] - (before + after)))
+        given = [(max(0, lo), max(0, hi)) for lo, hi in given]
+        flat = (*(lo for lo, _ in given), *(hi for _, hi in given))
+        by_x = c(Conv(strides, flat, dilations, self.groups), g, c.cast(w, g.dtype))
+        by_w = weights_gradient(c, g, x, kernel, strides, given, dilations, self.groups)
+        return by_x, c.cast(by_w, w.dtype)
+
     def tolerance(self, *types: TensorType) -> float:
         sizes = [d for d in (types[1].shape[0], *types[1].shape[2:]) if isinstance(d, int)]
         return reduction_tolerance(math.prod(sizes))
@@ -518,6 +642,7 @@ class ConvTranspose(Operator):
         yield Sample(cls(), (f((1, 1, 2, 3, 2)), f((1, 2, 2, 2, 2), seed=1)), "three_axes")
         yield Sample(cls((2, 2), (1, 1, 1, 1), (), (1, 1)), (f((1, 4, 4, 3)), f((4, 3, 3, 3), seed=1)), "residues")
         yield Sample(cls((2, 3), (5, 0, 4, 1)), (f((1, 2, 7, 4)), f((2, 3, 3, 5), seed=1)), "cropped")
+        yield Sample(cls((2, 3), (), (), (1, 0)), (f((1, 4, 3, 2)), f((4, 3, 1, 2), seed=1)), "short")
         yield Sample(cls((2, 2)), (f((1, 2, 3, 3), "float16"), f((2, 1, 2, 2), "float16", seed=1)), "float16")
 
 

@@ -28,6 +28,8 @@ class FixedPointScale(Elementwise):
     ≤ 30, and multiplier ≥ 0: it is a number between 1/2 and 1 with 31 bits, or 0.
     """
 
+    no_gradient = "it computes with integers"
+
     def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for operands that are not int32."""
         given = operands(types, 3)

@@ -12,11 +12,12 @@ from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, cast_to, select
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Commutes, Gradients, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute
 from weft_ops.examples import floats, integers
-from weft_ops.moving import Movement
+from weft_ops.filling import Fill
+from weft_ops.moving import Movement, composer
 from weft_ops.shapes import (
     axis_of,
     expect_kind,
@@ -39,6 +40,18 @@ def clamp_indices(indices: Array, size: int) -> Array:
     return np.clip(np.where(wide < 0, wide + size, wide), 0, max(size - 1, 0))
 
 
+def added_rows(builder: GraphBuilder, like: Value, indices: Value, rows: Value) -> Value:
+    """A value of the type of `like` whose slices along the first axis are the sums of those of `rows`
+    [indices.shape…, like.shape[1:]…] that have their index: in the order of the indices, so that equal operands give
+    equal sums; in float32 for narrower floats."""
+    from weft_ops.scattering import ScatterND  # which imports this module
+
+    c = composer(builder)
+    wide = c.wide(rows)
+    vectors = c.reshape(indices, (*indices.shape, 1))
+    return c.cast(c(ScatterND("add"), c(Fill(wide.dtype, like.shape, 0)), vectors, wide), like.dtype)
+
+
 @dataclass(frozen=True)
 class Gather(Movement):
     """Slices of x along `axis` by integer indices (numpy's take): x.shape[:axis] + indices.shape + x.shape[axis + 1:].
@@ -57,6 +70,19 @@ class Gather(Movement):
     @property
     def commutes(self) -> Commutes:
         return "anything"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The sums of the slices that each index was given for, as an embedding's: `added_rows`."""
+        (x, indices), (g,) = node.inputs, gradients
+        assert x is not None and indices is not None and g is not None
+        c, axis, r = composer(builder), axis_of(self.axis, len(x.shape)), len(indices.shape)
+        if axis == 0:
+            return added_rows(builder, x, indices, g), None
+        # The axis first, so that whole slices are added.
+        order = (*range(axis, axis + r), *range(axis), *range(axis + r, len(g.shape)))
+        back = (*range(1, axis + 1), 0, *range(axis + 1, len(x.shape)))
+        like = c(Fill(x.dtype, (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :]), 0))
+        return c.transpose(added_rows(builder, like, indices, c.transpose(g, order)), back), None
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays
@@ -97,6 +123,17 @@ class GatherElements(Movement):
     @property
     def commutes(self) -> Commutes:
         return "anything"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """What was taken from a place, added up there, in order."""
+        from weft_ops.scattering import ScatterElements  # which imports this module
+
+        (x, indices), (g,) = node.inputs, gradients
+        assert x is not None and indices is not None and g is not None
+        c = composer(builder)
+        wide = c.wide(g)
+        zeros = c(Fill(wide.dtype, x.shape, 0))
+        return c.cast(c(ScatterElements(self.axis, "add"), zeros, indices, wide), g.dtype), None
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays

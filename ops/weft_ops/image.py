@@ -15,7 +15,15 @@ from weft.tensor.language import Dim, as_dim
 from weft_ops.composing import Composer
 from weft_ops.examples import floats, integers
 from weft_ops.resizing import Resize
-from weft_ops.sampling import AffineGrid, GridSample, RoiAlign
+from weft_ops.sampling import (
+    AffineGrid,
+    GridSample,
+    RoiAlign,
+    RoiAlignGradient,
+    RoiAlignGreatest,
+    WeightedGather,
+    WeightedScatter,
+)
 from weft_ops.shapes import (
     dim_floordiv,
     expect_rank,
@@ -135,4 +143,15 @@ class SpaceToDepth(Operator):
         yield Sample(cls(2, "CRD"), (integers((2, 2, 2, 2)),), "CRD")
 
 
-__all__ = ["AffineGrid", "DepthToSpace", "GridSample", "Resize", "RoiAlign", "SpaceToDepth"]
+__all__ = [
+    "AffineGrid",
+    "DepthToSpace",
+    "GridSample",
+    "Resize",
+    "RoiAlign",
+    "RoiAlignGradient",
+    "RoiAlignGreatest",
+    "SpaceToDepth",
+    "WeightedGather",
+    "WeightedScatter",
+]

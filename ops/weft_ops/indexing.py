@@ -13,17 +13,19 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Const, Expr, Var, cast_to, const, select, wrap
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type
+from weft.graph.operator import Array, Commutes, Gradients, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Buffer, If, Seq, Stmt, Store, buffer, seq
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
+from weft_ops.arithmetic import Where
 from weft_ops.examples import booleans, floats, integers
+from weft_ops.filling import Fill, Iota
 from weft_ops.gathering import clamp_indices, safe_index
-from weft_ops.moving import INDEX, Movement
+from weft_ops.moving import INDEX, Movement, composer
 from weft_ops.scattering import ScatterElements, ScatterND
 from weft_ops.scattering import nest as nest
-from weft_ops.shapes import axis_of, expect_kind, operands, show, static, unify
+from weft_ops.shapes import axis_of, expect_kind, is_one, operands, show, static, unify
 
 # -- gather -----------------------------------------------------------------------------------------------------------
 
@@ -59,6 +61,21 @@ class GatherND(Movement):
     @property
     def commutes(self) -> Commutes:
         return "anything"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """What was taken from a place, added up there, in order."""
+        (x, indices), (g,) = node.inputs, gradients
+        assert x is not None and indices is not None and g is not None
+        c, b, lead = composer(builder), self.batch_dims, indices.shape[:-1]
+        wide = c.wide(g)
+        if not b and indices.shape[-1] == 0:
+            return c.cast(c.sum(wide, range(len(lead)), False), g.dtype), None
+        vectors = indices
+        if b:
+            grid = [c(Iota(dt.int64, (*lead, 1), d)) for d in range(b)]
+            vectors = c.concat([*grid, c.cast(indices, dt.int64)], len(lead))
+        zeros = c(Fill(wide.dtype, x.shape, 0))
+        return c.cast(c(ScatterND("add"), zeros, vectors, wide), g.dtype), None
 
     def reference(self, *arrays: Array | None) -> Array:
         x, indices = arrays
@@ -113,6 +130,17 @@ class OneHot(Movement):
         expect_kind(indices.dtype, ("int", "uint", "float"), "indices")
         return TensorType(values.dtype, self.out_shape(indices.shape))
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of the values: the sum where there are ones, and where there are none."""
+        (indices, values), (g,) = node.inputs, gradients
+        assert indices is not None and values is not None and g is not None
+        c = composer(builder)
+        wide, zero = c.wide(g), c.number(0, c.wide(g).dtype)
+        on = c(self, indices, builder.constant(np.array([False, True]), "places"))
+        parts = (c(Where(), on, zero, wide), c(Where(), on, wide, zero))
+        sums = [c.reshape(c.sum(v, range(len(g.shape)), False), (1,)) for v in parts]
+        return None, c.cast(c.concat(sums, 0), g.dtype)
+
     def reference(self, *arrays: Array | None) -> Array:
         indices, values = arrays
         assert indices is not None and values is not None
@@ -153,6 +181,12 @@ class Trilu(Movement):
         if x.rank < 2:
             raise GraphError(f"expected at least two dimensions, got {show(x.shape)}")
         return TensorType(x.dtype, x.shape)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The same triangle of the gradient."""
+        (g,) = gradients
+        assert g is not None
+        return (builder.add(self, g),)
 
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
@@ -223,6 +257,16 @@ class Tile(Movement):
     def commutes(self) -> Commutes:
         return "anything"
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The sum of all copies."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c = composer(builder)
+        copies = c.reshape(c.wide(g), tuple(d for pair in zip(self.repeats, x.shape) for d in pair))
+        axes = [2 * k for k, r in enumerate(self.repeats) if not is_one(r)]
+        total = c.sum(copies, axes, False) if axes else copies
+        return (c.cast(c.reshape(total, x.shape), g.dtype),)
+
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
         return np.tile(arrays[0], static(self.repeats)).reshape(static(self.out_shape(arrays[0].shape)))
@@ -265,6 +309,12 @@ class ReverseSequence(Movement):
         unify(x.shape[batch], lengths.shape[0], "lengths", assumed)
         return Inferred(TensorType(x.dtype, x.shape), assumed)
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The gradient reversed."""
+        (_, lengths), (g,) = node.inputs, gradients
+        assert lengths is not None and g is not None
+        return builder.add(self, g, lengths), None
+
     def reference(self, *arrays: Array | None) -> Array:
         x, lengths = arrays
         assert x is not None and lengths is not None
@@ -298,6 +348,7 @@ class CountNonZero(Operator):
     """How many elements are not zero: int64 [1]. Its element makes the symbol that NonZero takes as its size."""
 
     kind = "reduction"
+    no_gradient = "its result is a number of elements"
 
     def infer(self, *types: Type | None) -> TensorType:
         operands(types, 1)
@@ -335,6 +386,7 @@ class NonZero(Operator):
 
     size: Dim
     kind = "opaque"
+    no_gradient = "its results are places"
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)

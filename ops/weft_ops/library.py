@@ -14,9 +14,12 @@ from weft.graph.operator import Operator
 from weft_ops.activation import *  # noqa: F403
 from weft_ops.arithmetic import *  # noqa: F403
 from weft_ops.attention import *  # noqa: F403
+from weft_ops.barrier import *  # noqa: F403
 from weft_ops.bitwise import *  # noqa: F403
+from weft_ops.cell_states import *  # noqa: F403
 from weft_ops.comparison import *  # noqa: F403
 from weft_ops.contraction import *  # noqa: F403
+from weft_ops.derivatives import *  # noqa: F403
 from weft_ops.fixed_point import *  # noqa: F403
 from weft_ops.host import *  # noqa: F403
 from weft_ops.image import *  # noqa: F403
@@ -29,6 +32,7 @@ from weft_ops.normalization import *  # noqa: F403
 from weft_ops.quantization import *  # noqa: F403
 from weft_ops.random import *  # noqa: F403
 from weft_ops.recurrent import *  # noqa: F403
+from weft_ops.recurrent_gradients import *  # noqa: F403
 from weft_ops.reduction import *  # noqa: F403
 from weft_ops.scanning import *  # noqa: F403
 from weft_ops.signal import *  # noqa: F403

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,18 +17,24 @@ from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
 from weft.forks import cached_property
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import STEP, Array, Gradients, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, buffer, seq
 from weft.tensor.language import Dim, Tensor, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
+from weft_ops.arithmetic import Negative, Where
+from weft_ops.comparison import Equal
 from weft_ops.composing import Composer
 from weft_ops.contraction import MatMul, reduction_tolerance
 from weft_ops.examples import floats, integers
+from weft_ops.filling import Fill, Iota
 from weft_ops.indexing import nest
 from weft_ops.precision import compute_dtype, rounded, widen
 from weft_ops.reduction import ReduceSum
 from weft_ops.shapes import expect_kind, is_one, one_dtype, operands, product, show, unify
+
+MINORS = 6
+"""Rows of a matrix up to which the gradient of its determinant consists of determinants."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,35 @@ class Einsum(Operator):
         wide = [widen(a) for a in arrays if a is not None]
         assert arrays[0] is not None
         return rounded(np.einsum(self.equation, *wide), dt.dtype(arrays[0].dtype))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of each operand the sum of the gradient times the others, over all letters but its own."""
+        (g,) = gradients
+        xs = [x for x in node.inputs if x is not None]
+        assert g is not None
+        c = Composer(builder)
+        terms, right = self.terms([len(x.shape) for x in xs])
+        found: list[Value | None] = []
+        for k, (x, term) in enumerate(zip(xs, terms)):
+            others = [(t, y) for i, (t, y) in enumerate(zip(terms, xs)) if i != k] + [(right, g)]
+            letters = "".join(dict.fromkeys(term))
+            # A letter of size 1 broadcast: it is summed. One of this operand alone was summed: it broadcasts.
+            kept = "".join(s for s in letters if any(s in t for t, _ in others) and not is_one(x.shape[term.index(s)]))
+            total = c(Einsum(f"{','.join(t for t, _ in others)}->{kept}"), *(y for _, y in others))
+            # Along the first axis of each letter, whatever stands where the letter is repeated.
+            sizes = iter(total.shape)
+            shape = [next(sizes) if s in kept and term.index(s) == i else 1 for i, s in enumerate(term)]
+            total = c.broadcast(c.reshape(total, shape), x.shape)
+            for i, s in enumerate(term):
+                if (first := term.index(s)) != i:
+                    rank = len(term)
+                    lines = [
+                        c(Iota(dt.int64, tuple(x.shape[d] if d == axis else 1 for d in range(rank)), axis))
+                        for axis in (first, i)
+                    ]
+                    total = c(Where(), c(Equal(), *lines), total, c.number(0, total.dtype))
+            found.append(total)
+        return found
 
     def applies(self, algorithm: str, *types: Type | None) -> str | None:
         if algorithm == "direct":
@@ -261,6 +297,28 @@ class Det(Operator):
 
     kind = "opaque"
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The cofactors: up to `MINORS` rows the determinants of what is left without a row and a column, which are
+        right for any matrix; else the determinant times the transposed inverse, which a singular matrix has none of."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, n, rank = Composer(builder), x.shape[-1], len(x.shape)
+        wide = c.wide(x)
+        last = (*range(rank - 2), rank - 1, rank - 2)
+        if not isinstance(n, int) or n > MINORS:
+            whole = c.reshape(c.wide(node.output), (*x.shape[:-2], 1, 1))
+            cofactors = c.mul(whole, c.transpose(c(Inverse(), wide), last))
+        elif n < 2:
+            cofactors = c(Fill(wide.dtype, x.shape, 1))
+        else:
+            rest = builder.constant(np.array([[k for k in range(n) if k != i] for i in range(n)]), "rest")
+            parts = c.gather(c.gather(wide, rest, rank - 2), rest, rank)  # […, row, rows, column, columns]
+            order = (*range(rank - 2), rank - 2, rank, rank - 1, rank + 1)
+            signs = np.where(np.add.outer(np.arange(n), np.arange(n)) % 2, -1, 1).astype(wide.dtype.numpy)
+            cofactors = c.mul(c(Det(), c.transpose(parts, order)), builder.constant(signs, "signs"))
+        each = c.reshape(c.wide(g), (*x.shape[:-2], 1, 1))
+        return (c.cast(c.mul(cofactors, each), x.dtype),)
+
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []
         (x,) = operands(types, 1)
@@ -320,4 +378,94 @@ class Det(Operator):
         yield Sample(cls(), (floats((3, 3), "float64"),), "float64")
 
 
-__all__ = ["Det", "Einsum"]
+@dataclass(frozen=True)
+class Inverse(Operator):
+    """The inverse of the last two axes, by elimination with row exchanges; infinite or NaN where there is none."""
+
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
+        (x,) = operands(types, 1)
+        expect_kind(x.dtype, ("float",))
+        if x.rank < 2:
+            raise GraphError(f"expected square matrices, got {show(x.shape)}")
+        unify(x.shape[-2], x.shape[-1], "square matrix", assumed)
+        return Inferred(TensorType(x.dtype, x.shape), assumed)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """-yᵀ · g · yᵀ."""
+        (g,) = gradients
+        assert g is not None
+        c, rank = Composer(builder), len(g.shape)
+        y = c.transpose(c.wide(node.output), (*range(rank - 2), rank - 1, rank - 2))
+        return (c.cast(c(Negative(), c(MatMul(), c(MatMul(), y, c.wide(g)), y)), g.dtype),)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        assert arrays[0] is not None
+        x = arrays[0].astype(np.float64)
+        out = np.full(x.shape, np.nan)
+        for at in np.ndindex(*x.shape[:-2]):
+            with contextlib.suppress(np.linalg.LinAlgError):
+                out[at] = np.linalg.inv(x[at])
+        return rounded(out, dt.dtype(arrays[0].dtype))
+
+    @algorithm("program")
+    def eliminate(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        """What makes the matrix the identity makes the identity its inverse."""
+        (x,), (y,) = inputs, outputs
+        wide = compute_dtype(x.dtype)
+        n, lead = x.shape[-1], x.shape[:-2]
+        left, right = buffer("left", x.shape, wide), buffer("right", x.shape, wide)
+        i, j, k, p, q, r, t, u, v, w = (
+            Var(name, dt.int64) for name in ("i", "j", "k", "p", "q", "r", "t", "u", "v", "w")
+        )
+        swap, other, factor, pivot = (Var(name, wide) for name in ("swap", "other", "factor", "pivot"))
+        zero = const(0, dt.int64)
+        best = buffer("best", (1,), dt.int64, "local")
+
+        def body(b: tuple[Var, ...]) -> Stmt:
+            def at(of: Buffer, row: Expr, column: Expr) -> Expr:
+                return of[(*b, row, column)]
+
+            def put(of: Buffer, row: Expr, column: Expr, value: Expr) -> Stmt:
+                return Store(of, (*b, row, column), value)
+
+            size: Callable[[Expr], Expr] = lambda row: call("abs", at(left, row, k))
+            find = For(p, n, If(e.and_(p > k, size(best[0]) < size(p)), Store(best, (zero,), p)))
+            exchange = If(e.ne(best[0], k), For(q, n, Let(swap, at(left, k, q), Let(other, at(right, k, q), seq(
+                put(left, k, q, at(left, best[0], q)), put(left, best[0], q, swap),
+                put(right, k, q, at(right, best[0], q)), put(right, best[0], q, other),
+            )))))  # fmt: skip
+            scaled = Let(pivot, at(left, k, k), For(u, n, seq(
+                put(left, k, u, at(left, k, u) / pivot), put(right, k, u, at(right, k, u) / pivot)
+            )))  # fmt: skip
+            less: Callable[[Buffer], Stmt] = lambda of: put(of, r, t, at(of, r, t) - factor * at(of, k, t))
+            clear = For(r, n, If(e.ne(r, k), Let(factor, at(left, r, k), For(t, n, seq(less(left), less(right))))))
+            step = For(k, n, seq(Store(best, (zero,), k), find, exchange, scaled, clear))
+            copy = For(i, n, For(j, n, seq(
+                put(left, i, j, cast_to(x[(*b, i, j)], wide)), put(right, i, j, cast_to(e.eq(i, j), wide))
+            )))  # fmt: skip
+            result = For(v, n, For(w, n, put(y, v, w, cast_to(at(right, v, w), x.dtype))))
+            return seq(copy, Allocate(best, step), result)
+
+        return Allocate(left, Allocate(right, nest("b", lead, body, parallel=1)))
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        n = outputs[0].shape[-1]
+        return None if not isinstance(n, int) else (STEP + 16 * n * n) * touched(*outputs)
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 256.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        near: Callable[[Array], Array] = lambda x: (x + 3 * np.eye(x.shape[-1])).astype(x.dtype)
+        yield Sample(cls(), (near(floats((4, 4))),), "matrix")
+        yield Sample(cls(), (near(floats((2, 3, 3))),), "batched")
+        yield Sample(cls(), (np.array([[0, 1], [2, 0]], np.float32),), "exchange")
+        yield Sample(cls(), (near(floats((3, 3), "float16")),), "float16")
+        yield Sample(cls(), (near(floats((3, 3), "float64")),), "float64")
+
+
+__all__ = ["Det", "Einsum", "Inverse"]

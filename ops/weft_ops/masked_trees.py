@@ -60,6 +60,7 @@ class MaskedTrees(Operator):
     few: int = 0
     depth: int = 0
     kind = "opaque"
+    no_gradient = "a graph pass makes it of TreeEnsemble, which has one, for targets alone"
 
     @property
     def walked(self) -> TreeEnsemble:

@@ -11,13 +11,13 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Commutes, Gradients, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, factors
 from weft_ops.examples import booleans, floats, integers
 from weft_ops.filling import Dims, Fill, Iota
 from weft_ops.gathering import Gather, GatherElements
-from weft_ops.moving import ZERO, Movement
+from weft_ops.moving import ZERO, Movement, composer
 from weft_ops.shapes import (
     axes_of,
     axis_of,
@@ -91,6 +91,11 @@ class Reshape(Movement):
         (x,) = operands(types, 1)
         return Inferred(TensorType(x.dtype, self.out_shape(x.shape, assumed)), assumed)
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        return (builder.add(Reshape(x.shape), g),)
+
     def out_shape(self, shape: Sequence[Dim], assumed: list[Assumption]) -> tuple[Dim, ...]:
         unknown = [k for k, d in enumerate(self.shape) if isinstance(d, int) and d == -1]
         if len(unknown) > 1:
@@ -160,6 +165,12 @@ class Transpose(Movement):
     def cost(self, *types: Type | None) -> float:
         return 1.0
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (g,) = gradients
+        assert g is not None
+        order = self.order(len(g.shape))
+        return (builder.add(Transpose(tuple(order.index(k) for k in range(len(order)))), g),)
+
     def permutation(self, rank: int) -> tuple[int, ...] | None:
         return self.order(rank)
 
@@ -203,6 +214,9 @@ class BroadcastTo(Movement):
     """
 
     shape: tuple[Dim, ...]
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        return gradients  # whoever asked sums it over what was broadcast
 
     def out_shape(self, shape: Sequence[Dim], assumed: list[Assumption]) -> tuple[Dim, ...]:
         rank = max(len(shape), len(self.shape))
@@ -303,6 +317,19 @@ class Concat(Movement):
 
     def reference(self, *arrays: Array | None) -> Array:
         return np.concatenate([a for a in arrays if a is not None], self.axis)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The parts of the gradient."""
+        (g,) = gradients
+        assert g is not None
+        c, axis = composer(builder), axis_of(self.axis, len(g.shape))
+        parts: list[Value | None] = []
+        start: Dim = 0
+        for x in node.inputs:
+            assert x is not None
+            parts.append(g if len(node.inputs) == 1 else c.slice(g, axis, start, x.shape[axis]))
+            start = simplified(as_dim(start + x.shape[axis]))
+        return parts
 
     @algorithm("tensors")
     def direct(self, *xs: Tensor) -> Tensor:

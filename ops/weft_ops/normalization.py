@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from weft.errors import GraphError
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, and_, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm, touched
 from weft.tensor.language import Dim, Tensor, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
-from weft_ops.arithmetic import Absolute, Reciprocal, Sqrt, Where
+from weft_ops.arithmetic import Absolute, Power, Reciprocal, Sign, Sqrt, Where
 from weft_ops.comparison import Equal
 from weft_ops.composing import Composer
 from weft_ops.contraction import reduction_tolerance
@@ -35,6 +35,7 @@ from weft_ops.shapes import (
     expect_kind,
     one_dtype,
     operands,
+    product,
     quotient,
     show,
     static,
@@ -85,6 +86,15 @@ class Softmax(Composite):
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return (1 << 8) * touched(*inputs, *outputs)
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """y · (g - Σ g·y): of the result alone."""
+        (g,) = gradients
+        assert g is not None
+        c = Composer(builder)
+        axes = (axis_of(self.axis, len(g.shape)),)
+        y, wide = c.wide(node.output), c.wide(g)
+        return (c.cast(c.mul(y, c.sub(wide, c.sum(c.mul(wide, y), axes))), g.dtype),)
+
     @algorithm("decompose")
     def shifted(self, builder: GraphBuilder, x: Value) -> Value:
         c = Composer(builder)
@@ -116,6 +126,15 @@ class LogSoftmax(Softmax):
             shifted = wide - wide.max(self.axis, keepdims=True, initial=-np.inf)
             return rounded(shifted - np.log(np.exp(shifted).sum(self.axis, keepdims=True)), dt.dtype(x.dtype))
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """g - e^y · Σ g."""
+        (g,) = gradients
+        assert g is not None
+        c = Composer(builder)
+        axes = (axis_of(self.axis, len(g.shape)),)
+        wide = c.wide(g)
+        return (c.cast(c.sub(wide, c.mul(c(Exp(), c.wide(node.output)), c.sum(wide, axes))), g.dtype),)
+
     @algorithm("decompose")
     def shifted(self, builder: GraphBuilder, x: Value) -> Value:
         c = Composer(builder)
@@ -123,6 +142,15 @@ class LogSoftmax(Softmax):
         wide = c.wide(x)
         low = c.sub(wide, c.max(wide, axes))
         return c.cast(c.sub(low, c(Log(), c.sum(c(Exp(), low), axes))), x.dtype)
+
+
+def _by_normalized(
+    c: Composer, g: Value, y: Value, inverse: Value, axes: tuple[int, ...], centred: bool = True
+) -> Value:
+    """The gradient by x from that by y = (x - mean) / √(variance + epsilon), the latter's divisor inverted given: (g -
+    mean of g - y · mean of g·y) · inverse. Not `centred`: y = x / √(mean of x² + epsilon)."""
+    rest = c.sub(g, c.mul(y, c.mean(c.mul(g, y), axes)))
+    return c.mul(c.sub(rest, c.mean(g, axes)) if centred else rest, inverse)
 
 
 def _inverse_deviation(c: Composer, x: Value, axes: tuple[int, ...], epsilon: float) -> Value:
@@ -139,6 +167,7 @@ class LayerNorm(Composite):
     epsilon: float = 1e-5
     row_wise = True
     stays_whole = True
+    _subtracts_mean: ClassVar[bool] = True
 
     def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for other dtypes, an axis out of range, or a scale or bias that does not broadcast to x."""
@@ -168,15 +197,35 @@ class LayerNorm(Composite):
         low = x - x.mean(axes, keepdims=True)
         return low / np.sqrt((low * low).mean(axes, keepdims=True) + self.epsilon)
 
-    def moments(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+    def _centred(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+        """What is normalised by its mean square."""
         # Far from 0 the mean itself, rounded, is off by more than the differences can bear: first take away one of the
         # elements.
         first = x
         for axis in axes if all(n != 0 for n in x.shape) else ():
             first = c.slice(first, axis, 0, 1)
         near = c.sub(x, first)
-        low = c.sub(near, c.mean(near, axes))
+        return c.sub(near, c.mean(near, axes))
+
+    def moments(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+        low = self._centred(c, x, axes)
         return c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of x alone: what is normalised is computed anew."""
+        (g,), (x, scale, bias) = gradients, (*node.inputs, None, None)[:3]
+        assert x is not None and g is not None
+        c, rank = Composer(builder), len(x.shape)
+        axes = tuple(range(axis_of(self.axis, rank), rank))
+        wide = c.wide(g)
+        low = self._centred(c, c.wide(x), axes)
+        inverse = _inverse_deviation(c, low, axes, self.epsilon)
+        y = c.mul(low, inverse)
+        inner = wide if scale is None else c.mul(wide, c.wide(scale))
+        by_x = c.cast(_by_normalized(c, inner, y, inverse, axes, self._subtracts_mean), x.dtype)
+        by_scale = None if scale is None else c.cast(c.sum_to(c.mul(wide, y), scale.shape), scale.dtype)
+        by_bias = None if bias is None else c.cast(c.sum_to(wide, bias.shape), bias.dtype)
+        return (by_x, by_scale, by_bias)[: len(node.inputs)]
 
     @algorithm("decompose")
     def two_passes(
@@ -207,11 +256,13 @@ class LayerNorm(Composite):
 class RMSNorm(LayerNorm):
     """x / √(mean of x² + epsilon) · scale over axes `axis` … last; inputs x, scale (optional)."""
 
+    _subtracts_mean = False
+
     def normalize(self, x: Any, axes: tuple[int, ...]) -> Any:
         return x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon)
 
-    def moments(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
-        return c.mul(x, _inverse_deviation(c, x, axes, self.epsilon))
+    def _centred(self, c: Composer, x: Value, axes: tuple[int, ...]) -> Value:
+        return x
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -245,6 +296,28 @@ class BatchNorm(Composite):
         shape = [-1 if d == self.axis % x.ndim else 1 for d in range(x.ndim)]
         scale, bias, mean, variance = (widen(v).reshape(shape) for v in vectors if v is not None)
         return rounded((widen(x) - mean) / np.sqrt(variance + self.epsilon) * scale + bias, dt.dtype(x.dtype))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """With r = 1 / √(variance + epsilon) and two sums per index of the axis, of g and of g·(x - mean): by x,
+        g·r·scale; by scale, the second times r; by bias, the first; by mean, the first times -r·scale; by variance, the
+        second times -r³·scale/2."""
+        (x, *vectors), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, rank = Composer(builder), len(x.shape)
+        axis = axis_of(self.axis, rank)
+        column = [x.shape[axis], *(1 for _ in x.shape[axis + 1 :])]
+        others = tuple(d for d in range(rank) if d != axis)
+        wide = c.wide(g)
+        dtypes = [v.dtype for v in vectors if v is not None]
+        scale, _, mean, variance = (c.cast(v, wide.dtype) for v in vectors if v is not None)
+        inverse = c(Reciprocal(), c(Sqrt(), c.add(variance, self.epsilon)))
+        factor = c.mul(scale, inverse)
+        total = c.sum(wide, others, False)
+        moment = c.sum(c.mul(wide, c.sub(c.wide(x), c.reshape(mean, column))), others, False)
+        by_variance = c.mul(c.mul(moment, c.mul(factor, c.mul(inverse, inverse))), -0.5)
+        found = (c.mul(moment, inverse), total, c.mul(c.mul(total, factor), -1.0), by_variance)
+        by_x = c.cast(c.mul(wide, c.reshape(factor, column)), x.dtype)
+        return by_x, *(c.cast(v, dtype) for v, dtype in zip(found, dtypes))
 
     @algorithm("decompose")
     def folded(self, builder: GraphBuilder, x: Value, scale: Value, bias: Value, mean: Value, variance: Value) -> Value:
@@ -305,18 +378,37 @@ class InstanceNorm(Composite):
         vector = (-1, *(1 for _ in x.shape[2:]))
         return rounded(y * widen(scale).reshape(vector) + widen(bias).reshape(vector), dt.dtype(x.dtype))
 
+    def _grouped(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The shape in which all axes but two are normalised over."""
+        groups = self.groups_of(shape)
+        return shape if groups is shape[1] else (shape[0], groups, quotient(shape[1:], [groups]))
+
+    def _normalized(self, c: Composer, x: Value) -> tuple[Value, Value]:
+        """The wide x in the grouped shape, normalised, and what its differences from the mean were multiplied by."""
+        axes = tuple(range(2, len(x.shape)))
+        low = c.sub(x, c.mean(x, axes))
+        inverse = _inverse_deviation(c, low, axes, self.epsilon)
+        return c.mul(low, inverse), inverse
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of x alone: what is normalised is computed anew."""
+        (x, scale, bias), (g,) = node.inputs, gradients
+        assert x is not None and scale is not None and bias is not None and g is not None
+        c, wide = Composer(builder), compute_dtype(x.dtype)
+        shape, vector = self._grouped(x.shape), (x.shape[1], *(1 for _ in x.shape[2:]))
+        y, inverse = self._normalized(c, c.reshape(c.cast(x, wide), shape))
+        whole = c.cast(g, wide)
+        inner = c.reshape(c.mul(whole, c.reshape(c.cast(scale, wide), vector)), shape)
+        by_x = c.reshape(_by_normalized(c, inner, y, inverse, tuple(range(2, len(shape)))), x.shape)
+        others = (0, *range(2, len(x.shape)))
+        by_scale = c.sum(c.mul(whole, c.reshape(y, x.shape)), others, False)
+        return c.cast(by_x, x.dtype), c.cast(by_scale, scale.dtype), c.cast(c.sum(whole, others, False), bias.dtype)
+
     @algorithm("decompose")
     def two_passes(self, builder: GraphBuilder, x: Value, scale: Value, bias: Value) -> Value:
         c = Composer(builder)
-        groups = self.groups_of(x.shape)
-        wide = c.wide(x)
-        grouped = self.groups_of(x.shape) is not x.shape[1]
-        if grouped:
-            wide = c.reshape(wide, (x.shape[0], groups, quotient(x.shape[1:], [groups])))
-        axes = tuple(range(2, len(wide.shape)))
-        low = c.sub(wide, c.mean(wide, axes))
-        y = c.mul(low, _inverse_deviation(c, low, axes, self.epsilon))
-        y = c.reshape(y, x.shape) if grouped else y
+        y, _ = self._normalized(c, c.reshape(c.wide(x), self._grouped(x.shape)))
+        y = c.reshape(y, x.shape)
         vector = (x.shape[1], *(1 for _ in x.shape[2:]))
         return c.cast(c.add(c.mul(y, c.reshape(c.wide(scale), vector)), c.reshape(c.wide(bias), vector)), x.dtype)
 
@@ -384,6 +476,26 @@ class LRN(Operator):
         total = sum(square.take(range(k, k + x.shape[1]), 1) for k in range(self.size))
         return rounded(wide / (self.bias + self.alpha / self.size * total) ** self.beta, dt.dtype(x.dtype))
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """g / b^beta - 2·alpha·beta/size · x · Σ g·x / b^(beta + 1), with b = bias + alpha/size · Σ x²; the first sum
+        is over the channels whose b contains this one."""
+        from weft_ops.window import SumPool
+
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, below, above = Composer(builder), (self.size - 1) // 2, self.size // 2
+        wide, by = c.wide(x), c.wide(g)
+
+        def near(v: Value, before: int, after: int) -> Value:
+            flat = c.reshape(v, (x.shape[0], 1, x.shape[1], product(x.shape[2:])))
+            return c.reshape(c(SumPool((self.size, 1), (), (before, 0, after, 0)), flat), x.shape)
+
+        b = c.add(c.mul(near(c.mul(wide, wide), below, above), self.alpha / self.size), self.bias)
+        direct = c.mul(by, c(Power(), b, -self.beta))
+        others = near(c.div(c.mul(direct, wide), b), above, below)
+        factor = 2 * self.alpha * self.beta / self.size
+        return (c.cast(c.sub(direct, c.mul(c.mul(wide, others), factor)), x.dtype),)
+
     @algorithm("tensors")
     def direct(self, x: Tensor) -> Tensor:
         wide = compute_dtype(x.dtype)
@@ -438,14 +550,28 @@ class LpNorm(Composite):
         )
         return rounded(np.where(norm == 0, 0, wide / np.where(norm == 0, 1, norm)), dt.dtype(x.dtype))
 
+    def _divisor(self, c: Composer, x: Value) -> Value:
+        """The norm of the wide x. Where it is zero so is x: any divisor gives zero."""
+        axes = (axis_of(self.axis, len(x.shape)),)
+        norm = c.sum(c(Absolute(), x), axes) if self.p == 1 else c(Sqrt(), c.sum(c.mul(x, x), axes))
+        return c(Where(), c(Equal(), norm, 0.0), c.number(1.0, norm.dtype), norm)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """(g - d · Σ g·y) / norm, with d = sign(x) if p is 1, else y. The root itself would have no derivative at 0."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c = Composer(builder)
+        wide, by = c.wide(x), c.wide(g)
+        divisor = self._divisor(c, wide)
+        y = c.div(wide, divisor)
+        along = c.sum(c.mul(by, y), (axis_of(self.axis, len(x.shape)),))
+        return (c.cast(c.div(c.sub(by, c.mul(c(Sign(), wide) if self.p == 1 else y, along)), divisor), x.dtype),)
+
     @algorithm("decompose")
     def divided(self, builder: GraphBuilder, x: Value) -> Value:
         c = Composer(builder)
         wide = c.wide(x)
-        axes = (axis_of(self.axis, len(x.shape)),)
-        norm = c.sum(c(Absolute(), wide), axes) if self.p == 1 else c(Sqrt(), c.sum(c.mul(wide, wide), axes))
-        # Where the norm is zero so is x: any divisor gives zero.
-        return c.cast(c.div(wide, c(Where(), c(Equal(), norm, 0.0), c.number(1.0, norm.dtype), norm)), x.dtype)
+        return c.cast(c.div(wide, self._divisor(c, wide)), x.dtype)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -473,6 +599,16 @@ class MeanVarianceNorm(Composite):
         wide = widen(x)
         low = wide - wide.mean(self.axes, keepdims=True)
         return rounded(low / np.sqrt((low * low).mean(self.axes, keepdims=True) + self.epsilon), dt.dtype(x.dtype))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of x alone: what is normalised is computed anew."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, axes = Composer(builder), axes_of(self.axes, len(x.shape))
+        wide = c.wide(x)
+        low = c.sub(wide, c.mean(wide, axes))
+        inverse = _inverse_deviation(c, low, axes, self.epsilon)
+        return (c.cast(_by_normalized(c, c.wide(g), c.mul(low, inverse), inverse, axes), x.dtype),)
 
     @algorithm("decompose")
     def two_passes(self, builder: GraphBuilder, x: Value) -> Value:
@@ -505,6 +641,10 @@ class Hardmax(Composite):
         assert x is not None
         line = np.arange(x.shape[self.axis]).reshape([-1 if d == self.axis % x.ndim else 1 for d in range(x.ndim)])
         return np.asarray((np.argmax(widen(x), self.axis, keepdims=True) == line).astype(x.dtype))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """It is constant but for jumps."""
+        return (None,)
 
     @algorithm("decompose")
     def one_hot(self, builder: GraphBuilder, x: Value) -> Value:

@@ -287,6 +287,8 @@ class MatMulInteger(Quantization):
     """(a - a_zero) · (b - b_zero) in int32; inputs a, b, a_zero (one or one per row), b_zero (one or one per column),
     the latter optional."""
 
+    no_gradient = "it computes with integers"
+
     def infer(self, *types: Type | None) -> Inferred:
         a, b = operands(types[:2], 2)
         for t in (a, b):
@@ -324,6 +326,7 @@ class ConvInteger(Quantization):
     Inputs x, w, x_zero, w_zero (one or one per output channel), the latter two optional.
     """
 
+    no_gradient = "it computes with integers"
     strides: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
@@ -372,6 +375,8 @@ class QLinearMatMul(Quantization):
 
     The sum is multiplied by a_scale·b_scale/y_scale, a constant where scales are.
     """
+
+    no_gradient = "it computes with integers"
 
     def infer(self, *types: Type | None) -> Inferred:
         a, _, _, b, _, _, _, zero = operands(types, 8)
@@ -427,6 +432,7 @@ class QLinearConv(Quantization):
     The sum is multiplied by x_scale·w_scale/y_scale, a constant where scales are.
     """
 
+    no_gradient = "it computes with integers"
     strides: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()

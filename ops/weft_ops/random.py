@@ -35,6 +35,7 @@ class RandomBits(Operator):
 
     count: Dim
     kind = "opaque"
+    no_gradient = "its results are random integers"
 
     def infer(self, *types: Type | None) -> TensorType:
         (key,) = operands(types, 1)

@@ -17,13 +17,15 @@ import numpy as np
 from weft import dtypes as dt
 from weft.errors import GraphError
 from weft.expr import nodes as e
-from weft.expr.functions import call
 from weft.expr.nodes import Expr, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis, scan
 from weft.tensor.language import sum as sum_over
+from weft_ops.backward_through_time import recurrence_gradient
+from weft_ops.cell_states import CellFunction
+from weft_ops.cells import DEFAULTS, GATES, Activation, Cell, activations
 from weft_ops.composing import Composer
 from weft_ops.contraction import MatMul, reduction_tolerance
 from weft_ops.examples import floats
@@ -40,104 +42,6 @@ from weft_ops.shapes import (
     unify_shapes,
     widened,
 )
-
-Cell = Literal["lstm", "gru", "rnn"]
-GATES: dict[str, int] = {"lstm": 4, "gru": 3, "rnn": 1}
-DEFAULTS: dict[str, tuple[str, ...]] = {
-    "lstm": ("sigmoid", "tanh", "tanh"),
-    "gru": ("sigmoid", "tanh"),
-    "rnn": ("tanh",),
-}
-# Activations by name: alpha and beta where not given.
-ACTIVATIONS: dict[str, tuple[float, float]] = {
-    "sigmoid": (0, 0), "tanh": (0, 0), "relu": (0, 0), "softplus": (0, 0), "softsign": (0, 0), "affine": (1.0, 0.0),
-    "leakyrelu": (0.01, 0),
-    "thresholdedrelu": (1.0, 0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0.2, 0.5), "elu": (1.0, 0),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Activation:
-    """An activation of a recurrent cell, with its parameters."""
-
-    name: str
-    alpha: float
-    beta: float
-
-    def formula(self, x: Expr) -> Expr:
-        one, zero = const(1.0, x.dtype), const(0.0, x.dtype)
-        match self.name:
-            case "sigmoid":
-                return one / (call("exp", -x) + one)
-            case "tanh":
-                return call("tanh", x)
-            case "relu":
-                return select(x < 0, zero, x)
-            case "softplus":
-                return e.maximum(x, zero) + call("log1p", call("exp", -call("abs", x)))
-            case "softsign":
-                return x / (call("abs", x) + one)
-            case "affine":
-                return x * self.alpha + self.beta
-            case "leakyrelu":
-                return select(x < 0, x * self.alpha, x)
-            case "thresholdedrelu":
-                return select(x > self.alpha, x, zero)
-            case "scaledtanh":
-                return call("tanh", x * self.beta) * self.alpha
-            case "hardsigmoid":
-                return e.maximum(e.minimum(x * self.alpha + self.beta, one), zero)
-            case _:
-                return select(x < 0, call("expm1", x) * self.alpha, x)
-
-    def value(self, x: Any) -> Any:
-        match self.name:
-            case "sigmoid":
-                return 1 / (1 + np.exp(-x))
-            case "tanh":
-                return np.tanh(x)
-            case "relu":
-                return np.where(x < 0, 0, x)
-            case "softplus":
-                return np.logaddexp(x, 0)
-            case "softsign":
-                return x / (1 + np.abs(x))
-            case "affine":
-                return self.alpha * x + self.beta
-            case "leakyrelu":
-                return np.where(x < 0, self.alpha * x, x)
-            case "thresholdedrelu":
-                return np.where(x > self.alpha, x, 0)
-            case "scaledtanh":
-                return self.alpha * np.tanh(self.beta * x)
-            case "hardsigmoid":
-                return np.clip(self.alpha * x + self.beta, 0, 1)
-            case _:
-                return np.where(x < 0, self.alpha * np.expm1(x), x)
-
-
-def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Activation]:
-    """Names (any case) with parameters; those that ONNX omits take their defaults.
-
-    Raises:
-        GraphError: no such activation.
-    """
-    result = []
-    # ONNX lists parameters only for the activations that have them, in order.
-    alpha, beta = iter(alphas), iter(betas)
-    for name in names:
-        low = name.lower()
-        if low not in ACTIVATIONS:
-            raise GraphError(f"activation: expected one of {', '.join(ACTIVATIONS)}, got '{name}'")
-        default = ACTIVATIONS[low]
-        a = (
-            next(alpha, default[0])
-            if low in ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
-            else 0.0
-        )
-        b = next(beta, default[1]) if low in ("affine", "scaledtanh", "hardsigmoid") else 0.0
-        result.append(Activation(low, a, b))
-    return result
 
 
 @dataclass(frozen=True)
@@ -187,16 +91,30 @@ class Recurrence(Operator):
             raise GraphError(f"activations: expected {len(DEFAULTS[self.cell])} of them, got {names}")
         return activations(names, self.activation_alpha, self.activation_beta)
 
+    def gate_functions(self) -> list[CellFunction]:
+        """The activations as operators; those of what enters a gate with the bound."""
+        clips = (self.clip, self.clip, None)
+        return [CellFunction(a.name, a.alpha, a.beta, clip) for a, clip in zip(self.functions(), clips)]
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Backward through time; of what is computed before, `y` alone is kept."""
+        return recurrence_gradient(self, builder, node, gradients)
+
     def multiply_adds(self, *shapes: Sequence[float] | None) -> float | None:
         given, weights = shapes[:2]
         return None if given is None or weights is None else math.prod(given) * weights[-1]
 
     def reference(self, *arrays: Array | None) -> Any:
+        assert arrays[0] is not None
+        # Lengths are the only operand that is no float.
+        wide = [x if x is None or dt.dtype(x.dtype).is_integer else widen(x) for x in arrays]
+        return tuple(rounded(v, dt.dtype(arrays[0].dtype)) for v in self.recur(*wide))
+
+    def recur(self, *arrays: Array | None) -> tuple[Array, ...]:
+        """The outputs by numpy, of operands that are wide and not rounded."""
         xw, r, h, c, lengths, peep, rb = (*arrays, *[None] * 4)[:7]
         assert xw is not None and r is not None and h is not None
-        dtype = dt.dtype(xw.dtype)
-        xw, r, h = widen(xw), widen(r), widen(h)
-        c = np.zeros_like(h) if c is None else widen(c)
+        c = np.zeros_like(h) if c is None else c
         steps, hidden = xw.shape[0], r.shape[2]
         ys = np.zeros((steps, *h.shape), xw.dtype)
         f = self.functions()
@@ -205,7 +123,7 @@ class Recurrence(Operator):
             x = [xw[t][:, g * hidden : (g + 1) * hidden] for g in range(GATES[self.cell])]
             rec = [r[g].T for g in range(GATES[self.cell])]
             if self.cell == "lstm":
-                p = [np.zeros(hidden)] * 3 if peep is None else np.split(widen(peep), 3)
+                p = [np.zeros(hidden)] * 3 if peep is None else np.split(peep, 3)
                 i = f[0].value(bound(x[0] + h @ rec[0] + p[0] * c))
                 forget = 1 - i if self.input_forget else f[0].value(bound(x[2] + h @ rec[2] + p[2] * c))
                 new_c = forget * c + i * f[1].value(bound(x[3] + h @ rec[3]))
@@ -215,7 +133,7 @@ class Recurrence(Operator):
                 z = f[0].value(bound(x[0] + h @ rec[0]))
                 reset = f[0].value(bound(x[1] + h @ rec[1]))
                 inner = (
-                    reset * (h @ rec[2] + (0 if rb is None else widen(rb)))
+                    reset * (h @ rec[2] + (0 if rb is None else rb))
                     if self.linear_before_reset
                     else (reset * h) @ rec[2]
                 )
@@ -225,7 +143,7 @@ class Recurrence(Operator):
             live = np.ones((h.shape[0], 1), bool) if lengths is None else (t < lengths)[:, None]
             h, c = np.where(live, new_h, h), np.where(live, new_c, c)
             ys[t] = np.where(live, new_h, 0)
-        return tuple(rounded(v, dtype) for v in ((ys, h, c) if self.cell == "lstm" else (ys, h)))
+        return (ys, h, c) if self.cell == "lstm" else (ys, h)
 
     @algorithm("tensors")
     def direct(
@@ -515,7 +433,7 @@ class RecurrentNetwork(Operator):
             state = np.zeros((x.shape[1], self.hidden), xw.dtype)
             first = [state if s is None else widen(s)[d] for s in (h0, c0)]
             results.append(
-                self.recurrence(d).reference(
+                self.recurrence(d).recur(
                     xw,
                     widen(r)[d].reshape(-1, self.hidden, self.hidden),
                     *first,

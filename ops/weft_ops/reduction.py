@@ -17,8 +17,8 @@ from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, any_of, cast_to, const, select, wrap
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Commutes, Gradients, Operator, Sample, algorithm, touched
 from weft.tensor.language import (
     Dim,
     Placeholder,
@@ -31,10 +31,14 @@ from weft.tensor.language import (
     reduce,
     reduce_axis,
 )
+from weft_ops.arithmetic import Divide, Maximum, Multiply, Where
+from weft_ops.comparison import Equal
 from weft_ops.contraction import reduction_tolerance
 from weft_ops.examples import booleans, floats, integers
+from weft_ops.movement import BroadcastTo, Fill, Reshape
+from weft_ops.moving import composer
 from weft_ops.precision import compute_dtype, rounded, widen
-from weft_ops.shapes import axes_of, axis_of, dim_select, expect_kind, operands, product, static
+from weft_ops.shapes import axes_of, axis_of, dim_expr, dim_select, expect_kind, operands, product, static
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,12 @@ class Reduction(Operator):
     def length(self, shape: Sequence[Dim]) -> Dim:
         """How many elements each result covers."""
         return product([dim_select(m, d, 1) for m, d in zip(self.masks(len(shape)), shape)])
+
+    def spread(self, builder: GraphBuilder, value: Value, like: Value) -> Value:
+        """A value of the result's shape, broadcast to that of the operand `like`."""
+        kept = self.kept_shape(like.shape)
+        aligned = value if value.shape == kept else builder.add(Reshape(kept), value)
+        return builder.add(BroadcastTo(like.shape), aligned)
 
     def accumulator(self, dtype: DType) -> DType:
         return compute_dtype(dtype)
@@ -188,6 +198,11 @@ class Reduction(Operator):
 class ReduceSum(Reduction):
     """The sum; integers wrap in their dtype."""
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        return (self.spread(builder, g, x),)
+
     def over(self, x: Array, axes: tuple[int, ...]) -> Any:
         return x.sum(axis=axes, keepdims=self.keepdims, dtype=x.dtype)
 
@@ -197,6 +212,39 @@ class ReduceProd(Reduction):
     """The product; integers wrap in their dtype."""
 
     reducer = "prod"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of each element the product of those before it and of those after it: nothing is divided, so zeros are no
+        exception, here and in the gradient's gradient.
+
+        Where the axes are formulas, the product of all others that are not zero, or zero: there the gradient's gradient
+        lacks what two zeros would have.
+        """
+        from weft_ops.scanning import CumProd  # which imports this module
+
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, rank = composer(builder), len(x.shape)
+        wide = c.wide(x)
+        if self.runtime_axes:
+            none = c(Equal(), wide, 0.0)
+            factors = c(Where(), none, c.number(1, wide.dtype), wide)
+            count = c.cast(none, dt.int64)
+            whole = self.spread(builder, c(self, factors), x)
+            zeros = self.spread(builder, c(ReduceSum(self.axes, self.keepdims), count), x)
+            others = c(Where(), c(Equal(), zeros, count), c(Divide(), whole, factors), c.number(0, wide.dtype))
+        else:
+            axes = self.numpy_axes(rank)
+            order = (*(k for k in range(rank) if k not in axes), *axes)
+            line = c.transpose(wide, order)
+            shape = line.shape
+            if axes:
+                line = c.reshape(line, (*shape[: rank - len(axes)], product(shape[rank - len(axes) :])))
+                line = c(Multiply(), *(c(CumProd(-1, True, reverse), line) for reverse in (False, True)))
+            else:
+                line = c(Fill(wide.dtype, shape, 1))
+            others = c.transpose(c.reshape(line, shape), [order.index(k) for k in range(rank)])
+        return (c.cast(c.mul(others, self.spread(builder, c.wide(g), x)), x.dtype),)
 
     def over(self, x: Array, axes: tuple[int, ...]) -> Any:
         return x.prod(axis=axes, keepdims=self.keepdims, dtype=x.dtype)
@@ -210,6 +258,14 @@ class ReduceMean(Reduction):
         count = cast_to(wrap(length, dt.int64), total.dtype)
         # Floats divide 0 by 0 for NaN; integers must not divide by 0.
         return e.truncdiv(total, e.maximum(count, const(1, total.dtype))) if total.dtype.is_integer else total / count
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c = composer(builder)
+        wide = c.wide(g)
+        each = c.div(wide, c.cast(c.dim(self.length(x.shape)), wide.dtype))
+        return (self.spread(builder, c.cast(each, x.dtype), x),)
 
     def accumulator(self, dtype: DType) -> DType:
         return dt.int64 if dtype.is_integer else compute_dtype(dtype)
@@ -227,6 +283,18 @@ class ReduceMax(Reduction):
 
     kinds = ("int", "uint", "float", "bool")
     reducer = "max"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Elements that are the greatest share the gradient evenly, as PyTorch's `amax` has it; NaN has none."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c = composer(builder)
+        wide = c.wide(g)
+        found = c(IsExtreme(self.axes, self.reducer == "max"), x)
+        # Of nothing and of NaN there is none, and nothing to share.
+        count = c(Maximum(), c(ReduceSum(self.axes, self.keepdims), c.cast(found, wide.dtype)), 1)
+        share = c.div(wide, count)
+        return (c.cast(c(Where(), found, self.spread(builder, share, x), c.number(0, wide.dtype)), x.dtype),)
 
     @property
     def commutes(self) -> Commutes:
@@ -273,6 +341,60 @@ class ReduceMin(ReduceMax):
 
 
 @dataclass(frozen=True)
+class IsExtreme(Operator):
+    """Whether each element of x is the greatest (else the least) along `axes`, those of ReduceMax: bool of its shape.
+
+    One operator, which reads x twice from memory: a comparison of elements that are computed as they are read with an
+    extreme that was found among others might miss it by a rounding. NaN is none.
+    """
+
+    axes: tuple[Dim, ...] | None = None
+    greatest: bool = True
+    kind = "opaque"
+    reads_twice = True
+    no_gradient = "its results are places"
+
+    @property
+    def _reduction(self) -> Reduction:
+        return (ReduceMax if self.greatest else ReduceMin)(self.axes, True)
+
+    def infer(self, *types: Type | None) -> TensorType:
+        self._reduction.infer(*types)
+        return TensorType(dt.bool_, operands(types, 1)[0].shape)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        assert arrays[0] is not None
+        return np.asarray(arrays[0] == self._reduction.reference(arrays[0]))
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return 32 * touched(*inputs, *outputs)
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor) -> Tensor:
+        extreme, masks = self._reduction.direct(x), self._reduction.masks(x.rank)
+        zero = const(0, dt.int64)
+
+        def formula(*index: Expr) -> Expr:
+            return e.eq(x[index], extreme[tuple(dim_expr(dim_select(m, zero, i)) for m, i in zip(masks, index))])
+
+        return compute(x.shape, formula, "extreme")
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 0.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = integers((3, 4, 5), "float32", 0, 3)
+        for greatest in (False, True):
+            yield Sample(cls(None, greatest), (x,), f"all_{greatest}")
+            yield Sample(cls((-1, 0), greatest), (x,), f"two_{greatest}")
+            yield Sample(cls((1,), greatest), (integers((3, 4), "int8", -2, 2),), f"int8_{greatest}")
+        yield Sample(cls((1,)), (np.array([[1, np.nan], [-np.inf, -np.inf], [np.inf, 2]], np.float32),), "special")
+        yield Sample(cls((0,)), (floats((7,), "float16"),), "float16")
+        yield Sample(cls((1,)), (floats((2, 0)),), "empty")
+
+
+@dataclass(frozen=True)
 class Argmax(Operator):
     """Where the greatest element along `axis` is, int64: the first such place, or the last if `last`; NaN is
     greatest."""
@@ -282,6 +404,7 @@ class Argmax(Operator):
     last: bool = False
     kind = "reduction"
     reads_twice = True
+    no_gradient = "its results are places"
     best: ClassVar[str] = "argmax"
 
     def reduced_axes(self, rank: int) -> tuple[int, ...] | None:
@@ -379,4 +502,4 @@ class Argmin(Argmax):
     best = "argmin"
 
 
-__all__ = ["Argmax", "Argmin", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"]
+__all__ = ["Argmax", "Argmin", "IsExtreme", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"]

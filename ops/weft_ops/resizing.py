@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type
+from weft.graph.operator import Array, Commutes, Gradients, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
 from weft_ops.examples import floats, integers
@@ -28,6 +28,7 @@ from weft_ops.shapes import (
     dim_max,
     expect_kind,
     expect_some,
+    product,
     same,
     show,
     static,
@@ -66,6 +67,10 @@ class Resize(Operator):
     antialias: bool = False
     extrapolation: float = 0.0
     kind = "opaque"
+    no_gradient_by = {
+        1: "scales decide which elements are read: by them no gradient is defined",
+        2: "the region decides which elements are read: by it no gradient is defined",
+    }
 
     def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for a shape, scales or names that do not fit."""
@@ -408,6 +413,43 @@ class Resize(Operator):
             return finish(value, i[d])
 
         return compute(shape, blend, f"along{d}")
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Along each axis a product with the weights of all elements in all results, which are what the identity is
+        resampled to: at compile time where sizes are known. Of elements that are repeated, the sum over the repeats."""
+        from weft_ops.composing import Composer
+        from weft_ops.contraction import MatMul
+        from weft_ops.indexing import Eye
+
+        (x, scales, roi), (g,) = (*node.inputs, None, None)[:3], gradients
+        assert x is not None and g is not None
+        c, axes, runtime = Composer(builder), self.all_axes(len(x.shape)), scales is not None
+        found = c.wide(g)
+        for k, d in enumerate(axes):
+            n, m = x.shape[d], self.shape[d]
+            if not self.moves(k, n, m, runtime):
+                continue
+            before, after = found.shape[:d], found.shape[d + 1 :]
+            times = self._repeats(k, n, m, runtime) if self.mode == "nearest" else None
+            if times is not None:
+                found = c.sum(c.reshape(found, (*before, n, times, *after)), (d + 1,), False)
+                continue
+            one = replace(
+                self,
+                shape=(n, m),
+                axes=(1,),
+                scales=None if self.scales is None else (self.scales[k],),
+                extrapolation=0.0,
+            )
+            ends = None if roi is None else c.concat([c.slice(roi, 0, j, 1) for j in (k, k + len(axes))], 0)
+            weights = c(one, c(Eye(found.dtype, n, n)), None if scales is None else c.slice(scales, 0, k, 1), ends)
+            if after:
+                flat = c.reshape(found, (product(before), m, product(after)))
+                found = c(MatMul(), weights, flat)
+            else:
+                found = c(MatMul(), c.reshape(found, (product(before), m)), c.transpose(weights, (1, 0)))
+            found = c.reshape(found, (*before, n, *after))
+        return (c.cast(found, x.dtype), None, None)[: len(node.inputs)]
 
     def tolerance(self, *types: TensorType) -> float:
         return 0.0 if self.mode == "nearest" else 32.0 if types[0].dtype.is_float else 1.0

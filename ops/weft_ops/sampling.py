@@ -15,25 +15,35 @@ from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
-from weft.loop.nodes import Allocate, Buffer, For, Let, Stmt, Store, buffer, seq
-from weft.tensor.language import Dim, Tensor, as_dim, compute
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import STEP, Array, Gradients, Operator, Sample, algorithm, touched
+from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, buffer, seq
+from weft.tensor.language import Dim, Tensor, as_dim, compute, lowest, reduce_axis
+from weft.tensor.language import sum as sum_over
+from weft_ops.arithmetic import Floor, Maximum, Minimum, Round, Where
+from weft_ops.comparison import Equal, Less, LessEqual, LogicalAnd
+from weft_ops.composing import Composer
+from weft_ops.contraction import MatMul
 from weft_ops.examples import floats
+from weft_ops.filling import Fill
+from weft_ops.gathering import GatherElements
 from weft_ops.indexing import nest
 from weft_ops.precision import compute_dtype, rounded, widen
 from weft_ops.resizing import cubic_weights
+from weft_ops.scattering import ScatterElements
 from weft_ops.shapes import (
     dim_expr,
     expect_kind,
     expect_rank,
     expect_some,
+    one_dtype,
     operands,
     product,
     same,
     show,
     static,
     unify,
+    unify_shapes,
 )
 from weft_ops.words import Border, Interpolation
 
@@ -182,6 +192,89 @@ class GridSample(Operator):
 
         return compute((*x.shape[:2], *grid.shape[1:-1]), formula, "gridsample")
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The result is a weighted gather of the elements of x: by x, g scattered back; by the grid, the products of
+        what was gathered and the derivatives of the weights. At the border of x, beyond which it repeats, the
+        derivative is 0, as torch has it."""
+        (x, grid), (g,) = node.inputs, gradients
+        assert x is not None and grid is not None and g is not None
+        c, wide, sizes = Composer(builder), compute_dtype(x.dtype), x.shape[2:]
+        count = product(grid.shape[1:-1])
+        where = c.reshape(c.cast(grid, wide), (grid.shape[0], count, len(sizes)))
+        axes = [self._along(c, c.pick(where, 2, len(sizes) - 1 - d), n) for d, n in enumerate(sizes)]
+        choices = list(np.ndindex(*(len(taps) for taps in axes)))
+
+        def stacked(parts: Sequence[Value]) -> Value:
+            return c.concat([c.reshape(v, (v.shape[0], 1, count)) for v in parts], 1)
+
+        def places(choice: Sequence[int]) -> Value:
+            flat = axes[0][choice[0]].place
+            for taps, q, n in zip(axes[1:], choice[1:], sizes[1:]):
+                flat = c.add(c.mul(flat, c.dim(n)), taps[q].place)
+            return flat
+
+        def weights(choice: Sequence[int], by: int | None = None) -> Value:
+            """The weight of one choice of taps, or its derivative by the place along an axis."""
+            factors = [t[q].slope if d == by else t[q].weight for d, (t, q) in enumerate(zip(axes, choice))]
+            total = factors[0]
+            for v in factors[1:]:
+                total = c.mul(total, v)
+            return total
+
+        taken, flat = stacked([places(q) for q in choices]), (*x.shape[:2], product(sizes))
+        rows, given = c.reshape(c.cast(g, wide), (*x.shape[:2], count)), c.reshape(c.cast(x, wide), flat)
+        by_x = c(WeightedScatter(flat[2]), rows, taken, stacked([weights(q) for q in choices]))
+        by_x = c.cast(c.reshape(by_x, x.shape), x.dtype)
+        if self.mode == "nearest":
+            return by_x, None
+        by_weights = _by_weights(c, given, taken, rows)
+        by_grid = [
+            c.sum(c.mul(by_weights, stacked([weights(q, d) for q in choices])), (1,), False)
+            for d in reversed(range(len(sizes)))
+        ]
+        joined = c.concat([c.reshape(v, (*v.shape, 1)) for v in by_grid], 2)
+        return by_x, c.cast(c.reshape(joined, grid.shape), grid.dtype)
+
+    def _along(self, c: Composer, p: Value, n: Dim) -> list[_Tap]:
+        """The taps along an axis of n elements of places p of the grid."""
+        last = c.cast(c.dim(as_dim(n - 1)), p.dtype)
+        size = c.add(last, 1.0)
+        step = c.mul(last if self.align_corners else size, 0.5)
+        at = c.sub(c.mul(c.add(p, 1.0), step), c.number(0.0 if self.align_corners else 0.5, p.dtype))
+        lo = c.number(0.0 if self.align_corners else -0.5, p.dtype)
+        hi = c.sub(last, lo)
+        slope = c.broadcast(step, p.shape)
+        zero = c.number(0.0, p.dtype)
+        at = c(Round(), at) if self.mode == "nearest" else at
+        if self.padding == "border":
+            clipped = c(Maximum(), c(Minimum(), at, last), zero)
+            if self.mode == "cubic":
+                inside = c(LogicalAnd(), c(LessEqual(), lo, at), c(LessEqual(), at, hi))
+                clipped = c(Where(), inside, at, clipped)
+            else:
+                inside = c(LogicalAnd(), c(Less(), zero, at), c(Less(), at, last))
+            at, slope = clipped, c(Where(), inside, slope, zero)
+        elif self.padding == "reflection":
+            at, sign = _reflected(c, at, lo, hi)
+            slope = c.mul(slope, sign)
+        base = c(Floor(), at)
+        t = c.sub(at, base)
+        found: list[_Tap] = []
+        for offset, terms in _POLYNOMIALS[self.mode].items():
+            i = c.add(base, float(offset))
+            if self.padding == "reflection":
+                i, _ = _reflected(c, i, lo, hi)
+            safe = c(Maximum(), c(Minimum(), i, last), zero)
+            weight = _polynomial(c, terms, t)
+            change = c.mul(_polynomial(c, [k * v for k, v in enumerate(terms)][1:] or [0.0], t), slope)
+            if self.padding != "border":
+                exists = c(Equal(), safe, i)
+                weight, change = (c(Where(), exists, v, zero) for v in (weight, change))
+            # Of a place that is no number: the first element, with a weight that is none either.
+            place = c.cast(c(Where(), c(LessEqual(), zero, safe), safe, zero), dt.int64)
+            found.append(_Tap(place, weight, change))
+        return found
+
     def tolerance(self, *types: TensorType) -> float:
         return 256.0  # places are rounded to the dtype before they choose elements
 
@@ -197,8 +290,208 @@ class GridSample(Operator):
         )
 
 
+@dataclass(frozen=True)
+class _Tap:
+    """One of the elements along an axis that a place is made of, for all places [n, places]: its index, its weight, and
+    the derivative of that by the grid."""
+
+    place: Value
+    weight: Value
+    slope: Value
+
+
+def _cubic_polynomials(a: float) -> dict[int, list[float]]:
+    """`cubic_weights` as coefficients of powers of t."""
+    from numpy.polynomial import Polynomial
+
+    weights = cubic_weights(Polynomial([0.0, 1.0]), a)
+    return {q - 1: [float(v) for v in w.coef] for q, w in enumerate(weights)}
+
+
+_POLYNOMIALS: dict[Interpolation, dict[int, list[float]]] = {
+    "nearest": {0: [1.0]},
+    "linear": {0: [1.0, -1.0], 1: [0.0, 1.0]},
+    "cubic": _cubic_polynomials(-0.75),
+}
+"""Per tap, by its distance from the one below the place: the coefficients of its weight as a polynomial of the place's
+fraction."""
+
+
+def _polynomial(c: Composer, terms: Sequence[float], t: Value) -> Value:
+    total = c.broadcast(c.number(terms[-1], t.dtype), t.shape)
+    for v in reversed(terms[:-1]):
+        total = c.add(c.mul(total, t), v)
+    return total
+
+
+def _reflected(c: Composer, v: Value, lo: Value, hi: Value) -> tuple[Value, Value]:
+    """As `GridSample.reflected`, and the derivative of it: 1 or -1."""
+    one = c.number(1.0, v.dtype)
+    same_ends = c(Equal(), hi, lo)
+    span = c(Where(), same_ends, one, c.sub(hi, lo))
+    below = c(Less(), v, lo)
+    distance = c(Where(), below, c.sub(lo, v), c.sub(v, hi))
+    turns = c(Floor(), c.div(distance, span))
+    rest = c.sub(distance, c.mul(turns, span))
+    even = c(Equal(), c.sub(turns, c.mul(c(Floor(), c.mul(turns, 0.5)), 2.0)), 0.0)
+    from_low = c(Equal(), even, below)
+    bounced = c(Where(), from_low, c.add(lo, rest), c.sub(hi, rest))
+    kept = c(LogicalAnd(), c(LessEqual(), lo, v), c(LessEqual(), v, hi))
+    still = c(Where(), same_ends, v, bounced)
+    # Of the distance ±1, from the low end 1, from the high one -1.
+    sign = c(Where(), even, c.number(-1.0, v.dtype), one)
+    sign = c(Where(), same_ends, one, sign)
+    return c(Where(), kept, v, still), c(Where(), kept, one, sign)
+
+
+def _by_weights(c: Composer, x: Value, places: Value, g: Value) -> Value:
+    """The gradient of WeightedGather by its weights: Σ over channels of g [n, c, p] times what it takes of x [n, c, s],
+    [n, taps, p]."""
+    n, taps, count = places.shape
+    flat = c.reshape(places, (n, 1, as_dim(taps * count)))
+    taken = c(GatherElements(2), x, c.broadcast(flat, (*x.shape[:2], as_dim(taps * count))))
+    taken = c.reshape(taken, (*x.shape[:2], taps, count))
+    return c.sum(c.mul(taken, c.reshape(g, (*g.shape[:2], 1, count))), (1,), False)
+
+
+@dataclass(frozen=True)
+class WeightedGather(Operator):
+    """Σ over taps of weights [n, taps, p] times the elements of x [n, c, s] at places [n, taps, p], integers from 0 to
+    s - 1: [n, c, p]."""
+
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
+        x, places, weights = operands(types, 3)
+        one_dtype([x, weights])
+        expect_kind(x.dtype, ("float",))
+        expect_kind(places.dtype, ("int",), "places")
+        for t, name in ((x, "x"), (places, "places"), (weights, "weights")):
+            expect_rank(t, 3, name)
+        unify_shapes(places.shape, weights.shape, "weights", assumed)
+        unify(x.shape[0], places.shape[0], "batch", assumed)
+        expect_some(x.shape[2], product(places.shape), "elements that are gathered", assumed)
+        return Inferred(TensorType(x.dtype, (*x.shape[:2], places.shape[2])), assumed)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        x, places, weights = arrays
+        assert x is not None and places is not None and weights is not None
+        at = np.clip(places, 0, x.shape[2] - 1)
+        n, channels, _ = x.shape
+        flat = np.broadcast_to(at.reshape(n, 1, -1), (n, channels, at[0].size if n else 0))
+        taken = np.take_along_axis(widen(x), flat, 2).reshape(n, channels, *at.shape[1:])
+        return rounded((taken * widen(weights)[:, None]).sum(2), dt.dtype(x.dtype))
+
+    @algorithm("tensors")
+    def direct(self, x: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+        wide, tap = compute_dtype(x.dtype), reduce_axis(places.shape[1], "tap")
+
+        def formula(b: Expr, channel: Expr, p: Expr) -> Expr:
+            at = e.maximum(e.minimum(cast_to(places[b, tap, p], dt.int64), as_dim(x.shape[2] - 1)), 0)
+            return sum_over(cast_to(x[b, channel, at], wide) * cast_to(weights[b, tap, p], wide), tap)
+
+        total = compute((*x.shape[:2], places.shape[2]), formula, "gathered")
+        return total if wide == x.dtype else compute(total.shape, lambda *i: cast_to(total[i], x.dtype), "rounded")
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x, places, weights), (g,) = node.inputs, gradients
+        assert x is not None and places is not None and weights is not None and g is not None
+        c = Composer(builder)
+        by_x = c(WeightedScatter(x.shape[2]), c.wide(g), places, c.wide(weights))
+        by_weights = _by_weights(c, c.wide(x), places, c.wide(g))
+        return c.cast(by_x, x.dtype), None, c.cast(by_weights, weights.dtype)
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 16.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        places = np.array([[[0, 3, 4, 1], [2, 2, 0, 1]], [[1, 1, 2, 3], [4, 4, 4, 0]]])
+        weights = floats((2, 2, 4), seed=1)
+        yield Sample(cls(), (floats((2, 3, 5)), places, weights), "float32")
+        yield Sample(cls(), (floats((2, 1, 5), "float16"), places, weights.astype(np.float16)), "float16")
+
+
+@dataclass(frozen=True)
+class WeightedScatter(Operator):
+    """Zeros [n, c, size] to which every element of g [n, c, p] is added at the places [n, taps, p], times weights [n,
+    taps, p]: the gradient of WeightedGather by x. In the order of p, so that equal operands give equal sums. Of float32
+    or float64, in which the sums are."""
+
+    size: Dim
+    kind = "opaque"
+
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
+        g, places, weights = operands(types, 3)
+        if compute_dtype(one_dtype([g, weights])) != g.dtype or not g.dtype.is_float:
+            raise GraphError(f"gradient: expected float32 or float64, got {g.dtype}", hint="cast first")
+        expect_kind(places.dtype, ("int",), "places")
+        for t, name in ((g, "gradient"), (places, "places"), (weights, "weights")):
+            expect_rank(t, 3, name)
+        unify_shapes(places.shape, weights.shape, "weights", assumed)
+        for d in (0, 2):
+            unify(g.shape[d], places.shape[d], f"places, dimension {d}", assumed)
+        expect_some(self.size, product(places.shape), "elements that are added to", assumed)
+        return Inferred(TensorType(g.dtype, (*g.shape[:2], self.size)), assumed)
+
+    def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
+        return 16 * touched(*inputs, *outputs) + STEP * touched(inputs[1])
+
+    def reference(self, *arrays: Array | None) -> Array:
+        g, places, weights = arrays
+        assert g is not None and places is not None and weights is not None
+        (size,) = static([self.size])
+        out = np.zeros((*g.shape[:2], size), widen(g).dtype)
+        at = np.clip(places, 0, size - 1)
+        for b, channel in np.ndindex(*g.shape[:2]):
+            np.add.at(out[b, channel], at[b], widen(weights)[b] * widen(g)[b, channel])
+        return rounded(out, dt.dtype(g.dtype))
+
+    @algorithm("program")
+    def ordered(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        (g, places, weights), (out,) = inputs, outputs
+        count, taps, size = g.shape[2], places.shape[1], out.shape[2]
+        start, p, tap, at = (Var(name, dt.int64) for name in ("start", "p", "tap", "at"))
+
+        def body(i: tuple[Var, ...]) -> Stmt:
+            place = e.maximum(e.minimum(cast_to(places[i[0], tap, p], dt.int64), size - 1), 0)
+            add = Store(out, (*i, at), out[(*i, at)] + weights[i[0], tap, p] * g[(*i, p)])
+            clear = For(start, size, Store(out, (*i, start), const(0.0, out.dtype)))
+            return seq(clear, For(p, count, For(tap, taps, Let(at, place, add))))
+
+        return nest("row", out.shape[:2], body, parallel=2)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (g, places, weights), (by,) = node.inputs, gradients
+        assert g is not None and places is not None and weights is not None and by is not None
+        c = Composer(builder)
+        return c(WeightedGather(), by, places, weights), None, _by_weights(c, by, places, g)
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 64.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        places = np.array([[[0, 3, 4, 1], [2, 2, 0, 1]], [[1, 1, 2, 3], [4, 4, 4, 0]]])
+        weights = floats((2, 2, 4), seed=1)
+        yield Sample(cls(5), (floats((2, 3, 4)), places, weights), "float32")
+
+
 CHANNELS = 8
 """Channels of a region that are sampled together."""
+
+
+@dataclass(frozen=True)
+class _BinSample:
+    """A sample of a bin, in formulas: the image, row, column and weight of the four elements around it, whether it lies
+    outside of the image, where it is 0, and whether it is the bin's first."""
+
+    image: Expr
+    corners: tuple[tuple[Expr, Expr, Expr], ...]
+    off: Expr
+    first: Expr
 
 
 @dataclass(frozen=True)
@@ -217,6 +510,7 @@ class RoiAlign(Operator):
     half_pixel: bool = True
     maximum: bool = False
     kind = "opaque"
+    no_gradient_by = {1: "regions decide which elements are read: by them no gradient is defined"}
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []
@@ -233,30 +527,34 @@ class RoiAlign(Operator):
     def reference(self, *arrays: Array | None) -> Array:
         x, rois, batch = arrays
         assert x is not None and rois is not None and batch is not None
-        h, w = x.shape[2:]
         out = np.zeros((len(rois), x.shape[1], self.height, self.width), np.float64)
-        shift = 0.5 if self.half_pixel else 0.0
-        least = 0.0 if self.half_pixel else 1.0
-        for r, roi in enumerate(rois.astype(np.float64)):
-            x1, y1, x2, y2 = roi * self.spatial_scale - shift
-            rw, rh = (x2 - x1, y2 - y1) if self.half_pixel else (max(x2 - x1, least), max(y2 - y1, least))
-            bh, bw = rh / self.height, rw / self.width
-            gh, gw = (self.samples_per_bin or math.ceil(bh)), (self.samples_per_bin or math.ceil(bw))
+        for r, ph, pw in np.ndindex(len(rois), self.height, self.width):
             plane = x[int(batch[r])].astype(np.float64)
-            for ph, pw in np.ndindex(self.height, self.width):
-                found: list[Array] = []
-                for iy, ix in np.ndindex(max(gh, 0), max(gw, 0)):
-                    y, z = y1 + ph * bh + (iy + 0.5) * bh / gh, x1 + pw * bw + (ix + 0.5) * bw / gw
-                    if y < -1 or y > h or z < -1 or z > w:
-                        corners = [np.zeros(x.shape[1])] * 4
-                    else:
-                        (ya, yb, fy), (xa, xb, fx) = self.corner(y, h), self.corner(z, w)
-                        pairs = ((ya, 1 - fy, xa, 1 - fx), (ya, 1 - fy, xb, fx), (yb, fy, xa, 1 - fx), (yb, fy, xb, fx))
-                        corners = [plane[:, i, j] * u * v for i, u, j, v in pairs]
-                    found.append(np.max(corners, 0) if self.maximum else np.sum(corners, 0))
-                if found:
-                    out[r, :, ph, pw] = np.max(found, 0) if self.maximum else np.sum(found, 0) / max(gh * gw, 1)
+            found: list[Array] = []
+            for sample in self._reference_samples(rois[r].astype(np.float64), x.shape[2:], ph, pw):
+                corners = [plane[:, i, j] * k for i, j, k in sample] or [np.zeros(x.shape[1])]
+                found.append(np.max(corners, 0) if self.maximum else np.sum(corners, 0))
+            if found:
+                out[r, :, ph, pw] = np.max(found, 0) if self.maximum else np.sum(found, 0) / len(found)
         return rounded(out, dt.dtype(x.dtype))
+
+    def _reference_samples(
+        self, roi: Array, size: tuple[int, ...], ph: int, pw: int
+    ) -> Iterable[list[tuple[int, int, float]]]:
+        """The samples of a bin: row, column and weight of the four elements of each, none outside of the image."""
+        h, w = size
+        x1, y1, x2, y2 = roi * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
+        rw, rh = (x2 - x1, y2 - y1) if self.half_pixel else (max(x2 - x1, 1.0), max(y2 - y1, 1.0))
+        bh, bw = rh / self.height, rw / self.width
+        gh, gw = (self.samples_per_bin or math.ceil(bh)), (self.samples_per_bin or math.ceil(bw))
+        for iy, ix in np.ndindex(max(gh, 0), max(gw, 0)):
+            y, z = y1 + ph * bh + (iy + 0.5) * bh / gh, x1 + pw * bw + (ix + 0.5) * bw / gw
+            if y < -1 or y > h or z < -1 or z > w:
+                yield []
+                continue
+            (ya, yb, fy), (xa, xb, fx) = self.corner(y, h), self.corner(z, w)
+            pairs = ((ya, 1 - fy, xa, 1 - fx), (ya, 1 - fy, xb, fx), (yb, fy, xa, 1 - fx), (yb, fy, xb, fx))
+            yield [(i, j, u * v) for i, u, j, v in pairs]
 
     @staticmethod
     def corner(v: float, n: int) -> tuple[int, int, float]:
@@ -268,79 +566,118 @@ class RoiAlign(Operator):
     def sampled(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
         (x, rois, batch), (out,) = inputs, outputs
         wide = compute_dtype(x.dtype)
-        h, w = x.shape[2], x.shape[3]
         # A place is found once for some channels: for all of them, planes of a size that caches dislike would drive
         # each other out.
         some = const(CHANNELS, dt.int64)
         total = buffer("total", (some,), wide, "local")
         channel, start, end = (Var(name, dt.int64) for name in ("channel", "start", "end"))
-        f: Callable[..., Any] = lambda name: Var(name, wide)
-        y1, x1, bh, bw, sy, sx, value = (f(n) for n in ("y1", "x1", "bin_h", "bin_w", "sample_y", "sample_x", "value"))
-        gh, gw, iy, ix, ya, xa = (Var(n, dt.int64) for n in ("grid_h", "grid_w", "iy", "ix", "low_y", "low_x"))
-        b = Var("image", dt.int64)
+        value = Var("value", wide)
 
         def body(i: tuple[Var, ...]) -> Stmt:
             r, block, ph, pw = i
             c, left = block * some + channel, e.minimum(x.shape[1] - block * some, some)
-            edge: Callable[..., Any] = lambda k: (
-                cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
-            )
-            size: Callable[..., Any] = lambda lo, hi: hi - lo if self.half_pixel else e.maximum(hi - lo, 1.0)
-            measured: Callable[..., Any] = lambda v: e.maximum(cast_to(call("ceil", v), dt.int64), 0)
-            count: Callable[..., Any] = lambda v: (
-                const(self.samples_per_bin, dt.int64) if self.samples_per_bin else measured(v)
-            )
-            at: Callable[..., Any] = lambda first, p, step, k, n: (
-                first + cast_to(p, wide) * step + (cast_to(k, wide) + 0.5) * step / cast_to(n, wide)
-            )
 
-            def corners(v: Expr, low: Expr, n: Expr) -> tuple[Expr, Expr, Expr]:
-                last = low >= n - 1
-                return (
-                    select(last, n - 1, low),
-                    select(last, n - 1, low + 1),
-                    select(last, const(0.0, wide), e.maximum(v, 0.0) - cast_to(low, wide)),
-                )
+            def each(s: _BinSample) -> Stmt:
+                terms = [cast_to(x[s.image, c, row, column], wide) * weight for row, column, weight in s.corners]
+                best = terms[0]
+                for t in terms[1:]:
+                    best = e.maximum(best, t) if self.maximum else best + t
+                old = total[channel]
+                merge = select(s.first, value, e.maximum(old, value)) if self.maximum else old + value
+                put = Store(total, (channel,), merge)
+                return For(channel, left, Let(value, select(s.off, const(0.0, wide), best), put))
 
-            (ay, by, fy), (ax, bx, fx) = corners(sy, ya, h), corners(sx, xa, w)
-            read: Callable[..., Any] = lambda p, q: cast_to(x[b, c, p, q], wide)
-            terms = [
-                read(ay, ax) * ((1.0 - fy) * (1.0 - fx)),
-                read(ay, bx) * ((1.0 - fy) * fx),
-                read(by, ax) * (fy * (1.0 - fx)),
-                read(by, bx) * (fy * fx),
-            ]
-            best = terms[0]
-            for t in terms[1:]:
-                best = e.maximum(best, t) if self.maximum else best + t
-            off = e.any_of([sy < -1.0, sy > cast_to(h, wide), sx < -1.0, sx > cast_to(w, wide)])
-            low: Callable[..., Any] = lambda v: cast_to(
-                e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64
-            )
-            first = e.and_(e.eq(iy, 0), e.eq(ix, 0))
-            merge = select(first, value, e.maximum(total[channel], value)) if self.maximum else total[channel] + value
-            each = For(channel, left, Let(value, select(off, const(0.0, wide), best), Store(total, (channel,), merge)))
-            take = Let(ya, low(sy), Let(xa, low(sx), each))
-            sample = Let(sy, at(y1, ph, bh, iy, gh), Let(sx, at(x1, pw, bw, ix, gw), take))
-            divisor = cast_to(e.maximum(gh * gw, 1), wide)
-            result = cast_to(total[end] if self.maximum else total[end] / divisor, x.dtype)
-            clear, put = (
-                For(start, left, Store(total, (start,), const(0.0, wide))),
-                For(end, left, Store(out, (r, block * some + end, ph, pw), result)),
-            )
-            loops = seq(clear, For(iy, gh, For(ix, gw, sample)), put)
-            image = e.maximum(e.minimum(cast_to(batch[r], dt.int64), x.shape[0] - 1), 0)
-            stmt: Stmt = Allocate(total, loops)
-            for var, v in reversed([
-                (b, image), (y1, edge(1)), (x1, edge(0)), (bh, size(y1, edge(3)) / float(self.height)), (bw, size(x1,
-                    edge(2)) / float(self.width)),
-                (gh, count(bh)), (gw, count(bw)),
-            ]):  # fmt: skip
-                stmt = Let(var, v, stmt)
-            return stmt
+            def around(loops: Stmt, image: Expr, count: Expr) -> Stmt:
+                divisor = cast_to(e.maximum(count, 1), wide)
+                result = cast_to(total[end] if self.maximum else total[end] / divisor, x.dtype)
+                clear = For(start, left, Store(total, (start,), const(0.0, wide)))
+                put = For(end, left, Store(out, (r, block * some + end, ph, pw), result))
+                return Allocate(total, seq(clear, loops, put))
+
+            return self._bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
 
         n, channels, height, width = out.shape
         return nest("bin", (n, (channels + CHANNELS - 1) // CHANNELS, height, width), body, parallel=1)
+
+    def _bin_samples(
+        self,
+        shape: Sequence[Expr],
+        wide: dt.DType,
+        rois: Buffer,
+        batch: Buffer,
+        at: tuple[Expr, Expr, Expr],
+        each: Callable[[_BinSample], Stmt],
+        around: Callable[[Stmt, Expr, Expr], Stmt],
+    ) -> Stmt:
+        """`each` of the samples of a bin, in loops, with `around` them what comes before and after.
+
+        Args:
+            shape: of x, without channels: images, height, width.
+            at: region, row and column of the bin.
+            around: of the loops, the image, and how many samples there are.
+        """
+        (images, h, w), (r, ph, pw) = shape, at
+        f: Callable[..., Any] = lambda name: Var(name, wide)
+        y1, x1, bh, bw, sy, sx = (f(n) for n in ("y1", "x1", "bin_h", "bin_w", "sample_y", "sample_x"))
+        gh, gw, iy, ix, ya, xa = (Var(n, dt.int64) for n in ("grid_h", "grid_w", "iy", "ix", "low_y", "low_x"))
+        b = Var("image", dt.int64)
+        edge: Callable[..., Any] = lambda k: (
+            cast_to(rois[r, k], wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
+        )
+        size: Callable[..., Any] = lambda lo, hi: hi - lo if self.half_pixel else e.maximum(hi - lo, 1.0)
+        measured: Callable[..., Any] = lambda v: e.maximum(cast_to(call("ceil", v), dt.int64), 0)
+        count: Callable[..., Any] = lambda v: (
+            const(self.samples_per_bin, dt.int64) if self.samples_per_bin else measured(v)
+        )
+        place: Callable[..., Any] = lambda first, p, step, k, n: (
+            first + cast_to(p, wide) * step + (cast_to(k, wide) + 0.5) * step / cast_to(n, wide)
+        )
+
+        def corners(v: Expr, low: Expr, n: Expr) -> tuple[Expr, Expr, Expr]:
+            last = low >= n - 1
+            return (
+                select(last, n - 1, low),
+                select(last, n - 1, low + 1),
+                select(last, const(0.0, wide), e.maximum(v, 0.0) - cast_to(low, wide)),
+            )
+
+        (ay, by, fy), (ax, bx, fx) = corners(sy, ya, h), corners(sx, xa, w)
+        weighted = (
+            (ay, ax, (1.0 - fy) * (1.0 - fx)),
+            (ay, bx, (1.0 - fy) * fx),
+            (by, ax, fy * (1.0 - fx)),
+            (by, bx, fy * fx),
+        )
+        off = e.any_of([sy < -1.0, sy > cast_to(h, wide), sx < -1.0, sx > cast_to(w, wide)])
+        low: Callable[..., Any] = lambda v: cast_to(
+            e.maximum(e.minimum(v, cast_to(e.maximum(h, w), wide)), 0.0), dt.int64
+        )
+        first = e.and_(e.eq(iy, 0), e.eq(ix, 0))
+        take = Let(ya, low(sy), Let(xa, low(sx), each(_BinSample(b, weighted, off, first))))
+        sample = Let(sy, place(y1, ph, bh, iy, gh), Let(sx, place(x1, pw, bw, ix, gw), take))
+        image = e.maximum(e.minimum(cast_to(batch[r], dt.int64), images - 1), 0)
+        stmt = around(For(iy, gh, For(ix, gw, sample)), b, gh * gw)
+        for var, v in reversed([
+            (b, image), (y1, edge(1)), (x1, edge(0)), (bh, size(y1, edge(3)) / float(self.height)), (bw, size(x1,
+                edge(2)) / float(self.width)),
+            (gh, count(bh)), (gw, count(bw)),
+        ]):  # fmt: skip
+            stmt = Let(var, v, stmt)
+        return stmt
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (x, rois, batch), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c = Composer(builder)
+        if self.maximum:
+            places, weights = c.all(RoiAlignGreatest(**self.attributes()), c.wide(x), rois, batch)
+            zeros = c(Fill(weights.dtype, (product(x.shape),), 0))
+            added = c(
+                ScatterElements(0, "add"), zeros, c.reshape(places, (-1,)), c.reshape(c.mul(c.wide(g), weights), (-1,))
+            )
+            return c.cast(c.reshape(added, x.shape), x.dtype), None, None
+        op = RoiAlignGradient(**self.attributes(), shape=(x.shape[0], *x.shape[2:]))
+        return c.cast(c(op, c.wide(g), rois, batch), x.dtype), None, None
 
     def tolerance(self, *types: TensorType) -> float:
         return 64.0
@@ -354,6 +691,178 @@ class RoiAlign(Operator):
             yield Sample(cls(2, 3, 2, 1.0, True, maximum), (x, rois, batch), f"half_pixel_{maximum}")
             yield Sample(cls(2, 2, 0, 0.9, False, maximum), (x, rois, batch), f"adaptive_{maximum}")
         yield Sample(cls(1, 2, 2), (floats((1, 11, 4, 5)), rois[:1], np.zeros(1, np.int64)), "channels")
+
+
+@dataclass(frozen=True)
+class RoiAlignGreatest(RoiAlign):
+    """Which element of x, of float32 or float64, is the result of RoiAlign with `maximum`, times which weight: flat
+    indices in x, int64, and weights, both [regions, c, height, width]. The first of equal ones; where nothing is
+    sampled, or a sample outside of the image is the greatest, the weight is 0."""
+
+    def infer(self, *types: Type | None) -> Inferred:
+        found = super().infer(*types)
+        (result,) = found.types
+        assert isinstance(result, TensorType)
+        if not self.maximum or compute_dtype(result.dtype) != result.dtype:
+            raise GraphError(f"expected `maximum`, and float32 or float64, got {result.dtype}", hint="cast first")
+        return Inferred((TensorType(dt.int64, result.shape), result), found.assumes)
+
+    def reference(self, *arrays: Array | None) -> Any:
+        x, rois, batch = arrays
+        assert x is not None and rois is not None and batch is not None
+        _, channels, h, w = x.shape
+        places = np.zeros((len(rois), channels, self.height, self.width), np.int64)
+        weights = np.zeros(places.shape, x.dtype)
+        for r, c, ph, pw in np.ndindex(*places.shape):
+            first = (int(batch[r]) * channels + c) * h * w
+            best = -np.inf
+            for sample in self._reference_samples(rois[r].astype(np.float64), (h, w), ph, pw):
+                for i, j, weight in sample or [(0, 0, 0.0)]:
+                    value = float(x[int(batch[r]), c, i, j]) * weight
+                    if value > best:
+                        best = value
+                        places[r, c, ph, pw], weights[r, c, ph, pw] = first + i * w + j, weight
+        return places, weights
+
+    @algorithm("program")
+    def sampled(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        (x, rois, batch), (places, weights) = inputs, outputs
+        wide, some = x.dtype, const(CHANNELS, dt.int64)
+        best = buffer("best", (some,), wide, "local")
+        channel, start = Var("channel", dt.int64), Var("start", dt.int64)
+
+        def body(i: tuple[Var, ...]) -> Stmt:
+            r, block, ph, pw = i
+            left = e.minimum(x.shape[1] - block * some, some)
+            c, none = block * some + channel, const(0, dt.int64)
+            out: Callable[[Expr], tuple[Expr, ...]] = lambda k: (r, block * some + k, ph, pw)
+
+            def each(s: _BinSample) -> Stmt:
+                def candidate(name: str, value: Expr, row: Expr, column: Expr, weight: Expr) -> Stmt:
+                    term = Var(name, wide)
+                    flat = ((s.image * x.shape[1] + c) * x.shape[2] + row) * x.shape[3] + column
+                    taken = seq(
+                        Store(best, (channel,), term),
+                        Store(places, out(channel), flat),
+                        Store(weights, out(channel), weight),
+                    )
+                    return Let(term, value, If(term > best[channel], taken))
+
+                zero = const(0.0, wide)
+                inside = [
+                    candidate(f"term{k}", x[s.image, c, p, q] * weight, p, q, weight)
+                    for k, (p, q, weight) in enumerate(s.corners)
+                ]
+                return For(channel, left, If(s.off, candidate("term", zero, none, none, zero), seq(*inside)))
+
+            def around(loops: Stmt, image: Expr, count: Expr) -> Stmt:
+                clear = seq(
+                    Store(best, (start,), lowest(wide)),
+                    Store(places, out(start), none),
+                    Store(weights, out(start), const(0.0, wide)),
+                )
+                return Allocate(best, seq(For(start, left, clear), loops))
+
+            return self._bin_samples((x.shape[0], *x.shape[2:]), wide, rois, batch, (r, ph, pw), each, around)
+
+        n, channels, height, width = places.shape
+        return nest("bin", (n, (channels + CHANNELS - 1) // CHANNELS, height, width), body, parallel=1)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """By x, the weights are constant but for jumps."""
+        return (None, None, None)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for sample in RoiAlign.samples():
+            if isinstance(sample.op, RoiAlign) and sample.op.maximum:
+                yield Sample(cls(**sample.op.attributes()), sample.inputs, sample.name)
+
+
+@dataclass(frozen=True)
+class RoiAlignGradient(RoiAlign):
+    """The gradient by x of RoiAlign without `maximum` from that by its result, g [regions, c, height, width]: [n, c, h,
+    w], where `shape` is (n, h, w). Inputs g, of float32 or float64, rois, batch indices.
+
+    Regions are added in order, so that equal operands give equal sums.
+    """
+
+    shape: tuple[Dim, ...] = ()
+
+    def infer(self, *types: Type | None) -> Inferred:
+        assumed: list[Assumption] = []
+        g, rois, batch = operands(types, 3)
+        if not g.dtype.is_float or compute_dtype(g.dtype) != g.dtype:
+            raise GraphError(f"gradient: expected float32 or float64, got {g.dtype}", hint="cast first")
+        if len(self.shape) != 3 or self.maximum:
+            raise GraphError(f"expected images, height and width, and no `maximum`, got {show(self.shape)}")
+        expect_rank(g, 4, "gradient")
+        expect_rank(rois, 2, "rois")
+        unify(4, rois.shape[1], "region", assumed)
+        unify(rois.shape[0], batch.shape[0], "regions", assumed)
+        unify_shapes((rois.shape[0], g.shape[1], self.height, self.width), g.shape, "gradient", assumed)
+        for d in self.shape:
+            expect_some(d, rois.shape[0], "an axis that is added to", assumed)
+        return Inferred(TensorType(g.dtype, (self.shape[0], g.shape[1], *self.shape[1:])), assumed)
+
+    def reference(self, *arrays: Array | None) -> Array:
+        g, rois, batch = arrays
+        assert g is not None and rois is not None and batch is not None
+        images, h, w = static(self.shape)
+        out = np.zeros((images, g.shape[1], h, w), np.float64)
+        for r, ph, pw in np.ndindex(len(rois), self.height, self.width):
+            samples = list(self._reference_samples(rois[r].astype(np.float64), (h, w), ph, pw))
+            for i, j, weight in (corner for sample in samples for corner in sample):
+                out[int(batch[r]), :, i, j] += g[r, :, ph, pw].astype(np.float64) / len(samples) * weight
+        return rounded(out, dt.dtype(g.dtype))
+
+    @algorithm("program")
+    def sampled(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Stmt:
+        (g, rois, batch), (out,) = inputs, outputs
+        wide, some = g.dtype, const(CHANNELS, dt.int64)
+        images, channels, h, w = out.shape
+        names = ("channel", "clear_image", "clear", "clear_row", "clear_column", "region", "bin_row", "bin_column")
+        channel, zero_b, zero_c, zero_y, zero_x, r, ph, pw = (Var(name, dt.int64) for name in names)
+        divisor, share = Var("divisor", wide), Var("share", wide)
+
+        def body(i: tuple[Var, ...]) -> Stmt:
+            (block,) = i
+            left, c = e.minimum(channels - block * some, some), block * some + channel
+
+            def each(s: _BinSample) -> Stmt:
+                at = [(s.image, c, p, q) for p, q, _ in s.corners]
+                adds = [Store(out, k, out[k] + share * weight) for k, (_, _, weight) in zip(at, s.corners)]
+                return If(e.not_(s.off), For(channel, left, Let(share, g[r, c, ph, pw] / divisor, seq(*adds))))
+
+            def around(loops: Stmt, image: Expr, count: Expr) -> Stmt:
+                return Let(divisor, cast_to(e.maximum(count, 1), wide), loops)
+
+            bins = self._bin_samples((images, h, w), wide, rois, batch, (r, ph, pw), each, around)
+            zero = Store(out, (zero_b, block * some + zero_c, zero_y, zero_x), const(0.0, wide))
+            clear = For(zero_b, images, For(zero_c, left, For(zero_y, h, For(zero_x, w, zero))))
+            return seq(clear, For(r, g.shape[0], For(ph, g.shape[2], For(pw, g.shape[3], bins))))
+
+        return nest("block", ((channels + CHANNELS - 1) // CHANNELS,), body, parallel=1)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        (_, rois, batch), (by,) = node.inputs, gradients
+        assert by is not None
+        given = {k: v for k, v in self.attributes().items() if k != "shape"}
+        return builder.add(RoiAlign(**given), by, rois, batch), None, None
+
+    def tolerance(self, *types: TensorType) -> float:
+        return 256.0
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for sample in RoiAlign.samples():
+            x, rois, batch = sample.inputs
+            op = sample.op
+            assert isinstance(op, RoiAlign) and x is not None and rois is not None
+            if not op.maximum:
+                g = floats((len(rois), x.shape[1], op.height, op.width), seed=1)
+                shape = (x.shape[0], *x.shape[2:])
+                yield Sample(cls(**op.attributes(), shape=shape), (g, rois, batch), sample.name)
 
 
 @dataclass(frozen=True)
@@ -401,6 +910,19 @@ class AffineGrid(Operator):
 
         return compute((theta.shape[0], *self.size, k), formula, "affinegrid")
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The product with what each coefficient adds to the grid: the grids of maps that have one coefficient."""
+        (theta,), (g,) = node.inputs, gradients
+        assert theta is not None and g is not None
+        c, k, count = Composer(builder), len(self.size), product(self.size)
+        wide = compute_dtype(g.dtype)
+        units = np.zeros((k + 1, k, k + 1), np.float64)
+        units[:, 0] = np.eye(k + 1)
+        shares = c(AffineGrid(self.size, self.align_corners), builder.constant(units.astype(wide.numpy), "units"))
+        shares = c.transpose(c.reshape(c.pick(shares, -1, 0), (k + 1, count)), (1, 0))
+        rows = c.transpose(c.reshape(c.cast(g, wide), (g.shape[0], count, k)), (0, 2, 1))
+        return (c.cast(c(MatMul(), rows, shares), theta.dtype),)
+
     def tolerance(self, *types: TensorType) -> float:
         return 16.0
 
@@ -411,4 +933,12 @@ class AffineGrid(Operator):
             yield Sample(cls((2, 3, 2), align), (floats((1, 3, 4)),), f"volume_{align}")
 
 
-__all__ = ["AffineGrid", "GridSample", "RoiAlign"]
+__all__ = [
+    "AffineGrid",
+    "GridSample",
+    "RoiAlign",
+    "RoiAlignGradient",
+    "RoiAlignGreatest",
+    "WeightedGather",
+    "WeightedScatter",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,15 +13,21 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import STEP, Array, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import STEP, Array, Gradients, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Block, BlockIter, Buffer, For, Let, Stmt, Store, seq
 from weft.tensor.language import as_dim
+from weft_ops.arithmetic import Maximum, Where
+from weft_ops.comparison import Equal
 from weft_ops.examples import floats, integers
-from weft_ops.gathering import clamp_indices, safe_index
-from weft_ops.moving import INDEX, Movement
-from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, show, unify
+from weft_ops.filling import Fill, Iota
+from weft_ops.gathering import GatherElements, clamp_indices, safe_index
+from weft_ops.moving import INDEX, Movement, composer
+from weft_ops.shapes import axis_of, expect_kind, one_dtype, operands, product, show, unify
 from weft_ops.words import Reduction
+
+if TYPE_CHECKING:
+    from weft_ops.composing import Composer
 
 
 def nest(prefix: str, extents: Sequence[Expr], body: Callable[[tuple[Var, ...]], Stmt], parallel: int = 0) -> Stmt:
@@ -66,6 +72,58 @@ def merge_value(reduction: Reduction, old: Any, new: Any) -> Any:
     return new
 
 
+def scatter_gradient(
+    builder: GraphBuilder,
+    node: Node,
+    gradients: Gradients,
+    how: Reduction,
+    by: Callable[[Reduction], Operator],
+    taken: Operator,
+    last: Callable[[Composer, Value, Value, Value], Value],
+) -> Gradients:
+    """The gradient of what merges updates into a copy of x at the places of indices.
+
+    What was replaced has none. The least and the greatest share theirs evenly, as PyTorch's `scatter_reduce` does. A
+    product's is the product of the others: with several zeros at one place it is zero, as are then its own gradients,
+    which should not be where there are two.
+
+    Args:
+        how: updates are merged.
+        by: the same places, merged otherwise.
+        taken: gives, of a value of x's shape and the indices, what is at the places of the updates.
+        last: (x, indices, updates) → whether no later update has the place of each: of bool, broadcasts to updates.
+    """
+    (x, indices, updates), (g,) = node.inputs, gradients
+    assert x is not None and indices is not None and updates is not None and g is not None
+    c, at = composer(builder), indices
+    put: Callable[[Reduction, Value, Value], Value] = lambda joined, base, new: c(by(joined), base, at, new)
+    take: Callable[[Value], Value] = lambda v: c(taken, v, at)
+    if how == "add":
+        return g, None, take(g)
+    zero = c.number(0, g.dtype)
+    if how == "none":
+        left = put("none", g, c(Fill(g.dtype, updates.shape, 0)))
+        return left, None, c(Where(), last(c, x, indices, updates), take(g), zero)
+    wide, zero = c.wide(g), c.number(0, c.wide(g).dtype)
+    if how == "mul":
+        given = [c.wide(x), c.wide(updates)]
+        none = [c(Equal(), v, 0.0) for v in given]
+        factors = [c(Where(), n, c.number(1, v.dtype), v) for n, v in zip(none, given)]
+        counts = [c.cast(n, dt.int64) for n in none]
+        whole, zeros = put("mul", *factors), put("add", *counts)
+        found = []
+        for v, n, get in ((factors[0], counts[0], lambda v: v), (factors[1], counts[1], take)):
+            others = c(Where(), c(Equal(), get(zeros), n), c.div(get(whole), v), zero)
+            found.append(c.cast(c.mul(get(wide), others), g.dtype))
+        return found[0], None, found[1]
+    # All three are values in memory, as programs read them: they are compared as they were merged.
+    kept, entered = c(Equal(), x, node.output), c(Equal(), updates, take(node.output))
+    count = put("add", c.cast(kept, wide.dtype), c.cast(entered, wide.dtype))
+    share = c.div(wide, c(Maximum(), count, 1))  # NaN is none
+    left, new = c(Where(), kept, share, zero), c(Where(), entered, take(share), zero)
+    return c.cast(left, g.dtype), None, c.cast(new, g.dtype)
+
+
 @dataclass(frozen=True)
 class ScatterElements(Movement):
     """A copy of x in which element [i… with indices[i…] at `axis`] is merged with updates[i…], in order.
@@ -76,6 +134,15 @@ class ScatterElements(Movement):
     axis: int = 0
     reduction: Reduction = "none"
     kind = "opaque"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        by: Callable[[Reduction], Operator] = lambda reduction: ScatterElements(self.axis, reduction)
+        return scatter_gradient(builder, node, gradients, self.reduction, by, GatherElements(self.axis), self._last)
+
+    def _last(self, c: Composer, x: Value, indices: Value, updates: Value) -> Value:
+        number = c.reshape(c(Iota(dt.int64, (product(indices.shape),))), indices.shape)
+        placed = c(ScatterElements(self.axis), c(Fill(dt.int64, x.shape, -1)), indices, number)
+        return c(Equal(), c(GatherElements(self.axis), placed, indices), number)
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []
@@ -146,6 +213,21 @@ class ScatterND(Movement):
 
     reduction: Reduction = "none"
     kind = "opaque"
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        from weft_ops.indexing import GatherND  # which imports this module
+
+        return scatter_gradient(builder, node, gradients, self.reduction, ScatterND, GatherND(), self._last)
+
+    def _last(self, c: Composer, x: Value, indices: Value, updates: Value) -> Value:
+        from weft_ops.indexing import GatherND  # which imports this module
+
+        lead, m = indices.shape[:-1], indices.shape[-1]
+        assert isinstance(m, int)
+        number = c.reshape(c(Iota(dt.int64, (product(lead),))), lead)
+        placed = c(ScatterND(), c(Fill(dt.int64, x.shape[:m], -1)), indices, number)
+        found = c(Equal(), c(GatherND(), placed, indices), number)
+        return c.reshape(found, (*lead, *(1 for _ in x.shape[m:])))
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []

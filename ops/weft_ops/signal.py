@@ -18,10 +18,12 @@ from weft.expr.evaluate import evaluate
 from weft.expr.functions import call
 from weft.expr.nodes import Expr, Var, cast_to, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute, reduce_axis
 from weft.tensor.language import sum as sum_over
+from weft_ops.arithmetic import Where
+from weft_ops.comparison import Equal, LogicalOr
 from weft_ops.composing import Composer
 from weft_ops.contraction import MatMul, reduction_tolerance
 from weft_ops.examples import floats
@@ -37,6 +39,7 @@ from weft_ops.shapes import (
     operands,
     product,
     show,
+    simplified,
     static,
     unify,
 )
@@ -87,6 +90,30 @@ class DFT(Operator):
         z = (np.fft.ifft if self.inverse else np.fft.fft)(z, n, axis)
         z = z.take(range(m), axis)
         return rounded(np.stack([z.real, z.imag], -1)[..., :parts], dt.dtype(x.dtype))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The transposed transform: the other way without its divisor, or with it; points that were cut have zero.
+        Half a spectrum stands for the whole: it is taken with zeros for the rest, and given twice but for the points
+        that are their own mirror image, the first one and the middle one."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, rank = Composer(builder), len(x.shape)
+        axis, length, _, _ = self.points(x.shape)
+        wide = c.wide(g)
+        count = c.cast(c.dim(length), wide.dtype)
+        if self.inverse:
+            y = c.div(c(DFT(axis, False, self.onesided), wide), count)
+            if self.onesided:
+                points = y.shape[axis]
+                k = c(Iota(dt.int64, (points, *(1 for _ in range(axis + 1, rank)))))
+                alone = c(LogicalOr(), c(Equal(), k, 0), c(Equal(), c.mul(k, 2), c.dim(length)))
+                y = c.mul(y, c(Where(), alone, c.number(1, y.dtype), c.number(2, y.dtype)))
+        else:
+            y = c.mul(c(DFT(axis, True, length=length), wide), count)
+        missing = simplified(as_dim(x.shape[axis] - y.shape[axis]))
+        if missing != 0:
+            y = c.pad(y, [0] * rank + [missing if d == axis else 0 for d in range(rank)])
+        return (c.cast(y if x.shape[-1] == 2 else c.slice(y, rank - 1, 0, 1), x.dtype),)
 
     def applies(self, algorithm: str, *types: Type | None) -> str | None:
         if algorithm != "factors":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +13,14 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, all_of, const, select
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Commutes, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
+from weft.graph.operator import Array, Commutes, Gradients, Sample, algorithm
 from weft.tensor.language import Dim, Tensor, as_dim, compute
+from weft_ops.arithmetic import Where
 from weft_ops.examples import booleans, floats, integers
-from weft_ops.moving import ZERO, Movement
+from weft_ops.filling import Fill, Iota
+from weft_ops.gathering import added_rows
+from weft_ops.moving import ZERO, Movement, composer
 from weft_ops.shapes import (
     dim_ceildiv,
     dim_expr,
@@ -28,9 +32,13 @@ from weft_ops.shapes import (
     operands,
     product,
     show,
+    simplified,
     static,
 )
 from weft_ops.words import PAD_MODES, PadMode
+
+if TYPE_CHECKING:
+    from weft_ops.composing import Composer
 
 
 def slice_range(size: Dim, start: Dim | None, stop: Dim | None, step: Dim = 1) -> tuple[Dim, Dim]:
@@ -127,6 +135,28 @@ class Slice(Movement):
         start = self.starts[axis]
         return self.all_steps[axis] == 1 and isinstance(start, int) and start % factor == 0
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The gradient with zeros between its elements and around them; by places where a step is a formula."""
+        (x,), (g,) = node.inputs, gradients
+        assert x is not None and g is not None
+        c, steps = composer(builder), self.all_steps
+        if not all(isinstance(s, int) and s for s in steps):
+            return super().gradient(builder, node, gradients)
+        starts, sizes = list(self.starts), list(self.sizes)
+        for d, (size, step) in enumerate(zip(self.sizes, steps)):
+            assert isinstance(step, int)
+            if step < 0:  # the last element comes first
+                starts[d] = as_dim(starts[d] + as_dim(size - 1) * step)
+                g = c.slice(g, d, as_dim(size - 1), size, -1)
+            if abs(step) > 1:
+                shape = (*g.shape[: d + 1], 1, *g.shape[d + 1 :])
+                pads = [0] * len(shape) + [abs(step) - 1 if k == d + 1 else 0 for k in range(len(shape))]
+                sizes[d] = as_dim(size * abs(step))
+                g = c.reshape(c.pad(c.reshape(g, shape), pads), (*g.shape[:d], sizes[d], *g.shape[d + 1 :]))
+        # Of the zeros after the last element some may be beyond the end: a negative pad.
+        after = [simplified(as_dim(n - start - size)) for n, start, size in zip(x.shape, starts, sizes)]
+        return (c.pad(g, (*starts, *after)),)
+
     def reference(self, *arrays: Array | None) -> Array:
         (x,) = arrays
         assert x is not None
@@ -205,6 +235,57 @@ class Pad(Movement):
         else:
             out = np.pad(x, grow, mode=self.mode)
         return out[tuple(slice(max(-lo, 0), n - max(-hi, 0)) for n, (lo, hi) in zip(out.shape, pads))]
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The part that the operand became; of repeated elements, what each became, added up."""
+        (g,) = gradients
+        x = node.inputs[0]
+        assert x is not None and g is not None
+        c, pairs = composer(builder), self.pairs(len(x.shape))
+        if self.mode != "constant":
+            wide = c.wide(g)
+            for d, (lo, hi) in enumerate(pairs):
+                wide = self._folded(c, wide, d, x.shape[d], lo, hi)
+            return (c.cast(wide, g.dtype), *(None for _ in node.inputs[1:]))
+        part = c.pad(g, [as_dim(-p) for p in self.pads])
+        if len(node.inputs) == 1 or (value := node.inputs[1]) is None:
+            return (part, *(None for _ in node.inputs[1:]))
+        inside = c(Fill(dt.bool_, x.shape, 1))
+        wide = c.wide(g)
+        around = c(Where(), c(Pad(self.pads), inside, c.number(False, dt.bool_)), c.number(0, wide.dtype), wide)
+        total = c.cast(c.sum(around, range(len(g.shape)), False), g.dtype)
+        return part, c.reshape(total, value.shape)
+
+    def _folded(self, c: Composer, g: Value, d: int, n: Dim, lo: Dim, hi: Dim) -> Value:
+        """The gradient along axis `d`, of `n` elements, from that of the padded axis."""
+        if lo == 0 and hi == 0:
+            return g
+        around: Callable[[int, Dim, Dim], Pad] = lambda rank, before, after: Pad(
+            tuple(before if k == d else after if k == rank + d else 0 for k in range(2 * rank))
+        )
+        rank = len(g.shape)
+        near = isinstance(n, int) and isinstance(lo, int) and isinstance(hi, int) and min(lo, hi) > -n
+        most = n - 1 if self.mode == "reflect" else n
+        if not near or (self.mode != "edge" and max(lo, hi) > most):
+            line = c(Iota(dt.int64, (n,)))
+            places = c(Pad((lo, hi), self.mode), line)
+            order = (d, *(k for k in range(rank) if k != d))
+            first = c.transpose(g, order)
+            like = c(Fill(g.dtype, (n, *first.shape[1:]), 0))
+            return c.transpose(added_rows(c.builder, like, places, first), [order.index(k) for k in range(rank)])
+        assert isinstance(n, int) and isinstance(lo, int) and isinstance(hi, int)
+        total = c(around(rank, -lo, -hi), g)
+        for size, start, after in ((lo, 0, False), (hi, lo + n, True)):
+            if size <= 0:
+                continue
+            if self.mode == "edge":
+                part, at = c.sum(c.slice(g, d, start, size), (d,)), n - 1 if after else 0
+            elif self.mode == "wrap":
+                part, at = c.slice(g, d, start, size), 0 if after else n - size
+            else:
+                part, at = c.slice(g, d, start + size - 1, size, -1), n - 1 - size if after else 1
+            total = c.add(total, c(around(rank, at, n - at - (1 if self.mode == "edge" else size)), part))
+        return total
 
     def _repeated(self, k: Expr, n: Dim) -> Expr:
         """Which of `n` elements stands at `k` of an axis that goes on in both directions."""

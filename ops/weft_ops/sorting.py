@@ -14,12 +14,13 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.nodes import Expr, Var, cast_to, const, select, wrap
 from weft.graph.inferred import Assumption, Inferred
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import STEP, Array, Operator, Sample, algorithm, touched
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type
+from weft.graph.operator import STEP, Array, Gradients, Operator, Sample, algorithm, touched
 from weft.loop.nodes import Allocate, Buffer, For, If, Let, Stmt, Store, While, buffer, seq
 from weft.tensor.language import Dim
 from weft_ops.examples import floats, integers
-from weft_ops.indexing import nest
+from weft_ops.filling import Fill
+from weft_ops.scattering import ScatterElements, nest
 from weft_ops.shapes import axis_of, dim_min, expect_kind, expect_rank, operands, product, show, static, unify
 
 ZERO, ONE = const(0, dt.int64), const(1, dt.int64)
@@ -189,6 +190,7 @@ class Argsort(Operator):
     axis: int = -1
     descending: bool = False
     kind = "opaque"
+    no_gradient = "its results are places"
 
     def infer(self, *types: Type | None) -> TensorType:
         (x,) = operands(types, 1)
@@ -247,6 +249,16 @@ class TopK(Operator):
 
     def work(self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType]) -> int | None:
         return (1 << 10) * touched(*inputs, *outputs)
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The gradients of the k elements at their places, zeros elsewhere."""
+        (x,), g = node.inputs, gradients[0]
+        assert x is not None
+        if g is None:
+            return (None,)
+        zeros = builder.add(Fill(x.dtype, x.shape, 0))
+        # No two have one place: nothing is added, but sums have the simpler gradient.
+        return (builder.add(ScatterElements(self.axis, "add"), zeros, node.outputs[1], g),)
 
     def reference(self, *arrays: Array | None) -> Any:
         (x,) = arrays
@@ -315,6 +327,7 @@ class UniqueRows(Operator):
 
     sorted: bool = True
     kind = "opaque"
+    no_gradient = "its results are places and numbers of rows"
 
     def infer(self, *types: Type | None) -> tuple[Type, ...]:
         (x,) = operands(types, 1)
@@ -412,6 +425,7 @@ class NonMaxSuppression(Operator):
     limit: Dim
     center_point_box: bool = False
     kind = "opaque"
+    no_gradient = "its results are places"
 
     def infer(self, *types: Type | None) -> Inferred:
         assumed: list[Assumption] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,10 +12,15 @@ from weft.errors import GraphError
 from weft.expr import nodes as e
 from weft.expr.functions import call
 from weft.expr.nodes import Bitcast, Const, Expr, Var, cast_to, const, select
-from weft.graph.nodes import TensorType, Type
-from weft.graph.operator import Array, Operator, Sample, algorithm
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type
+from weft.graph.operator import Array, Gradients, Operator, Sample, algorithm
 from weft.loop.nodes import Allocate, Buffer, For, Let, LoopKind, Stmt, Store, While, buffer, seq
+from weft_ops.arithmetic import Where
+from weft_ops.comparison import Equal
+from weft_ops.composing import Composer
+from weft_ops.contraction import MatMul
 from weft_ops.examples import floats
+from weft_ops.indexing import Eye
 from weft_ops.shapes import expect_kind, expect_rank, operands, show
 from weft_ops.words import Combine, Missing
 
@@ -102,6 +107,26 @@ class TreeEnsemble(Operator):
                 f" {weights.shape[0]}"
             )
         return TensorType(weights.dtype, (x.shape[0], weights.shape[1]))
+
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """Of the weights: the leaves that each row comes to are found by trees whose leaves have a column each. Where
+        the least or the greatest counts, those that are it share evenly. By features and splits the result only
+        jumps."""
+        (g,), weights = gradients, node.inputs[3]
+        assert g is not None and weights is not None
+        c, n, leaves = Composer(builder), g.shape[0], weights.shape[0]
+        columns = c(Eye(weights.dtype, leaves, leaves))
+        reached = builder.add(replace(self, combine="sum"), *node.inputs[:3], columns, *node.inputs[4:])
+        wide = c.wide(g)
+        if self.combine == "sum":
+            by_weights = c(MatMul(), c.transpose(c.wide(reached), (1, 0)), wide)
+        else:
+            equal = c(Equal(), c.reshape(weights, (1, *weights.shape)), c.reshape(node.output, (n, 1, g.shape[1])))
+            counts = c(Where(), equal, c.reshape(c.wide(reached), (n, leaves, 1)), c.number(0, wide.dtype))
+            by_weights = c.sum(
+                c.mul(counts, c.div(c.reshape(wide, (n, 1, g.shape[1])), c.sum(counts, (1,)))), (0,), False
+            )
+        return [c.cast(by_weights, g.dtype) if k == 3 else None for k in range(len(node.inputs))]
 
     def _unpacked_types(self, types: Sequence[Type | None]) -> tuple[Type | None, ...]:
         """The types of the tables that packed nodes stand for."""

@@ -148,6 +148,7 @@ class WinogradConv(Operator):
     skip: bool = False
     kind = "contraction"
     layout_role = "winograd"
+    no_gradient = "a pass makes it of a convolution; gradients are taken before, of the convolution"
 
     def infer(self, *types: Type | None) -> Inferred:
         """Raises GraphError for other tile sizes, ranks or channels that do not agree."""

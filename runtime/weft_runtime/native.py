@@ -253,6 +253,7 @@ class NativeSegment(Segment):
         # room for the others.
         self._open = tuple(i for i, fixed in enumerate(self.fixed) if fixed is None)
         self._output_names = tuple(o.name for o in self.outputs)
+        self._overwritable = frozenset(step.overwrites)
         self._free: list[_Call] = []
         self._most_free = max(4, os.cpu_count() or 1)
 
@@ -357,6 +358,14 @@ class NativeSegment(Segment):
         shapes = [tuple(s[: len(o.shape)]) for s, o in zip(call.outputs.shapes, self.outputs)]
         return self.failure(returned, code, args, arrays, shapes, given)
 
+    def _overwrites(self, output: int, place: int, array: Array, other: Array) -> bool:
+        """Whether the storage of an output is the very memory of an input, and may be."""
+        return (
+            (output, place) in self._overwritable
+            and array_address(array) == array_address(other)
+            and array.nbytes == other.nbytes
+        )
+
     def _bind_out(self, call: _Call, out: Mapping[str, Any], held: list[Array]) -> list[tuple[Array, Array]]:
         """Puts the caller's storage in place; gives (temporary, target) for storage that overlaps an input or other
         storage."""
@@ -367,7 +376,10 @@ class NativeSegment(Segment):
             if info.name not in out:
                 continue
             target = array = storage(info, of, out[info.name])
-            if any(np.may_share_memory(array, other) for other in taken):
+            if any(
+                np.may_share_memory(array, other) and not (k < len(held) and self._overwrites(i, k, array, other))
+                for k, other in enumerate(taken)
+            ):
                 target = aligned_empty(array.shape, of)
                 copies.append((target, array))
             taken.append(array)

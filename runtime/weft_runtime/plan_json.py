@@ -72,7 +72,10 @@ class Writer:
 
     def step(self, s: Step) -> dict[str, Any]:
         if not isinstance(s, DeviceCall):
-            return {"kind": s.kind, **asdict(s)}
+            found = {"kind": s.kind, **asdict(s)}
+            if not found.get("overwrites"):
+                found.pop("overwrites", None)
+            return found
         changed = replace(
             s,
             places=tuple(replace(p, offset=self.code(p.offset), bytes=self.code(p.bytes)) for p in s.places),
@@ -263,7 +266,18 @@ class Reader:
                 self.code(k): self.template(v, f"{field}.checks[{k}]")
                 for k, v in self.mapping(data.get("checks"), field + ".checks").items()
             },
+            overwrites=self.pairs(data.get("overwrites", []), field + ".overwrites"),
         )
+
+    def pairs(self, value: object, field: str) -> tuple[tuple[int, int], ...]:
+        """Pairs of places in lists."""
+        found = []
+        for k, pair in enumerate(self.sequence(value, field)):
+            numbers = [self.integer(n, f"{field}[{k}]") for n in self.sequence(pair, f"{field}[{k}]")]
+            if len(numbers) != 2:
+                raise self.bad(f"{field}[{k}]", "two numbers", pair)
+            found.append((numbers[0], numbers[1]))
+        return tuple(found)
 
     def _copy(self, data: dict[str, Any], field: str) -> Step:
         return Copy(*(self.text(data.get(key), f"{field}.{key}") for key in ("value", "source", "target")))

@@ -61,6 +61,8 @@ class Native:
     """Its table of constants, by name, in order."""
     checks: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Error code → (what, hint), templates over {0} … {7}."""
+    overwrites: tuple[tuple[int, int], ...] = ()
+    """Outputs with inputs whose very memory they may have: an element is written after the last read of the one there."""
 
     def __str__(self) -> str:
         lines = [f"native {self.section}:{self.entry}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]

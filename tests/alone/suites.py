@@ -91,6 +91,13 @@ SUITES: Mapping[str, Suite] = MappingProxyType({
         _in("tests/remote", "protocol"),
         _in("tests/remote", "protocol"),
     ),
+    "weft-training": Suite(
+        "weft_training",
+        _in("tests/training", "rematerialize"),
+        _in("tests/training", "rematerialize"),
+        tools=("weft-llvm",),
+        why="one test compares the memory of compiled programs",
+    ),
     "weft-tuning": Suite(
         "weft_tuning",
         _in("tests/tuning", "store", "measuring"),

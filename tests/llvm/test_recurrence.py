@@ -107,3 +107,20 @@ def test_states_are_computed_where_their_gates_are() -> None:
         < panels.index("block rh(")
         < panels.index("block next_c(")
     )
+
+
+@pytest.mark.parametrize("hidden", [16, 50])
+@pytest.mark.parametrize("name", ["lstm", "gru", "gru_after"])
+def test_weights_that_a_run_gives_are_packed(name: str, hidden: int) -> None:
+    op = network(name, hidden)
+    gates, steps = GATES[op.cell] * hidden, 12
+    shapes = {"x": (steps, 3, INPUT), "w": (1, gates, INPUT), "r": (1, gates, hidden)}
+    b = GraphBuilder()
+    b.output(b.add_all(op, *(b.input(k, tensor_type(dt.float32, s)) for k, s in shapes.items()))[0], "y")
+    compilation = Compilation(resolve_target("llvm -threads=2"), cache=False)
+    executable = compilation.run(b.build())
+    data = {k: floats(s, lo=-0.3, hi=0.3) for k, s in shapes.items()}
+    np.testing.assert_allclose(executable.run(data)["y"], op.reference(*data.values())[0], rtol=0, atol=2e-6)
+    kernels = list(compilation.kernels.values())
+    assert [k for k in kernels if "relayout" in k.name]
+    assert not [k.name for k in kernels if "tile_declined" in str(k.scheduled)]

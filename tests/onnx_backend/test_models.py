@@ -22,14 +22,6 @@ from weft_onnx.tensors import to_array
 
 KINDS = ("simple", "pytorch-converted", "pytorch-operator")
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
-# Case → why it does not pass.
-NOT_PASSING: dict[str, str] = {
-    "test_gradient_of_add": (
-        "Gradient, of ai.onnx.preview.training, is no operator of a model that runs but asks for another model: reverse"
-        " mode"
-    ),
-    "test_gradient_of_add_and_mul": "the same",
-}
 
 
 @cache
@@ -42,8 +34,6 @@ def cases() -> dict[str, Any]:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", sorted(cases()))
 def test_model(name: str) -> None:
-    if name in NOT_PASSING:
-        pytest.xfail(NOT_PASSING[name])
     case = cases()[name]
     model = onnx.load(Path(case.model_dir) / "model.onnx")
     executable = weft.compile(model, target="llvm", cache=False)

@@ -22,6 +22,7 @@ class HostOperator(Operator):
     attributes."""
 
     kind = "host"
+    no_gradient = "it is a step on the host, whose values are not only tensors of numbers and known sizes"
 
     def plain(self) -> dict[str, Any]:
         """The attributes as a plan has them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
@@ -18,9 +18,10 @@ import numpy as np
 
 from weft.dtypes import DType
 from weft.errors import GraphError, WeftError
-from weft.expr.nodes import Call, Cast, Const, Div, Expr, FloorDiv, FloorMod, TruncDiv, TruncMod, Var, walk
+from weft.expr.derivative import derivative
+from weft.expr.nodes import Call, Cast, Const, Div, Expr, FloorDiv, FloorMod, TruncDiv, TruncMod, Var, transform, walk
 from weft.graph.inferred import Inferred, with_simple_sizes
-from weft.graph.nodes import TensorType, Type, Value
+from weft.graph.nodes import GraphBuilder, Node, TensorType, Type, Value
 
 OpKind = Literal[
     "elementwise", "injective", "reduction", "contraction", "window", "composite", "opaque", "control", "host"
@@ -31,6 +32,8 @@ Array = np.ndarray[Any, Any]
 Commutes = Literal["nothing", "monotone", "anything"]
 """What of an elementwise operator may be moved past it: nothing, operators that keep the order of numbers, or
 anything."""
+Gradients = Sequence[Value | None]
+"""One for each operand or output of a node; None: there is none."""
 F = TypeVar("F", bound=Callable[..., Any])
 """The type of a decorated function."""
 
@@ -127,6 +130,11 @@ class Operator(ABC):
     folds_late: ClassVar[bool] = False
     """Whether the pass `fuse_quantization` reads its operands: with constants alone it is computed after that pass,
     not before."""
+    no_gradient: ClassVar[str] = ""
+    """Why no gradient passes it, in a sentence, where that is so by its nature: "its results are places"."""
+    no_gradient_by: ClassVar[Mapping[int, str]] = {}
+    """Operands of floats by which it has no gradient, although its results change with them other than by jumps, and
+    why: asking for it is an error."""
     states: ClassVar[bool] = False
     """Whether symbols in its attributes are there for a condition alone, and may be any integers. In those of other
     operators they are sizes, positions, steps: not negative, and within `weft_runtime.abi.LARGEST`."""
@@ -214,6 +222,20 @@ class Operator(ABC):
         do not tell what another algorithm saves or adds. None: as its loops, or those of its parts, have."""
         return None
 
+    def gradient(self, builder: GraphBuilder, node: Node, gradients: Gradients) -> Gradients:
+        """The gradients of a scalar L by the operands of `node`, from those by its outputs (None: L does not depend on
+        that output).
+
+        A class that does not define it has the gradient of its decomposition, or of its formula. One that does builds
+        it with operators of the graph alone, so that every target has it, and the gradient's own gradient exists. What
+        it computes for operands that are not asked for costs nothing: dead nodes are dropped.
+
+        Returns:
+            For each operand its gradient, of the operand's dtype, and of its shape or of one that it broadcasts to
+            (the caller sums then); None: L does not depend on that operand, or only by jumps.
+        """
+        raise NotImplementedError(f"{self.operator_name} has no gradient of its own")
+
     def infer_checked(self, inputs: Sequence[Value | None]) -> tuple[Type, ...]:
         """The types that `infer` gives for values; its errors gain the operator and the operands."""
         return self.inferred(inputs).types
@@ -265,6 +287,20 @@ class Elementwise(Operator):
     @abstractmethod
     def formula(self, *args: Expr) -> Expr:
         """The output element from input elements (already of the inputs' dtypes); None stands for an absent input."""
+
+    def derivative(self, position: int, operands: Sequence[Expr | None], result: Expr) -> Expr:
+        """The derivative of `formula` by an operand, as a formula of operands and result: where there is a choice, of
+        the result alone, so that operands need not be kept.
+
+        Args:
+            position: of the operand, which is a variable of a float dtype.
+            operands: variables, None for absent ones.
+            result: a variable that stands for the output element.
+        """
+        by = operands[position]
+        assert isinstance(by, Var)
+        formula = self.formula_of(operands)
+        return transform(derivative(formula, by), lambda e: result if e == formula else None)
 
     def formula_of(self, operands: Sequence[Expr | None]) -> Expr:
         """`formula` of operands some of which may be absent."""

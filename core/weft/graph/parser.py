@@ -21,6 +21,7 @@ from weft.graph.operator import Operator
 from weft.tensor.language import as_dim
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
+_OPERATOR = re.compile(r"operator\s+[^\W\d]")
 _IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 _SYMBOL = re.compile(r"[^\W\d]\w*(?:\.\w+)*|`[^`\n]*`")
 _INTEGER = re.compile(r"-?\d+")
@@ -225,6 +226,11 @@ class _Parser:
             return self.layout()
         if re.compile(r'graph\s+[\w"]').match(self.text, self.at):
             return self.graph(path + "/")
+        if _OPERATOR.match(self.text, self.at):
+            self.match(_IDENTIFIER, "'operator'")
+            self.space()
+            start = self.at
+            return self._operator(self.match(_IDENTIFIER, "an operator"), path, start)
         if char == "(":
             # A bracket opens a tuple unless it closes a part of a formula: "(n + 1)*2" has no comma, "(n + 1, )" has.
             start = self.at

@@ -8,6 +8,7 @@ line    := value ":" type "=" "const" (number)?                                 
 return  := "return" (value ("as" string)?),*
 value   := "%" word | "%" string
 attribute := none | true | false | number | string | dtype | formula | "@" layout | "(" attribute,* ")" | graph
+           | "operator" Operator "(" (name "=" attribute),* ")"
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def print_attribute(value: Any, indent: str = "") -> str:
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
     if isinstance(value, Graph):
         return _print(value, indent)
-    hint = "numbers, strings, dtypes, formulas, layouts, tuples, graphs"
+    if hasattr(value, "operator_name"):  # an Operator, whose module imports this one
+        return f"operator {print_operator(value, indent)}"
+    hint = "numbers, strings, dtypes, formulas, layouts, tuples, graphs, operators"
     raise GraphError(f"an attribute of type {type(value).__name__} has no text", where=repr(value), hint=hint)
 
 

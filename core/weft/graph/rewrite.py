@@ -342,6 +342,8 @@ def _substituted(value: Any, env: Mapping[str, Any]) -> Any:
     if isinstance(value, tuple):
         items = tuple(_substituted(v, env) for v in value)
         return items if any(a is not b for a, b in zip(items, value)) else value
+    if isinstance(value, Operator):
+        return concrete(value, env)
     if isinstance(value, Graph):
         return substitute_symbols(value, env) if any(n in env for n in mentioned_symbols(value)) else value
     return value

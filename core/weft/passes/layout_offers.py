@@ -15,6 +15,7 @@ from weft.graph.layout import Layout, Permute, Split, blocked
 from weft.graph.nodes import Node, TensorType, Value
 from weft.graph.operator import Operator
 from weft.passes.capabilities import Capabilities, DotProduct, LayoutOffer, LayoutRule
+from weft.tensor.language import Dim
 
 # Queries that make up for packing the keys that they all read.
 QUERIES_TO_PACK = 8
@@ -51,7 +52,7 @@ def default_rules(capabilities: Capabilities) -> RuleFor:
         width = capabilities.panel
         offers["product"] = lambda node: matmul_offers(node, width, preferred, dot_of(node, capabilities.dots))
         offers["attention"] = lambda node: attention_offers(node, width, flop)
-        offers["recurrence"] = lambda node: recurrence_offers(node, width, preferred)
+        offers["recurrence"] = lambda node: recurrence_offers(node, width, preferred, flop)
     return lambda op: offers.get(op.layout_role)
 
 
@@ -195,8 +196,12 @@ def elements(value: Value) -> float:
     """How many elements a value has if each symbol is 64, as any number would do to compare."""
     total = 1.0
     for d in value.shape:
-        total *= d if isinstance(d, int) else _typical(d)
+        total *= _size(d)
     return total
+
+
+def _size(d: Dim) -> int:
+    return d if isinstance(d, int) else _typical(d)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -290,12 +295,15 @@ def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[Layout
     return [LayoutOffer((None, keys, values, *(None,) * (len(node.inputs) - 3)), (None,), cost)]
 
 
-def recurrence_offers(node: Node, panel: int, preferred: float) -> list[LayoutOffer]:
-    """Constant recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of
-    `panel` units, one after another."""
-    weights = node.inputs[1]
-    if weights is None or weights.constant is None:
+def recurrence_offers(node: Node, panel: int, preferred: float, flop_seconds: float) -> list[LayoutOffer]:
+    """Recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of `panel` units,
+    one after another. What a run gives, as in training, is packed where that is faster than to read it as it is: a
+    vector of weights takes as many loads as it has elements then."""
+    sums, weights = node.inputs[:2]
+    if sums is None or weights is None:
         return []
     layout = Layout((Split(1, panel), Permute((1, 0, 3, 2))))
     inputs = tuple(layout if k == 1 else None for k in range(len(node.inputs)))
-    return [LayoutOffer(inputs, tuple(None for _ in node.outputs), preferred)]
+    products = node.op.multiply_adds(*([_size(d) for d in v.shape] for v in (sums, weights))) or 0.0
+    cost = preferred if weights.constant is not None else -2.0 * panel * flop_seconds * products
+    return [LayoutOffer(inputs, tuple(None for _ in node.outputs), cost)]

@@ -100,6 +100,21 @@ def plan_memory(
     )
 
 
+def overwrites(graph: Graph) -> tuple[tuple[int, int], ...]:
+    """The outputs of a grouped graph with the inputs whose memory they may have: numbers of both. An elementwise group
+    reads the input last, at the very index that it writes."""
+    shared = _Sharing(graph)
+    places = {id(v): i for i, v in enumerate(graph.inputs)}
+    outputs = {id(v): k for k, v in enumerate(graph.outputs)}
+    return tuple(
+        (outputs[id(o)], places[id(v)])
+        for k, node in enumerate(graph.nodes)
+        for o, candidates in _overwritable(node)
+        for v in candidates
+        if id(o) in outputs and id(v) in places and shared.ends.get(id(v)) == k
+    )
+
+
 class _Sharing:
     """Which values of a graph share memory, by id.
 

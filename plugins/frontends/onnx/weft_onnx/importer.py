@@ -32,13 +32,13 @@ from weft_onnx.context import NEWEST as NEWEST
 from weft_onnx.context import Context as Context
 from weft_onnx.context import place
 from weft_onnx.model_file import Model
-from weft_onnx.protos import captured, enumerator, identifier, stuck, type_proto
+from weft_onnx.protos import captured, enumerator, identifier, independent, stuck, type_proto
 from weft_onnx.protos import count_nodes as count_nodes
 from weft_onnx.protos import graphs_of as graphs_of
 from weft_onnx.protos import invalid as invalid
 from weft_onnx.registry import REGISTRY
 from weft_onnx.tensors import dtype_of, to_array
-from weft_ops import OptionalEmpty, StringConstant
+from weft_ops import Identity, OptionalEmpty, StringConstant
 
 MAX_DEPTH = 64
 # ONNX's operators of which two with the same operands differ.
@@ -91,6 +91,7 @@ class Importer(GraphImporter):
         nodes = count_nodes(self.proto.graph) + sum(count_nodes(f) for f in self.proto.functions)
         super().__init__(identifier(self.proto.graph.name) or "graph", "onnx", REGISTRY, nodes, {"ai.onnx": ""})
         self.versions = self._opsets(self.proto.opset_import)
+        self.independent = independent(self.proto.graph)
         self.functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in self.proto.functions}
         self.declared: dict[str, TypeProto] = {}
         self._symbols: dict[str, str] = {}
@@ -178,10 +179,12 @@ class Importer(GraphImporter):
         return self._read[id(tensor)][1]
 
     def constant(self, array: Array, name: str) -> Value:
-        """A constant; of strings, a node."""
+        """A constant; of strings, or by which a Gradient differentiates, a node: what is computed of it is not known
+        at import then."""
         if array.dtype == object:
             return self.builder.add(StringConstant(tuple(array.reshape(-1).tolist()), array.shape), name=name)
-        return self.builder.constant(array, name)
+        value = self.builder.constant(array, name)
+        return self.builder.add(Identity(), value, name=name) if name in self.independent else value
 
     def input(self, info: onnx.ValueInfoProto) -> Value:
         """An input, as yet without sizes: their symbols give way to the names of all inputs."""

@@ -13,6 +13,8 @@ from weft.errors import FrontendError, from_signal
 from weft.graph.nodes import OptionalType, SequenceType, TensorType, Type
 from weft_frontend.operands import Scope
 
+TRAINING = "ai.onnx.preview.training"
+
 
 def invalid(proto: onnx.ModelProto) -> str | None:
     """What is wrong with a model as ONNX's own checks see it, shape inference included; None if nothing is. Asked where
@@ -63,9 +65,27 @@ def count_nodes(graph: GraphProto | FunctionProto) -> int:
     return sum(1 + sum(map(count_nodes, graphs_of(n))) for n in graph.node)
 
 
+def differentiated(node: NodeProto, *attributes: str) -> set[str]:
+    """What a Gradient names in its attributes; nothing of another node."""
+    if node.op_type != "Gradient" or node.domain != TRAINING:
+        return set()
+    given = [a for a in node.attribute if a.name in attributes]
+    return {name.decode() for a in given for name in (*a.strings, *([a.s] if a.s else []))}
+
+
+def independent(graph: GraphProto) -> set[str]:
+    """Names of tensors by which some Gradient differentiates, in this graph and those within it."""
+    return {
+        name
+        for node in graph.node
+        for found in (differentiated(node, "xs"), *map(independent, graphs_of(node)))
+        for name in found
+    }
+
+
 def captured(node: NodeProto) -> set[str]:
-    """Names that a node's sub-graphs use but do not define."""
-    found: set[str] = set()
+    """Names that a node uses beside its operands: those that its sub-graphs do not define, and a Gradient's own."""
+    found = differentiated(node, "xs", "zs", "y")
     for graph in graphs_of(node):
         own = {i.name for i in (*graph.input, *graph.initializer)} | {o for n in graph.node for o in n.output}
         for inner in graph.node:

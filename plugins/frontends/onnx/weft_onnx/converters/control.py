@@ -16,7 +16,7 @@ from weft.errors import FrontendError
 from weft.expr.nodes import Expr, Var, size_of
 from weft.graph.control import SEQUENCE
 from weft.graph.nodes import OpenType, SequenceType, TensorType, Type, Value
-from weft.graph.operator import Operator
+from weft.graph.operator import Array, Operator
 from weft_frontend import contents as ct
 from weft_frontend.bodies import Body, shaped
 from weft_frontend.cases import case_of, fork_at, in_cases
@@ -141,8 +141,20 @@ def _repeated(c: Context, graph: GraphProto) -> list[Any]:
             "Loop: it never ends", why="there is no number of iterations, and the condition of its body is always true"
         )
     collected = len(body.graph.outputs) - 1 - len(initial)
-    op = ops.Loop(body.graph, len(initial), True, None, (), (), (0,) * collected, (False,) * collected)
+    count = _certain(c, last)
+    if count is not None:  # sizes of what is collected are known then, and gradients pass it
+        del body.graph.outputs[0], body.graph.output_names[0]
+    op = ops.Loop(body.graph, len(initial), count is None, count, (), (), (0,) * collected, (False,) * collected)
     return _added(c, op, trips, going, *initial, *body.captured)
+
+
+def _certain(c: Context, last: Array | None) -> int | None:
+    """The number of iterations of a loop, where it is known at import: nothing ends it before. `last`: what its body
+    says of whether there is another one, if that is known."""
+    trips = c.constant(0) if c.given(0) else None
+    start = c.constant(1) if c.given(1) else np.array(True)
+    always = all(x is not None and x.size == 1 and bool(x.reshape(-1)[0]) for x in (start, last))
+    return max(0, int(trips.reshape(-1)[0])) if trips is not None and trips.size == 1 and always else None
 
 
 def _added(c: Context, op: Operator, *inputs: Value | None) -> list[Any]:

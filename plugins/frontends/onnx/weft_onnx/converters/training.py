@@ -1,4 +1,7 @@
-"""Optimisers of ai.onnx.preview.training: inputs and outputs come as groups, one member per parameter."""
+"""The operators of ai.onnx.preview.training: gradients and optimisers.
+
+Inputs and outputs of an optimiser come as groups, one member per parameter. Gradients need the package weft-training.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,39 @@ from typing import Any
 
 import weft_ops as ops
 from weft import dtypes as dt
+from weft.errors import UnsupportedError
 from weft.graph.nodes import Value
 from weft_onnx.importer import Context
+from weft_onnx.protos import TRAINING as DOMAIN
 from weft_onnx.registry import onnx_op
 
-DOMAIN = "ai.onnx.preview.training"
+
+@onnx_op("Gradient", domain=DOMAIN)
+def gradient(c: Context) -> Any:
+    """The derivatives of the tensor that `y` names by those that `xs` name, all seen as a function of `xs` and `zs`: at
+    the operands, which are values for `xs` and then for `zs`, most often these tensors themselves."""
+    try:
+        from weft_training import add_gradients
+    except ModuleNotFoundError as error:
+        if error.name != "weft_training":
+            raise
+        raise UnsupportedError(
+            "Gradient needs the package weft-training", where=c.place, hint="pip install weft-training"
+        ) from None
+    xs, zs = c.strings("xs") or (), c.strings("zs") or ()
+    if len(c.operands) != len(xs) + len(zs):
+        raise c.error(f"xs and zs name {len(xs) + len(zs)} tensors, got values for {len(c.operands)}")
+
+    def named(name: str) -> Value:
+        operand = c.scope.find(name)
+        if operand is None:
+            raise c.error(f"there is no tensor '{name}'")
+        return c.importer.as_value(operand, name)
+
+    y, values = named(c.string("y")), [named(name) for name in (*xs, *zs)]
+    if y.producer is None and y not in values:
+        raise c.error(f"'{c.string('y')}' is not computed in the graph of this node, but given to it")
+    return add_gradients(c.builder, y, values[: len(xs)], {v: c.value(k) for k, v in enumerate(values)})
 
 
 def _groups(c: Context, count: int) -> tuple[Value, Value, list[list[Value]]]:
