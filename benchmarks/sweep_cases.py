@@ -91,9 +91,7 @@ class Model:
             [ValueInfoProto(name=name) for name in self.nodes[-1].output],
             [numpy_helper.from_array(x, name) for name, x in self.constants.items()],
         )
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION
-        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tests.counting import code_lines
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted([*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/**/pyproject.toml")])
-MOST_OF_THE_CORE = 26_250
+MOST_OF_THE_CORE = 26_500
 """Lines of code that the core may have, so that it does not grow unnoticed; 25,000 is the goal. A commit that makes the
 core shorter may lower it. One that needs more raises it, and its body says for what."""
 

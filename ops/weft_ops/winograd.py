@@ -264,9 +264,7 @@ class WinogradConv(Operator):
         out: Tensor = compute((n, oc, height, width), result, "winograd", role=RESULT)
         return out
 
-    def _of_open_sizes(
-        self, rows: Tensor, u: Tensor, n: Dim, size: tuple[Dim, Dim], tiles: tuple[Dim, Dim]
-    ) -> Tensor:
+    def _of_open_sizes(self, rows: Tensor, u: Tensor, n: Dim, size: tuple[Dim, Dim], tiles: tuple[Dim, Dim]) -> Tensor:
         """What follows the transform of rows, of a picture whose size is a formula: tiles are numbered by row and
         column, so that nothing divides by their number."""
         m, a, block = self.m, self.m + 2, self.block

@@ -62,7 +62,7 @@ class Native:
     checks: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Error code → (what, hint), templates over {0} … {7}."""
     overwrites: tuple[tuple[int, int], ...] = ()
-    """Outputs with inputs whose very memory they may have: an element is written after the last read of the one there."""
+    """Outputs with inputs whose very memory they may have: an element is written after its last read there."""
 
     def __str__(self) -> str:
         lines = [f"native {self.section}:{self.entry}({', '.join(self.inputs)}) -> ({', '.join(self.outputs)})"]

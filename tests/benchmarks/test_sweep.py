@@ -67,9 +67,7 @@ def test_places_beside_a_tie_are_not_drawn() -> None:
 
 
 def timed(case: Case, own: float, peer: float) -> sweep.Measured:
-    return sweep.Measured(
-        1, times={"weft": [own], "other": [peer]}, opened={"weft": 0.1, "other": 0.1}, case=case
-    )
+    return sweep.Measured(1, times={"weft": [own], "other": [peer]}, opened={"weft": 0.1, "other": 0.1}, case=case)
 
 
 def test_limits_are_those_of_the_kind_and_of_the_worst_case(capsys: pytest.CaptureFixture[str]) -> None:

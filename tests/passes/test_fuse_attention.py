@@ -173,9 +173,7 @@ def test_heads_are_cut_out_of_one_product_after_its_view() -> None:
     assert len(groups) == 1  # one kernel, which reads the product as it is and stores heads side by side
 
 
-@pytest.mark.parametrize(
-    "case", ["scores used", "other axis", "tanh between", "nan to one", "larger than the scores"]
-)
+@pytest.mark.parametrize("case", ["scores used", "other axis", "tanh between", "nan to one", "larger than the scores"])
 def test_what_is_no_attention_stays(case: str) -> None:
     m = Model()
     scores = m.scores()
@@ -253,4 +251,3 @@ def test_scores_in_any_views(data: st.DataObject) -> None:
     graph = b.build()
     chosen = sum(isinstance(n.op, Where) for n in graph.nodes)
     assert len(found(graph)) == 1 or chosen > 1  # masks that fill differently after a scale stay
-
