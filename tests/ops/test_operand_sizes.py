@@ -22,6 +22,7 @@ NOT_CHECKED = {
     "GatherElements": INDICES,
     "ScatterElements": INDICES,
     "RoiAlign": INDICES,
+    "RoiAlignGreatest": INDICES,
     "TreeEnsemble": INDICES,
     "MaskedTrees": INDICES,
     "MatMulInteger": ZEROS,

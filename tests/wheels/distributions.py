@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(
     p.parent
-    for part in ("runtime", "core", "interpreter", "ops", "testing", "remote", "tuning", "meta", "plugins")
+    for part in ("runtime", "core", "interpreter", "ops", "testing", "remote", "tuning", "training", "meta", "plugins")
     for p in (ROOT / part).rglob("pyproject.toml")
 )
 """The folders of the packages of Weft."""

@@ -21,7 +21,7 @@ NAMES = [p.name for p in FOLDERS]
 RUNTIME = ROOT / "bindings" / "javascript"
 COPIED = {"weft-remote": {f"weft_remote/page/{n}": RUNTIME / n for n in ("weft.js", "worker.js", "webgpu.js")}}
 """Files by their places in wheels that lie elsewhere in the source tree."""
-LIBRARIES = ("weft", "weft-c-family", "weft-frontend", "weft-gpu", "weft-interpreter", "weft-runtime")
+LIBRARIES = ("weft", "weft-c-family", "weft-frontend", "weft-gpu", "weft-interpreter", "weft-runtime", "weft-training")
 """Wheels that are no plugins; weft asks for others only."""
 PEERS = {"onnxruntime", "openvino", "metal", "pillow"}
 """What a wheel imports if it is there; Metal is a module of pyobjc-framework-Metal, which is asked for on macOS, and

@@ -52,7 +52,13 @@ def open_keras(path: str, threads: int) -> Run:
         import torch
 
         torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
+        call = runner(model_of(keras, Path(path)))
+
+        def run(inputs: Mapping[str, Any]) -> list[Any]:
+            with torch.no_grad():  # of this call alone: the process may train something else
+                return call(inputs)
+
+        return run
     return runner(model_of(keras, Path(path)))
 
 
