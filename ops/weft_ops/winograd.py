@@ -68,10 +68,15 @@ def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
     return tuple(a), tuple(g), tuple(b)
 
 
+def taps_matrix(m: int) -> Array:
+    """What the taps of a window are multiplied with: G ⊗ G, float64 [(m + 2)², 9]."""
+    g = np.array(matrices(m)[1], np.float64)
+    return np.kron(g, g)
+
+
 def transform_weights(w: Array, m: int) -> Array:
     """G w Gᵀ of w [oc, ic, 3, 3] as [(m + 2)², ic, oc], computed in float64, of w's dtype."""
-    g = np.array(matrices(m)[1], np.float64)
-    both = np.kron(g, g)  # [(m + 2)², 9]
+    both = taps_matrix(m)
     taps = w.reshape(w.shape[0], w.shape[1], TAPS * TAPS)
     out = np.empty((len(both), w.shape[1], w.shape[0]), w.dtype)
     for first in range(0, w.shape[0], 64):  # a part at a time: in float64 all would be eight times the weights

@@ -95,13 +95,16 @@ def conv_weight_layout(
 
 def conv_offers(node: Node, lanes: int, flop_seconds: float) -> list[LayoutOffer]:
     """Blocked output, of each group where its channels are no whole blocks, with blocked input or with rows as they
-    are; weights packed to match."""
+    are; weights packed to match, those that a run gives, as in training, by the run."""
     x, w = node.inputs[0], node.inputs[1]
-    if x is None or w is None or w.constant is None or not isinstance(x.type, TensorType):
+    if x is None or w is None or not isinstance(x.type, TensorType):
+        return []
+    sizes = [d for d in w.shape if isinstance(d, int)]
+    if len(sizes) < len(w.shape) or 0 in sizes:
         return []
     groups = node.op.attributes().get("groups", 1)
-    oc, ic = w.constant.shape[0], x.shape[1]
-    depthwise = groups == oc and ic == oc and w.constant.shape[1] == 1
+    oc, ic = sizes[0], x.shape[1]
+    depthwise = groups == oc and ic == oc and sizes[1] == 1
     if not isinstance(ic, int):
         return []
     if depthwise:
@@ -175,20 +178,21 @@ def taps_inside(node: Node) -> float:
 
 def conv_flops(output: Value, weights: Value) -> float:
     """Of a convolution; symbolic extents count as 64."""
-    assert weights.constant is not None
-    return 2.0 * float(np.prod(weights.constant.shape[1:])) * elements(output)
+    return 2.0 * math.prod(map(_size, weights.shape[1:])) * elements(output)
 
 
 def winograd_offers(node: Node, lanes: int, panel: int, flop_seconds: float) -> list[LayoutOffer]:
     """Activations in blocks of channels; transformed weights in panels of output channels, of one block where panels do
     not divide them."""
     x, u = node.inputs
-    if x is None or u is None or u.constant is None or node.op.attributes()["block"] != lanes:
+    if x is None or u is None or node.op.attributes()["block"] != lanes:
         return []
-    outputs = u.constant.shape[2]
+    inner, outputs = u.shape[1:]
+    if not isinstance(inner, int) or not isinstance(outputs, int):
+        return []
     activation = blocked(4, 1, lanes)
     weights = Layout((Split(2, panel if outputs % panel == 0 else lanes), Permute((2, 0, 1, 3))))
-    taps = 9 * u.constant.shape[1]
+    taps = 9 * inner
     return [LayoutOffer((activation, weights), (activation,), -2.0 * taps * elements(node.output) * flop_seconds)]
 
 

@@ -10,8 +10,10 @@ from weft.errors import GraphError
 from weft.graph.nodes import Graph, Node, TensorType, Value
 from weft.graph.rewrite import Replacement, Rewriter, rewrite
 from weft.passes.capabilities import Capabilities
-from weft_ops.contraction import Conv
-from weft_ops.winograd import POINTS, TAPS, WinogradConv, transform_weights
+from weft_ops.contraction import Conv, MatMul
+from weft_ops.movement import Reshape, Transpose
+from weft_ops.shapes import product
+from weft_ops.winograd import POINTS, TAPS, WinogradConv, taps_matrix, transform_weights
 
 DEFINITION = "definition"
 
@@ -39,13 +41,26 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices
             return None
         m, skip = chosen
         x, w = inputs
-        assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
-        key = id(w.constant), m
+        assert x is not None and w is not None and isinstance(node.op, Conv)
+        key = id(w if w.constant is None else w.constant), m
         if key not in transformed:
-            transformed[key] = r.constant(transform_weights(w.constant, m), w.name)
+            transformed[key] = (
+                _transformed(r, w, m)
+                if w.constant is None
+                else r.constant(transform_weights(w.constant, m), w.name)
+            )
         return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])
 
     return rewrite(graph, rule, rounds=1, on=(Conv,))
+
+
+def _transformed(r: Rewriter, w: Value, m: int) -> Value:
+    """What `transform_weights` gives, of weights that a run gives: a product with a constant matrix, in float32."""
+    out, inner = w.shape[:2]
+    taps = r.add(Reshape((product((out, inner)), TAPS * TAPS)), w)
+    matrix = r.constant(np.ascontiguousarray(taps_matrix(m).T.astype(w.dtype.numpy)), "taps")
+    points = r.add(MatMul(), taps, matrix)
+    return r.add(Transpose((2, 1, 0)), r.add(Reshape((out, inner, matrix.shape[1])), points), name=w.name)
 
 
 def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tuple[int, bool] | None:
@@ -74,7 +89,7 @@ def _chosen(node: Node, best: tuple[int, bool] | None, choices: Choices) -> tupl
 
 
 def may_be_winograd(node: Node, block: int) -> bool:
-    """Whether a node is a float32 convolution with constant 3×3 taps, stride 1 and whole channel blocks."""
+    """Whether a node is a float32 convolution with 3×3 taps, stride 1 and whole channel blocks."""
     op = node.op
     if not isinstance(op, Conv) or op.groups != 1 or op.dtype is not None:
         return False
@@ -82,13 +97,12 @@ def may_be_winograd(node: Node, block: int) -> bool:
     if (
         x is None
         or w is None
-        or w.constant is None
         or not isinstance(x.type, TensorType)
         or x.dtype != float32
         or w.dtype != float32
     ):
         return False
-    if w.constant.shape[2:] != (TAPS, TAPS) or any(n % block for n in w.constant.shape[:2]):
+    if w.shape[2:] != (TAPS, TAPS) or any(not isinstance(n, int) or not n or n % block for n in w.shape[:2]):
         return False
     strides, pads, dilations = op.spatial(2)
     return bool(np.all(np.array([*strides, *dilations]) == 1)) and all(p >= 0 for pair in pads for p in pair)

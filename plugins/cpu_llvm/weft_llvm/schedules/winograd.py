@@ -390,9 +390,9 @@ def overlapped(work: float, reading: float, unhidden: float) -> float:
 
 def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
     """Tile and `skip` of the WinogradConv that takes least time, None if the definition does: arithmetic, transforms,
-    and weights from memory."""
+    and weights from memory; of weights that a run gives, their transform too."""
     x, w = node.inputs
-    assert x is not None and w is not None and w.constant is not None and isinstance(node.op, Conv)
+    assert x is not None and w is not None and isinstance(node.op, Conv)
     images, channels, *size = x.shape
     outputs, *result = node.output.shape[1:]
     assert isinstance(channels, int) and isinstance(outputs, int)
@@ -430,6 +430,9 @@ def choose_winograd(node: Node, machine: Machine) -> tuple[int, bool] | None:
         cycles += machine.rates.transform_store_cycles * tiles * moved / block
         cold = 4 * shape.products * channels * outputs / from_memory
         total = overlapped(count * cycles, cold, machine.rates.memory_unhidden)
+        if w.constant is None:
+            pairs = channels * outputs
+            total += pairs * reach**2 * (machine.rates.transform_store_cycles + TAPS**2 / 2) / block
         if total < best:
             best, choice = total, (m, skip)
     return choice

@@ -191,8 +191,10 @@ def choose_winograd(node: Node, machine: Machine, intrinsics: Iterable[Intrinsic
     float32; Winograd's is of (m + 2)² batches, whose weights, 16/9 (m = 2) or 36/9 (m = 4) as large, count as what
     groups fetch. Beside it the transforms move bytes, in two more launches.
     """
-    x, _ = node.inputs
-    assert x is not None
+    x, w = node.inputs
+    assert x is not None and w is not None
+    if w.constant is None:
+        return None  # the transform of weights that a run gives is not part of the cost
     if not all(isinstance(d, int) for d in node.output.shape[2:]):
         return None  # the rule takes tiles of a number of rows and columns
     images, channels, *picture = (d if isinstance(d, int) else access.UNKNOWN_EXTENT for d in x.shape)
