@@ -6,7 +6,6 @@ Compile workers import this module and nothing else of Weft but its errors, so i
 from __future__ import annotations
 
 import ctypes
-import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +18,6 @@ import llvmlite.binding as llvm
 
 from weft.errors import CodegenError
 from weft.forks import hold
-
-_count = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -187,27 +184,25 @@ _THREADS_FIELD = 72
 _KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-@cache
-def _jit() -> llvm.LLJIT:
-    _initialize()
-    return llvm.create_lljit_compiler(target_machine(Cpu(host_triple(), host_cpu(), host_features())))
-
-
 class Linked:
-    """Functions of one object, mapped into this process for as long as this object lives."""
+    """Functions of one object, mapped into this process for as long as this object lives.
+
+    By the linker of executables, as one image: LLVM's own maps each section where there is room, and where that is
+    further than 2 GiB from another one, as in a process that has reserved much, references between them are cut off.
+    """
 
     def __init__(self, image: bytes, names: Sequence[str]) -> None:
-        missing = undefined_symbols(image) if image[:4] == b"\x7fELF" else []
+        from weft_llvm.link import link
+        from weft_runtime.loader import Code
+
+        missing = undefined_symbols(image)
         if missing:
             raise CodegenError("the object does not link", why="it needs " + ", ".join(missing))
-        builder = llvm.JITLibraryBuilder().add_object_img(image)
-        for name in names:
-            builder.export_symbol(name)
-        try:
-            self._tracker = builder.link(_jit(), f"weft.{next(_count)}")
-        except RuntimeError as error:
-            raise CodegenError("the object does not link", why=str(error).strip()) from None
-        self.addresses = {name: self._tracker[name] for name in names}
+        linked = link({"object": image})
+        if absent := [name for name in names if name not in linked.entries]:
+            raise CodegenError("the object does not link", why="it has no " + ", ".join(absent))
+        self._code = Code(linked.bytes, linked.entries)
+        self.addresses = {name: self._code.address(name) for name in names}
 
 
 # Every task, last first, each as another thread, so that a test sees what depends on either.
