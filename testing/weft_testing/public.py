@@ -214,6 +214,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft_runtime.errors": EVERYTHING,
         "weft_runtime.executable": ("Executable", "NativeCode"),
         "weft_runtime.formulas": ("Formula", "formula", "to_postfix"),
+        "weft_runtime.loader": ("Code",),
         "weft_runtime.plan": ("HOST", "Copy", "DeviceCall", "HostCall", "Step"),
         "weft_runtime.header": ("abi_header", "declarations"),
         "weft_runtime.settings": ("CACHE_DIR",),
