@@ -136,8 +136,8 @@ def fifty(folder: Path, count: int, jobs: int) -> None:
         rows = {row["board"]: row for row in fleet.rows()}
     assert len(rows) == count and killed
     assert all(r == "JobError" for k, r in enumerate(results) if k % 10 == 9)
-    # A job whose child is killed is an error of its own; one whose agent is killed is done elsewhere, unless it meets one
-    # board that dies after another.
+    # A job whose child is killed is an error of its own; one whose agent is killed is done elsewhere, unless it meets
+    # one board that dies after another.
     assert counts["right"] >= jobs * 9 // 10 - len(killed)
     assert set(counts) <= {"right", "JobError", "LinkError"}
     assert all(rows[f"dead{k}"]["state"] in ("resting", "set aside", "not used yet", "free") for k in range(3))
