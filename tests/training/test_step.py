@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import GraphError, InputError, UnsupportedError
+from weft.errors import ExecutionError, GraphError, InputError, UnsupportedError
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
-from weft_ops import Add, Exp, Floor, Log, Loop, MatMul, Multiply, ReduceMean, Tanh
+from weft_ops import Add, Exp, Floor, Log, Loop, MatMul, Multiply, ReduceMean, Sqrt, Tanh
 from weft_training.optimizers import SGD, Adagrad, AdamW, Optimizer
 
 RNG = np.random.default_rng(0)
@@ -198,3 +198,25 @@ def test_models_with_loops_are_trained() -> None:
     given = {"x": np.array([0.1, 0.2, 0.3, 0.4], np.float32)}
     losses = [float(step(given, rate=1.0)["loss"]) for _ in range(5)]
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+
+
+def test_gradients_that_are_not_finite_change_nothing_if_they_are_clipped() -> None:
+    """The root of 0 has an infinite derivative, and a loss that is finite."""
+    b = GraphBuilder("root")
+    x = b.input("x", tensor_type("float32", [4]))
+    weights = b.constant(np.ones(4, np.float32), "w")
+    b.output(b.add(ReduceMean(), b.add(Sqrt(), b.add(Multiply(), x, weights))), "y")
+    step = weft.compile_training(b.build(), None, SGD(momentum=0.9), clip=1.0)
+    trainer = weft.Trainer(step, lambda k: {"x": np.full(4, float(k < 2), np.float32)}, rate=0.1, progress=False)
+    with pytest.raises(ExecutionError, match="the gradients of step 3 are not finite, its loss is 0"):
+        trainer.run(5)
+    assert step.steps == 2 and np.isfinite(step.parameters["w"]).all()
+
+
+def test_names_that_the_step_has_itself() -> None:
+    b = GraphBuilder("named")
+    x = b.input("x", tensor_type("float32", [4, 8]))
+    b.output(b.add(ReduceMean(), b.add(Tanh(), b.add(MatMul(), x, b.constant(W1, "w1")))), "loss")
+    assert list(weft.compile_training(b.build(), None, trainable="w1").parameters) == ["w1"]
+    with pytest.raises(GraphError, match="outputs called loss"):
+        weft.compile_training(b.build(), None, outputs=True)

@@ -37,6 +37,8 @@ from weft_training.reverse import differentiable_parts, gradients, is_float
 Memory: TypeAlias = 'Literal["cut", "sqrt", "min-time"] | str | int'
 """What is kept for the backward pass; see `compile_training`."""
 RATE, STEP, LOSS = "learning_rate", "step", "loss"
+FINITE = "finite"
+"""The output that says whether the loss (and with `clip` the norm of the gradients) is finite: else nothing changes."""
 NEW = "new."
 """What stands before the name of a parameter or state as an output."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -48,8 +50,8 @@ class Planned:
 
     Attributes:
         graph: inputs: those of the model and of the loss, `learning_rate` (float32) and `step` (float64), the
-            parameters, the states. Outputs: `loss`, the model's outputs that are asked for, and the parameters and
-            states after the step, as `new.<name>`.
+            parameters, the states. Outputs: `loss`, `finite` (a bool), the model's outputs that are asked for, and the
+            parameters and states after the step, as `new.<name>`.
         parameters: name → value at the start.
         states: `<state>.<parameter>` → value at the start.
         peak: about the bytes of results that live at once, parameters and states not counted.
@@ -101,10 +103,11 @@ class TrainingStep:
         used = {i.name for i in self.executable.inputs}
         given = {n: v for n, v in given.items() if n in used or n not in (RATE, STEP)}
         results = self.executable.run(given, out={NEW + n: a for n, a in own.items()})
-        loss = results[LOSS]
-        if np.isfinite(loss).all():
+        if results.pop(FINITE).item():
             self.steps += 1
-        return {n: v for n, v in results.items() if n.removeprefix(NEW) not in own or not n.startswith(NEW)}
+        for name in own:
+            del results[NEW + name]
+        return results
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes parameters, states and the number of steps to a checkpoint, whole or not at all.
@@ -315,7 +318,7 @@ class _Step:
             new, new_states = optimizer.update(c, p, g, states, c.cast(rate, p.dtype), step)
             for before_step, after in zip((p, *states), (new, *new_states)):
                 results[before_step.name] = c(Where(), holds, after, before_step)
-        self.results = results
+        self.results, self.finite = results, holds
         self.overwritten = set(results)
         self.updating = self.graph.nodes[before:]
         return results
@@ -324,7 +327,12 @@ class _Step:
         """The whole graph, with the loss, the model's outputs if they are asked for, and what the optimiser gives."""
         graph = self.graph
         model = list(zip(graph.output_names, graph.outputs))[: self.count] if outputs else []
-        pairs = [(LOSS, self.loss), *model, *((NEW + n, v) for n, v in self.results.items())]
+        if clash := {n for n, _ in model} & {LOSS, FINITE}:
+            raise GraphError(
+                f"the model has outputs called {', '.join(sorted(clash))}, as the step has",
+                hint="outputs=False leaves them out",
+            )
+        pairs = [(LOSS, self.loss), (FINITE, self.finite), *model, *((NEW + n, v) for n, v in self.results.items())]
         graph.output_names, graph.outputs = [n for n, _ in pairs], [v for _, v in pairs]
         drop_dead(graph)
         used = {id(v) for n in graph.nodes for v in n.inputs if v is not None}
@@ -345,7 +353,7 @@ def _trained(graph: Graph, trainable: Iterable[str] | Callable[[str], bool] | No
     if callable(trainable):
         return [v for n, v in constants.items() if trainable(n)]
     found = []
-    for name in trainable:
+    for name in [trainable] if isinstance(trainable, str) else trainable:
         if name not in constants:
             close = nearest(name, constants)
             raise InputError(

@@ -55,7 +55,7 @@ class Trainer:
         """Steps until `steps` are done in all; the last loss.
 
         Raises:
-            ExecutionError: a loss is not finite; names the node that is the first to give such numbers. Parameters and
+            ExecutionError: a loss is not finite, or with `clip` the gradients; names the node that is the first to give such numbers. Parameters and
                 state are those before that step.
             InputError: a batch does not fit; a checkpoint is one of another model.
         """
@@ -71,7 +71,7 @@ class Trainer:
                 batch = self.batches(number)
                 rate = self.rate(number) if callable(self.rate) else self.rate
                 loss = float(self.step(batch, rate)[LOSS].reshape(()))
-                if not np.isfinite(loss):
+                if self.step.steps == number:
                     raise self._not_finite(batch, number, loss)
                 self.losses.append(loss)
                 done = loss
@@ -85,8 +85,11 @@ class Trainer:
 
     def _not_finite(self, batch: Mapping[str, Any], number: int, loss: float) -> ExecutionError:
         node = self.step.first_not_finite(batch)
+        what = f"the loss of step {number + 1} is {loss}"
+        if np.isfinite(loss):
+            what = f"the gradients of step {number + 1} are not finite, its loss is {loss}"
         return ExecutionError(
-            f"the loss of step {number + 1} is {loss}",
+            what,
             where=node,
             why="the first numbers that are not finite come from there" if node else None,
             hint="a lower rate, clip=…, or an epsilon in a division may help; parameters are those before this step",
