@@ -55,8 +55,8 @@ class Trainer:
         """Steps until `steps` are done in all; the last loss.
 
         Raises:
-            ExecutionError: a loss is not finite, or with `clip` the gradients; names the node that is the first to give such numbers. Parameters and
-                state are those before that step.
+            ExecutionError: a loss is not finite, or with `clip` the gradients; names the node that is the first to give
+                such numbers. Parameters and state are those before that step.
             InputError: a batch does not fit; a checkpoint is one of another model.
         """
         from weft.cli.terminal import Progress
