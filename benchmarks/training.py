@@ -4,8 +4,9 @@
                                   [--threads N] [--memory cut] [--rounds N] [--losses N] [--json FILE]
 
 Every engine is a process of its own, which does a step when it is its turn; the times are medians of turns that are
-interleaved. All start from the same weights and see the same batches, plain gradient descent with momentum 0.9; the
-losses must follow those of eager mode. Memory is the peak of the process less what it had before the model was made.
+interleaved. "weft:sqrt" is Weft with that choice of `memory`. All start from the same weights and see the same
+batches, gradient descent with momentum 0.9; the losses must follow those of eager mode. Memory is the peak of the
+process less what it had before the model was made.
 
 Limit: Weft is as fast as Inductor by geometric mean, and takes at most the memory of eager mode.
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import gc
 import math
+import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +40,8 @@ def resident() -> tuple[int, int]:
     return tuple(int(fields[k].split()[0]) * 1024 for k in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
 
-def weft_step(name: str, options: argparse.Namespace) -> Callable[[int], float]:
+def weft_step(name: str, options: argparse.Namespace) -> tuple[Callable[[int], float], int]:
+    """A function that does the step of a number, and the bytes of states that its first call allocates."""
     import torch
 
     import weft
@@ -55,10 +59,11 @@ def weft_step(name: str, options: argparse.Namespace) -> Callable[[int], float]:
         data = batch(name, number, options.batch)
         return float(step({given: data["x"], "targets": data["targets"]}, rate=RATE)["loss"])
 
-    return run
+    return run, 0
 
 
-def torch_step(name: str, engine: str, options: argparse.Namespace) -> Callable[[int], float]:
+def torch_step(name: str, engine: str, options: argparse.Namespace) -> tuple[Callable[[int], float], int]:
+    """As `weft_step`; gradients are results of a step."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -87,7 +92,7 @@ def torch_step(name: str, engine: str, options: argparse.Namespace) -> Callable[
         optimizer.step()
         return float(loss.detach())
 
-    return run
+    return run, sum(p.nbytes for p in model.parameters())
 
 
 def child(options: argparse.Namespace) -> int:
@@ -95,21 +100,25 @@ def child(options: argparse.Namespace) -> int:
     name, engine = options.child.split(":")
     from benchmarks.training_models import batch
 
-    batch(name, 0, 1)
-    if engine == "weft":  # what importing it takes, and what the first compilation starts, is no part of a step
-        import weft
-        from weft.graph.nodes import GraphBuilder, tensor_type
-        from weft_ops import Relu
+    if options.most:
+        resource.setrlimit(resource.RLIMIT_DATA, (options.most, options.most))
 
-        builder = GraphBuilder()
-        builder.output(builder.add(Relu(), builder.input("x", tensor_type("float32", [4]))))
-        weft.compile(builder.build(), f"llvm -threads={options.threads}", cache=False)
+    batch(name, 0, 1)
+    if engine == "weft":  # the modules of Python that exporting and compiling load are no part of a step
+        import torch
+
+        import weft
+
+        small = torch.nn.Linear(2, 2)
+        weft.compile_training(small, "cross_entropy", weft.SGD(), f"llvm -threads={options.threads}",
+                              inputs=(torch.zeros(2, 2),))  # fmt: skip
     before, _ = resident()
     begun = time.perf_counter()
-    run = weft_step(name, options) if engine == "weft" else torch_step(name, engine, options)
-    run(0)
+    run, later = weft_step(name, options) if engine == "weft" else torch_step(name, engine, options)
     gc.collect()
-    print("ready", time.perf_counter() - begun, flush=True)
+    held = resident()[0] - before + later
+    run(0)
+    print("ready", time.perf_counter() - begun, held, flush=True)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: that of steps, not of compiling
     for line in sys.stdin:
         begun = time.perf_counter()
@@ -118,21 +127,45 @@ def child(options: argparse.Namespace) -> int:
     return 0
 
 
-class Engine:
-    """A process that does steps when it is asked."""
+class EndedError(SystemExit):
+    """An engine's process ended by itself, or was ended for the time that it took."""
 
-    def __init__(self, name: str, engine: str, options: argparse.Namespace) -> None:
-        command = [sys.executable, "-m", "benchmarks.training", "--child", f"{name}:{engine}"]
-        command += ["--batch", str(options.batch), "--threads", str(options.threads), "--memory", options.memory]
+
+class Engine:
+    """A process that does steps when it is asked.
+
+    Args:
+        most: bytes of data that it may have. 0: any number.
+        seconds: how long it may take until the first step is done.
+
+    Attributes:
+        held: bytes that there are beside the results of a step: parameters, the optimiser's states, modules of Python.
+
+    Raises:
+        EndedError: it ended before the first step was done.
+    """
+
+    def __init__(
+        self, name: str, engine: str, options: argparse.Namespace, most: int = 0, seconds: float = math.inf
+    ) -> None:
+        kind, _, memory = engine.partition(":")
+        command = [sys.executable, "-m", "benchmarks.training", "--child", f"{name}:{kind}", "--most", str(most)]
+        command += ["--batch", str(options.batch), "--threads", str(options.threads)]
+        command += ["--memory", memory or options.memory]
         self.engine, self.losses, self.times, self.peak = engine, [0.0][:0], [0.0][:0], 0
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = float(self._line("ready")[1])
+        late = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self.process.kill)
+        late.daemon = True
+        late.start()
+        _, first, held = self._line("ready")
+        late.cancel()
+        self.first, self.held = float(first), int(held)
 
     def _line(self, what: str) -> list[str]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline().split()
         if not line:
-            raise SystemExit(f"{self.engine} ended before it was {what}: {self.process.wait()}")
+            raise EndedError(f"{self.engine} ended before it was {what}: {self.process.wait()}")
         return line
 
     def step(self, number: int) -> None:
@@ -188,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--losses", type=int, default=0, help="steps in all, whose losses are compared")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--most", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
         return child(options)
