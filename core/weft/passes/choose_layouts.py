@@ -9,6 +9,7 @@ changes."""
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from weft.choices import Choices
@@ -253,6 +254,22 @@ class _Choice:
         self.outputs = {id(v) for v in graph.outputs}
         self.offers: dict[int, list[LayoutOffer]] = {}
         self.labels: dict[int, LayoutOffer] = {}
+        # Of each value how many uses want which layout: a value may have thousands, as a learning rate has.
+        self.wanted = {key: Counter([None] * len(found)) for key, found in self.users.items()}
+
+    def assign(self, node: Node, label: LayoutOffer) -> None:
+        """Gives a node an offer."""
+        before = self.labels.get(id(node))
+        self.labels[id(node)] = label
+        for k, v in enumerate(node.inputs):
+            old = None if before is None else before.inputs[k]
+            if v is None or (new := label.inputs[k]) == old:
+                continue
+            wanted = self.wanted[id(v)]
+            wanted[new] += 1
+            wanted[old] -= 1
+            if not wanted[old]:
+                del wanted[old]
 
     def run(self) -> dict[int, LayoutOffer]:
         for node in self.graph.nodes:
@@ -263,9 +280,9 @@ class _Choice:
             return {}
         for node in self.graph.nodes:
             if id(node) in self.offers:
-                self.labels[id(node)] = self.pinned.get(id(node), self.offers[id(node)][0])
+                self.assign(node, self.pinned.get(id(node), self.offers[id(node)][0]))
             elif reads_any(node):
-                self.labels[id(node)] = LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,))
+                self.assign(node, LayoutOffer((ANY, *(None,) * (len(node.inputs) - 1)), (None,)))
             elif (plain := follower_offer(node, None)) is not None:
                 # Start as the largest operand is stored.
                 known = [
@@ -275,7 +292,7 @@ class _Choice:
                     )
                 ]
                 start = next((layout for layout in known if layout is not None), None)
-                self.labels[id(node)] = follower_offer(node, start) or plain
+                self.assign(node, follower_offer(node, start) or plain)
         flexible = [n for n in self.graph.nodes if id(n) in self.labels and id(n) not in self.pinned]
         for _ in range(ROUNDS):
             changed = False
@@ -323,9 +340,10 @@ class _Choice:
             offers = self.offers.get(id(n))
             plain = follower_offer(n, None) if offers is None else None if any(o.only for o in offers) else offers[-1]
             if plain is not None and ANY not in self.labels[id(n)].inputs:
-                self.labels[id(n)] = plain
+                self.assign(n, plain)
         if not _is_less(total(), cost):
-            self.labels.update(before)
+            for n in members:
+                self.assign(n, before[id(n)])
 
     def _own_offers(self, node: Node) -> list[LayoutOffer]:
         rule = self.rule_for(node.op)
@@ -357,7 +375,7 @@ class _Choice:
         if value is None or value.constant is not None or not isinstance(value.type, TensorType):
             return 0.0
         have = self.stored(value)
-        wanted = {self._wanted(n, k) for n, k in self.users.get(id(value), ())}
+        wanted = set(self.wanted.get(id(value), ()))
         if id(value) in self.outputs:
             wanted.add(None)
         return (
@@ -366,10 +384,10 @@ class _Choice:
 
     def _cost(self, node: Node, label: LayoutOffer) -> float:
         before = self.labels[id(node)]
-        self.labels[id(node)] = label
+        self.assign(node, label)
         touched = {id(v): v for v in (*node.inputs, *node.outputs) if v is not None}
         cost = label.cost + sum(self.conversions(v) for v in touched.values())
-        self.labels[id(node)] = before
+        self.assign(node, before)
         return cost
 
     def _improve(self, node: Node) -> bool:
@@ -380,7 +398,7 @@ class _Choice:
                 return False
             layouts = (
                 {self.stored(v) for v in node.inputs if v is not None}
-                | {self._wanted(n, k) for n, k in self.users.get(id(node.output), ())}
+                | set(self.wanted.get(id(node.output), ()))
                 | {None}
             )
             candidates = [
@@ -393,7 +411,7 @@ class _Choice:
             cost = self._cost(node, offer)
             if _is_less(cost, least):
                 best, least = offer, cost
-        self.labels[id(node)] = best
+        self.assign(node, best)
         return best is not now
 
 

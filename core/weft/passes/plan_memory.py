@@ -301,10 +301,14 @@ def _stack(fixed: Sequence[_Slot], scratch: Sequence[_Slot], threads: int) -> tu
         }
         return tops | {(max((end for end, _, _ in ends), default=0), 0)}
 
+    # What lives beside much scratch lies low if it comes first.
+    beside = [max(asked[step] for step in range(first, last + 1)) for _, first, last in blocks]
+
     def packed(values_first: bool, early: bool, order: Callable[[Block], tuple[int, ...]]) -> tuple[list[int], int]:
-        # What lives beside much scratch lies low if it comes first.
-        beside = [max(asked[step] for step in range(first, last + 1)) if early else 0 for _, first, last in blocks]
-        keys = [(values_first and k >= len(values), -beside[k], *order(block)) for k, block in enumerate(blocks)]
+        keys = [
+            (values_first and k >= len(values), -beside[k] if early else 0, *order(block))
+            for k, block in enumerate(blocks)
+        ]
         return _pack_in_order(blocks, sorted(range(len(blocks)), key=keys.__getitem__))
 
     tries = [
