@@ -395,7 +395,7 @@ def weights_gradient(
     A product over all windows of all pictures: as a convolution it would have a window as large as the result, and
     results as few as the taps, which no schedule of convolutions is made for. A kernel of one tap copies nothing.
     """
-    from weft_ops.window import Windows
+    from weft_ops.columns import Windows
 
     rank, count = len(kernel), product([g.shape[0], *g.shape[2:]])
     if all(map(is_one, kernel)) and not any(p for pair in pads for p in pair):

@@ -14,13 +14,11 @@ from weft.graph.operator import Array, Commutes, Operator, Sample, algorithm
 from weft.tensor.language import Dim, as_dim
 from weft_ops.composing import Composer
 from weft_ops.examples import floats, integers
+from weft_ops.regions import RoiAlign, RoiAlignGradient, RoiAlignGreatest
 from weft_ops.resizing import Resize
 from weft_ops.sampling import (
     AffineGrid,
     GridSample,
-    RoiAlign,
-    RoiAlignGradient,
-    RoiAlignGreatest,
     WeightedGather,
     WeightedScatter,
 )

@@ -17,6 +17,7 @@ from weft_ops.attention import *  # noqa: F403
 from weft_ops.barrier import *  # noqa: F403
 from weft_ops.bitwise import *  # noqa: F403
 from weft_ops.cell_states import *  # noqa: F403
+from weft_ops.columns import *  # noqa: F403
 from weft_ops.comparison import *  # noqa: F403
 from weft_ops.contraction import *  # noqa: F403
 from weft_ops.derivatives import *  # noqa: F403

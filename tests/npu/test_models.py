@@ -19,12 +19,13 @@ from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, GraphBuilder, Value, tensor_type
 from weft_ops.activation import Relu, Sigmoid
 from weft_ops.arithmetic import Add, Multiply
+from weft_ops.columns import Col2Im
 from weft_ops.contraction import Conv, MatMul
 from weft_ops.movement import Transpose
 from weft_ops.normalization import Softmax
 from weft_ops.reduction import ReduceMean
 from weft_ops.sorting import TopK
-from weft_ops.window import AveragePool, Col2Im, MaxPool
+from weft_ops.window import AveragePool, MaxPool
 from weft_runtime.device import open_device
 from weft_runtime.executable import Executable
 from weft_testing.models import mlp, picture, resnet18
