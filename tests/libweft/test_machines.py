@@ -33,6 +33,8 @@ FUNCTIONS = {
     "weft_api_version", "weft_open", "weft_open_memory", "weft_close", "weft_describe", "weft_input", "weft_output",
     "weft_run", "weft_release",
 }  # fmt: skip
+WINE = shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
+"""Debian's package wine64 puts it where only its package wine looks."""
 
 
 def _text(data: bytes, at: int) -> str:
@@ -183,7 +185,7 @@ def test_libweft_and_weft_run_are_small(arch: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.needs("ziglang")
-@pytest.mark.skipif(shutil.which("wine") is None, reason="wine is not installed: apt install wine64")
+@pytest.mark.skipif(WINE is None, reason="wine is not installed: apt install wine64")
 def test_programs_of_windows(tmp_path: Path) -> None:
     from libweft import build
 
@@ -198,17 +200,17 @@ def test_programs_of_windows(tmp_path: Path) -> None:
     include = f"-I{build.INCLUDES[0]}"
     windows = ["-target", "x86_64-windows-gnu"]
     build.compiler(*windows, include, tmp_path / "main.c", tmp_path / "m.lib", "-o", tmp_path / "main.exe")
-    _runs(["wine", "main.exe"], tmp_path, WINEDEBUG="-all")
+    _runs([str(WINE), "main.exe"], tmp_path, WINEDEBUG="-all")
     weft.export(mlp(), tmp_path / "m.o", "obj", target=target)
     build.compiler(*windows, include, tmp_path / "main.c", tmp_path / "m.o", "-o", tmp_path / "own.exe")
     (tmp_path / "m.dll").unlink()
-    _runs(["wine", "own.exe"], tmp_path, WINEDEBUG="-all")
+    _runs([str(WINE), "own.exe"], tmp_path, WINEDEBUG="-all")
     # Several sections of code.
     of = inside(weft.compile(mlp(), target))
     more = replace(of, code={**of.code, "more": bytes(64), "last": bytes(64)})
     (tmp_path / "m.o").write_bytes(_object(more, "x86_64-pc-windows-gnu", {}))
     build.compiler(*windows, include, tmp_path / "main.c", tmp_path / "m.o", "-o", tmp_path / "more.exe")
-    _runs(["wine", "more.exe"], tmp_path, WINEDEBUG="-all")
+    _runs([str(WINE), "more.exe"], tmp_path, WINEDEBUG="-all")
 
 
 def test_features_that_compilers_list_are_known() -> None:

@@ -43,9 +43,11 @@ class Alarm(Exception):
 
 
 def by_itself(test: str, *given: float) -> None:
-    """Runs a function of this file in a process of its own: what other tests leave would disturb it. A signal that the
-    system gives to one of their threads comes late, and what a handler raises in one of their finalizers is lost."""
-    program = f"from tests.runtime import test_signals; test_signals.{test}{given}"
+    """Runs a function of this file in a process of its own: what other tests leave would disturb it. What a handler
+    raises in one of their finalizers is lost. A signal that the system gives to another thread comes late: alarms are
+    blocked when threads begin, and only `interrupted` lets them through, to its own."""
+    begun = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"
+    program = f"{begun}; from tests.runtime import test_signals; test_signals.{test}{given}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr[-5000:]
 
@@ -76,6 +78,7 @@ def interrupted(run: Callable[[], Any], check: Callable[[Any], bool], seconds: f
     began = time.perf_counter()
     for _ in range(20):
         assert check(run())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     one = max((time.perf_counter() - began) / 20, 20e-6)
     # How far ahead alarms are set follows what runs take meanwhile, so that about as many are interrupted as end,
     # however busy the machine is.
