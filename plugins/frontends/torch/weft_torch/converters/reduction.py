@@ -189,11 +189,11 @@ def softmax(c: Context, x: Value, dim: int, *_: Any) -> Value:
     if not x.shape:
         return c(ops.Where(), c(ops.IsNan(), x), x, 0.0 if log else 1.0)
     d = axis(dim, len(x.shape))
-    y = c((ops.LogSoftmax if log else ops.Softmax)(d), x)
-    if "_safe" in c.op_type:
-        dead = c(ops.Equal(), c(ops.ReduceMax((d,), True), x), -math.inf)
-        y = c(ops.Where(), dead, 0.0, y)
-    return y
+    if "_safe" not in c.op_type:
+        return c((ops.LogSoftmax if log else ops.Softmax)(d), x)
+    dead = c(ops.Equal(), c(ops.ReduceMax((d,), True), x), -math.inf)
+    # What is not taken must not be NaN, or its gradient were.
+    return c(ops.Where(), dead, 0.0, c(ops.Softmax(d), c(ops.Where(), dead, 0.0, x)))
 
 
 @op("aten.numel", "aten.sym_numel")
