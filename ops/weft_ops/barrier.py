@@ -10,7 +10,7 @@ import numpy as np
 from weft.errors import GraphError
 from weft.expr.nodes import Expr
 from weft.graph.identity import same_type
-from weft.graph.inferred import Assumption
+from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, Node, Type, Value
 from weft.graph.operator import Array, Elementwise, Gradients, Operator, Sample, algorithm
 from weft_ops.arithmetic import Where
@@ -56,15 +56,16 @@ class Detach(Operator):
 
     kind = "composite"
 
-    def infer(self, *types: Type | None) -> Type:
+    def infer(self, *types: Type | None) -> Type | Inferred:
         """Raises GraphError where the condition is no bool of a shape that broadcasts to that of x."""
+        if len(types) != 2 or types[1] is None:
+            return same_type(*types[:1])
         assumed: list[Assumption] = []
-        if len(types) == 2 and types[1] is not None:
-            x, where = operands(types, 2)
-            expect_kind(where.dtype, ("bool",), "where")
-            if broadcast(x.shape, where.shape, assumed=assumed) != x.shape:
-                raise GraphError(f"where: {show(where.shape)} does not broadcast to {show(x.shape)}")
-        return same_type(types[0])
+        x, where = operands(types, 2)
+        expect_kind(where.dtype, ("bool",), "where")
+        if broadcast(x.shape, where.shape, assumed=assumed) != x.shape:
+            raise GraphError(f"where: {show(where.shape)} does not broadcast to {show(x.shape)}")
+        return Inferred(x, assumed)
 
     def reference(self, *arrays: Array | None) -> Array:
         assert arrays[0] is not None
