@@ -45,9 +45,7 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices
         key = id(w if w.constant is None else w.constant), m
         if key not in transformed:
             transformed[key] = (
-                _transformed(r, w, m)
-                if w.constant is None
-                else r.constant(transform_weights(w.constant, m), w.name)
+                _transformed(r, w, m) if w.constant is None else r.constant(transform_weights(w.constant, m), w.name)
             )
         return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])
 
@@ -94,13 +92,7 @@ def may_be_winograd(node: Node, block: int) -> bool:
     if not isinstance(op, Conv) or op.groups != 1 or op.dtype is not None:
         return False
     x, w = node.inputs
-    if (
-        x is None
-        or w is None
-        or not isinstance(x.type, TensorType)
-        or x.dtype != float32
-        or w.dtype != float32
-    ):
+    if x is None or w is None or not isinstance(x.type, TensorType) or x.dtype != float32 or w.dtype != float32:
         return False
     if w.shape[2:] != (TAPS, TAPS) or any(not isinstance(n, int) or not n or n % block for n in w.shape[:2]):
         return False

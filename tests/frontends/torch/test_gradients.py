@@ -97,9 +97,9 @@ def test_corners(name: str) -> None:
 @pytest.mark.parametrize("target", [0.0, 1.0])
 def test_entropy_of_certain_probabilities(target: float) -> None:
     """At 0 and 1 the gradient is that of the logarithm that is finite; PyTorch's has a bound of its own there."""
-    x = torch.tensor([target, 0.5], dtype=torch.float64)
-    graph = weft.vjp(weft.load(sampled(F.binary_cross_entropy, (x, torch.full_like(x, target)), {})[0], inputs=(x, x)))
-    (gradient, _) = evaluate(graph, [x.numpy(), np.full(2, target), np.array(1.0)])
+    given = torch.tensor([target, 0.5], dtype=torch.float64), torch.full((2,), target, dtype=torch.float64)
+    module, tensors = sampled(F.binary_cross_entropy, given, {})
+    gradient, _ = evaluate(weft.vjp(weft.load(module, inputs=tensors)), [*(x.numpy() for x in tensors), np.array(1.0)])
     assert np.allclose(gradient, [0.5 - target, 1 - 2 * target])
 
 

@@ -159,9 +159,9 @@ def quantile(c: Context, p: Value) -> Value:
 @op("aten.frexp.Tensor", "prims.frexp")
 def frexp(c: Context, x: Value) -> tuple[Value, Value]:
     """By the bits of float64; what is tiny there is scaled first."""
-    y = c.cast(x, dt.float64)
-    tiny = c(ops.Less(), c(ops.Absolute(), y), 2.0**-1000)
-    y = when(c, tiny, c.mul(y, 2.0**64), y)
+    wide = c.cast(x, dt.float64)
+    tiny = c(ops.Less(), c(ops.Absolute(), wide), 2.0**-1000)
+    y = when(c, tiny, c.mul(wide, 2.0**64), wide)
     bits = c(ops.Bitcast(dt.int64), y)
     exponent = c(ops.BitwiseAnd(), c(ops.RightShift(), bits, c.number(52, dt.int64)), c.number(0x7FF, dt.int64))
     other = c(ops.LogicalOr(), c(ops.Equal(), y, 0.0), c(ops.LogicalOr(), c(ops.IsInf(), y), c(ops.IsNan(), y)))
@@ -170,7 +170,7 @@ def frexp(c: Context, x: Value) -> tuple[Value, Value]:
     # The quotient is exact, and has the gradient that bits have not.
     whole = c(ops.Bitcast(dt.float64), c(ops.BitwiseAnd(), bits, c.number(0x7FF << 52, dt.int64)))
     mantissa = c.mul(c.div(y, when(c, other, 1.0, whole)), 0.5)
-    return c.cast(when(c, other, y, mantissa), x.dtype), c.cast(power, dt.int32)
+    return c.cast(when(c, other, wide, mantissa), x.dtype), c.cast(power, dt.int32)
 
 
 @op("aten.nextafter", "prims.nextafter")
