@@ -11,7 +11,7 @@ from weft import dtypes as dt
 from weft.dtypes import DType
 from weft.errors import GraphError
 from weft.expr.evaluate import evaluate
-from weft.expr.nodes import Const, Expr, Var, cast_to, free_vars, substitute
+from weft.expr.nodes import Const, Expr, Select, Var, cast_to, free_vars, select, substitute
 from weft.graph.inferred import Assumption, Inferred
 from weft.graph.nodes import GraphBuilder, TensorType, Type, Value
 from weft.graph.operator import Array, Elementwise, Sample
@@ -28,7 +28,8 @@ RESULT = "y"
 @dataclass(frozen=True)
 class GradientOf(Elementwise):
     """gradient · derivative of the elementwise operator `of` by its operand number `operand`, at the elements given;
-    computed in float32 for narrower floats and rounded to `dtype`, the operand's, once.
+    computed in float32 for narrower floats and rounded to `dtype`, the operand's, once. Where the derivative's formula
+    selects 0 the product is 0, whatever the gradient is: what is not taken has none, not even of NaN.
 
     Inputs: the gradient by the result, the operands, the result; those that the derivative does not mention may be
     absent. `given`: for each operand whether `of` has it; empty: it has all.
@@ -72,7 +73,7 @@ class GradientOf(Elementwise):
         derived, variables = self._derivative([None if a is None else a.dtype for a in args[1:-1]], wide)
         named = dict(zip(self._names(len(args) - 2), args[1:]))
         values = {v.name: cast_to(a, v.dtype) for v in variables if (a := named[v.name]) is not None}
-        return cast_to(gradient, wide) * cast_to(substitute(derived, values), wide)
+        return _product(cast_to(gradient, wide), cast_to(substitute(derived, values), wide))
 
     def formula(self, *args: Expr | None) -> Expr:
         return cast_to(self._formula(args, compute_dtype(self.dtype)), self.dtype)
@@ -101,6 +102,15 @@ class GradientOf(Elementwise):
         yield Sample(cls(Power(), 1, dt.float32), (g, np.abs(x), x[0], np.abs(x)), "broadcast")
         hi = np.array(1, np.float32)
         yield Sample(cls(Clip(), 0, dt.float32, (True, False, True)), (g, x, None, hi, None), "absent")
+
+
+def _product(gradient: Expr, derived: Expr) -> Expr:
+    """Their product, with what the derivative selects selected last."""
+    if isinstance(derived, Select):
+        return select(derived.cond, _product(gradient, derived.a), _product(gradient, derived.b))
+    if isinstance(derived, Const) and derived.value in (0, 1):
+        return gradient if derived.value else derived
+    return gradient * derived
 
 
 def operands_or_none(types: Sequence[Type | None]) -> list[TensorType | None]:

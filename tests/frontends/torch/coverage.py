@@ -48,16 +48,21 @@ def named(entry: Any) -> str:
 
 def case_of(op: Any) -> Case | None:
     """The first sample of an entry of op_db, float32 if it has that dtype; None: it has none."""
-    torch.manual_seed(0)
     dtypes = op.supported_dtypes("cpu")
-    dtype = next((d for d in DTYPES if d in dtypes), torch.float32)
-    samples = iter(op.sample_inputs("cpu", dtype, requires_grad=False))
-    sample = next(samples, None)
-    _BEGUN.append(samples)
+    sample = sample_of(op, next((d for d in DTYPES if d in dtypes), torch.float32))
     if sample is None:
         return None
     module, tensors = sampled(op.op, (sample.input, *sample.args), sample.kwargs)
     return Case(named(op), module, tensors, close=closeness(named(op)))
+
+
+def sample_of(op: Any, dtype: torch.dtype, requires_grad: bool = False) -> Any | None:
+    """The first sample of an entry of op_db; None: it has none."""
+    torch.manual_seed(0)
+    samples = iter(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
+    sample = next(samples, None)
+    _BEGUN.append(samples)
+    return sample
 
 
 def module_cases(entry: Any) -> list[Case]:

@@ -6,7 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +15,11 @@ from torch.utils import _pytree as pytree
 import weft
 from weft.errors import UnsupportedError, WeftError
 from weft.graph.evaluate import evaluate
+from weft.graph.nodes import Graph
 from weft_testing.frontend import compare
 from weft_torch.tensors import array_of
 
+T = TypeVar("T")
 RTOL, ATOL = 2e-4, 2e-5
 """Of float32 and float64, as `weft_testing.frontend.compare` has them."""
 
@@ -67,24 +69,45 @@ def sampled(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> t
 
 def judge(case: Case, target: str | None = None) -> Result:
     """What becomes of a case, interpreted, or compiled for a target."""
+    found = traced(case)
+    if isinstance(found, Result):
+        return found
+    program, wanted = found
+
+    def compare_answers() -> Result:
+        graph = weft.load(program)
+        got = ran(graph, fed(graph, program, case.arguments), target)
+        return compared(case.name, dict(zip(graph.output_names, got)), wanted, case.close)
+
+    return attempted(case.name, compare_answers)
+
+
+def traced(case: Case) -> tuple[torch.export.ExportedProgram, list[Any]] | Result:
+    """The exported program of a case, and PyTorch's answers; a result if PyTorch refuses."""
     try:
         program = exported(case)
         # Without torch.no_grad: with it Transformers give zeros at padded places, which their exported programs do not.
-        wanted = pytree.tree_leaves(copied(case.module)(*copied(case.arguments)))
+        return program, pytree.tree_leaves(copied(case.module)(*copied(case.arguments)))
     except Exception as error:  # noqa: BLE001 - whatever PyTorch raises
         return Result(case.name, "not exported", f"{type(error).__name__}: {(str(error) or ' ').splitlines()[0][:100]}")
+
+
+def attempted(name: str, action: Callable[[], T]) -> T | Result:
+    """What Weft makes of a case; a result if it refuses or fails."""
     try:
-        graph = weft.load(program)
-        feeds = fed(graph, program, case.arguments)
-        got = weft.compile(graph, target, cache=False)(*feeds) if target else evaluate(graph, feeds)
+        return action()
     except UnsupportedError as error:
-        return Result(case.name, "refused", str(error.where).replace("\n", "; ")[:300])
+        return Result(name, "refused", str(error.where).replace("\n", "; ")[:300])
     except WeftError as error:
-        return Result(case.name, "failed", f"{error.what[:160]} {error.why or ''}".replace("\n", " ")[:260])
+        return Result(name, "failed", f"{error.what[:160]} {error.why or ''}".replace("\n", " ")[:260])
     except Exception as error:  # noqa: BLE001 - a defect, which is counted
-        return Result(case.name, "failed", f"{type(error).__name__}: {str(error)[:160]}")
-    results = got if isinstance(got, (list, tuple)) else [got]
-    return compared(case.name, dict(zip(graph.output_names, results)), wanted, case.close)
+        return Result(name, "failed", f"{type(error).__name__}: {str(error)[:160]}")
+
+
+def ran(graph: Graph, feeds: list[Any], target: str | None) -> list[Any]:
+    """The outputs of a graph, interpreted, or compiled for a target."""
+    got = weft.compile(graph, target, cache=False)(*feeds) if target else evaluate(graph, feeds)
+    return list(got) if isinstance(got, (list, tuple)) else [got]
 
 
 def copied(arguments: Any) -> Any:
@@ -100,7 +123,7 @@ def exported(case: Case) -> torch.export.ExportedProgram:
         return torch.export.export(case.module, copied(case.arguments), dynamic_shapes=case.dynamic, strict=False)
 
 
-def fed(graph: Any, program: torch.export.ExportedProgram, arguments: Any) -> list[Any]:
+def fed(graph: Graph, program: torch.export.ExportedProgram, arguments: Any) -> list[Any]:
     """The arrays of a graph's inputs."""
     leaves = pytree.tree_leaves(arguments)
     given = dict(zip(program.graph_signature.user_inputs, leaves, strict=True))
@@ -136,4 +159,19 @@ def report(results: Iterable[Result], agreeing: bool = False) -> Counter[str]:
     return counts
 
 
-__all__ = ["Case", "Result", "Sample", "compared", "exported", "judge", "report", "sampled", "within"]
+__all__ = [
+    "Case",
+    "Result",
+    "Sample",
+    "attempted",
+    "compared",
+    "copied",
+    "exported",
+    "fed",
+    "judge",
+    "ran",
+    "report",
+    "sampled",
+    "traced",
+    "within",
+]

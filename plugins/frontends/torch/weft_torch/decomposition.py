@@ -10,6 +10,7 @@ import torch
 from torch._decomp import global_decomposition_table
 
 from weft.converters import Converters
+from weft_torch.corners import CORNERS
 from weft_torch.fused import FUSED
 from weft_torch.registry import complexes, qualified, registry
 
@@ -25,6 +26,7 @@ def table(others: Converters | None = None) -> Any:
         if op not in found:
             found[op] = function
     found[LOSS] = _multilabel_margin_loss
+    found.update(CORNERS)
     for name, function in CHUNKED.items():
         if hasattr(torch.ops.torch_nn, name):  # PyTorch registers it where a program first uses it
             found[getattr(torch.ops.torch_nn, name).default] = function

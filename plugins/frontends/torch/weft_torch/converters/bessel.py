@@ -11,7 +11,7 @@ import weft_ops as ops
 from weft.graph.nodes import Value
 from weft.graph.operator import Array
 from weft_torch.context import Context
-from weft_torch.converters.special import in_float64, polynomial, when
+from weft_torch.converters.special import beyond, in_float64, magnitude, polynomial, up_to, when
 from weft_torch.registry import op
 
 EULER = 0.5772156649015329
@@ -65,7 +65,7 @@ def _waves(c: Context, order: int, x: Value) -> tuple[Value, Value]:
 
 def _oscillating(c: Context, order: int, x: Value) -> Value:
     """J of x of 0 or more."""
-    near, far = c(ops.Minimum(), x, FAR), c(ops.Maximum(), x, FAR)
+    near, far = up_to(c, x, FAR), beyond(c, x, FAR)
     angles = np.pi * (np.arange(NODES) + 0.5) / NODES
     sines = c.builder.constant(np.sin(angles))
     turned = c.builder.constant(order * angles)
@@ -78,9 +78,8 @@ def _oscillating(c: Context, order: int, x: Value) -> Value:
 
 def _second(c: Context, order: int, x: Value) -> Value:
     """Y of x above 0."""
-    small = c(ops.Minimum(), x, 1.0)
-    middle = c(ops.Minimum(), c(ops.Maximum(), x, 1.0), FAR)
-    far = c(ops.Maximum(), x, FAR)
+    near = c(ops.Less(), x, 1.0)
+    small, middle, far = when(c, near, x, 1.0), up_to(c, when(c, near, 1.0, x), FAR), beyond(c, x, FAR)
     # A power series up to 1.
     square, log = c.mul(c.mul(small, small), 0.25), c(ops.Log(), c.mul(small, 0.5))
     j = _oscillating(c, order, small)
@@ -102,12 +101,12 @@ def _second(c: Context, order: int, x: Value) -> Value:
     steep = c.builder.constant(-np.sinh(times))
     second = _integral(c, middle, lambda y: c(ops.Exp(), c.mul(y, steep)), weights)
     found = when(c, c(ops.Greater(), x, FAR), _waves(c, order, far)[1], c.sub(first, second))
-    return when(c, c(ops.Less(), x, 1.0), low, found)
+    return when(c, near, low, found)
 
 
 def _growing(c: Context, order: int, x: Value) -> Value:
     """I · e^-x of x of 0 or more."""
-    near, far = c(ops.Minimum(), x, 2 * FAR), c(ops.Maximum(), x, 2 * FAR)
+    near, far = up_to(c, x, 2 * FAR), beyond(c, x, 2 * FAR)
     angles = np.pi * (np.arange(NODES) + 0.5) / NODES
     rates = c.builder.constant(np.cos(angles) - 1.0)
     found = _integral(c, near, lambda y: c(ops.Exp(), c.mul(y, rates)), np.cos(order * angles) / NODES)
@@ -118,7 +117,7 @@ def _growing(c: Context, order: int, x: Value) -> Value:
 
 def _falling(c: Context, order: float, x: Value) -> Value:
     """K · e^x of x of 1 or more."""
-    near, far = c(ops.Minimum(), x, FAR), c(ops.Maximum(), x, FAR)
+    near, far = up_to(c, x, FAR), beyond(c, x, FAR)
     times, weights = _gauss(0.0, 4.5)
     rates = c.builder.constant(1.0 - np.cosh(times))
     found = _integral(c, near, lambda y: c(ops.Exp(), c.mul(y, rates)), weights * np.cosh(order * times))
@@ -148,7 +147,7 @@ def _register_j(order: int) -> None:
     @op(f"aten.special_bessel_j{order}", f"prims.bessel_j{order}")
     @in_float64
     def j(c: Context, x: Value) -> Value:
-        return _signed(c, order, x, _oscillating(c, order, c(ops.Absolute(), x)))
+        return _signed(c, order, x, _oscillating(c, order, magnitude(c, x)))
 
     @op(f"aten.special_bessel_y{order}")
     @in_float64
@@ -162,24 +161,25 @@ def _register_i(order: int) -> None:
     @op(f"aten.special_i{order}e", f"prims.bessel_i{order}e")
     @in_float64
     def scaled(c: Context, x: Value) -> Value:
-        return _signed(c, order, x, _growing(c, order, c(ops.Absolute(), x)))
+        size = magnitude(c, x) if order else c(ops.Absolute(), x)  # of order 0 there is a corner at 0
+        return _signed(c, order, x, _growing(c, order, size))
 
     plain = "aten.i0" if order == 0 else "aten.special_i1"
 
     @op(plain, f"prims.bessel_i{order}", f"aten.special_modified_bessel_i{order}")
     @in_float64
     def i(c: Context, x: Value) -> Value:
-        size = c(ops.Absolute(), x)
+        size = magnitude(c, x)
         half = c(ops.Exp(), c.mul(size, 0.5))  # the whole power overflows before the product does
         return _signed(c, order, x, c.mul(c.mul(_growing(c, order, size), half), half))
 
 
 def _register_k(order: int) -> None:
     def both(c: Context, x: Value, scaled: bool) -> Value:
-        above = _falling(c, order, c(ops.Maximum(), x, 1.0))
-        below = _falling_near_zero(c, order, c(ops.Minimum(), x, 1.0))
+        above = _falling(c, order, beyond(c, x, 1.0))
+        below = _falling_near_zero(c, order, up_to(c, x, 1.0))
         if scaled:
-            below = c.mul(below, c(ops.Exp(), c(ops.Minimum(), x, 1.0)))
+            below = c.mul(below, c(ops.Exp(), up_to(c, x, 1.0)))
         else:
             above = c.mul(above, c(ops.Exp(), c(ops.Negative(), x)))
         found = when(c, c(ops.Greater(), x, 1.0), above, below)
@@ -206,10 +206,11 @@ for _order in (0, 1):
 @op("aten.special_spherical_bessel_j0", "prims.spherical_bessel_j0")
 @in_float64
 def spherical(c: Context, x: Value) -> Value:
-    found = c.div(c(ops.Sin(), x), x)
+    small = c(ops.Less(), c(ops.Absolute(), x), 0.01)
+    y = when(c, small, 1.0, x)
     square = c.mul(x, x)
     near = polynomial(c, square, (1 / 362880, -1 / 5040, 1 / 120, -1 / 6, 1.0))
-    found = when(c, c(ops.Less(), c(ops.Absolute(), x), 0.01), near, found)
+    found = when(c, small, near, c.div(c(ops.Sin(), y), y))
     return when(c, c(ops.IsInf(), x), 0.0, found)
 
 
@@ -223,7 +224,7 @@ AIRY_SERIES = (-8.0, 2.0)
 @in_float64
 def airy(c: Context, x: Value) -> Value:
     low, high = AIRY_SERIES
-    near = c(ops.Minimum(), c(ops.Maximum(), x, low), high)
+    near = up_to(c, when(c, c(ops.Less(), x, low), low, x), high)
     cube = c.mul(c.mul(near, near), near)
     f, g = [1.0], [1.0]
     for k in range(1, 50):
@@ -231,7 +232,7 @@ def airy(c: Context, x: Value) -> Value:
         g.append(g[-1] / ((3 * k) * (3 * k + 1)))
     even = c.mul(polynomial(c, cube, f[::-1]), AIRY[0])
     odd = c.mul(c.mul(polynomial(c, cube, g[::-1]), near), AIRY[1])
-    above = c(ops.Maximum(), x, high)
+    above = beyond(c, x, high)
     root = c(ops.Sqrt(), above)
     size = c.mul(c.mul(above, root), 2 / 3)
     decayed = c.mul(_falling(c, 1 / 3, size), c(ops.Exp(), c(ops.Negative(), size)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from weft.graph.nodes import Value
 from weft.tensor.language import Dim
 from weft_ops.shapes import product
 from weft_torch.context import Context, Number
+from weft_torch.converters.reduction import norm
 from weft_torch.registry import op
 
 
@@ -108,24 +108,11 @@ def trilinear(c: Context, x: Value, y: Value, z: Value, *given: Any) -> Value:
     return c.sum(found, tuple(summed), False) if summed else found
 
 
-def _distance(c: Context, apart: Value, p: float) -> Value:
-    """The p-norm along the last axis."""
-    size = c(ops.Absolute(), apart)
-    if p == 0:
-        return c.sum(c.cast(c(ops.NotEqual(), size, 0), size.dtype), (-1,), False)
-    if p == math.inf:
-        return c.max(size, (-1,), False)
-    if p == 2:
-        return c(ops.Sqrt(), c.sum(c.mul(size, size), (-1,), False))
-    total = c.sum(size if p == 1 else c(ops.Power(), size, c.number(p, size.dtype)), (-1,), False)
-    return total if p == 1 else c(ops.Power(), total, c.number(1 / p, size.dtype))
-
-
 @op("aten._cdist_forward")
 def cdist(c: Context, x: Value, y: Value, p: float, mode: int | None) -> Value:
     rows = c.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
     columns = c.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
-    return _distance(c, c.sub(rows, columns), p)
+    return norm(c, c.sub(rows, columns), p, (-1,))
 
 
 @op("aten._pdist_forward")
@@ -133,7 +120,7 @@ def pdist(c: Context, x: Value, p: float) -> Value:
     n = c.static(x.shape[0], "a number of rows")
     c.affordable(n * n, "pairs of rows")
     first, second = (c.gather(x, c.builder.constant(k), 0) for k in np.triu_indices(n, 1))
-    return _distance(c, c.sub(first, second), p)
+    return norm(c, c.sub(first, second), p, (-1,))
 
 
 # -- convolutions -----------------------------------------------------------------------------------------------------

@@ -132,10 +132,15 @@ def signbit(c: Context, x: Value) -> Value:
     return c(ops.Less(), c(ops.Bitcast({16: dt.int16, 32: dt.int32, 64: dt.int64}[x.dtype.bits]), x), 0)
 
 
-@op("aten.clone", "aten.alias", "aten.detach", "aten.lift_fresh_copy", "aten.lift_fresh", "aten.contiguous",
-    "aten.positive", "aten.alias_copy", "aten.detach_copy")  # fmt: skip
+@op("aten.clone", "aten.alias", "aten.lift_fresh_copy", "aten.lift_fresh", "aten.contiguous", "aten.positive",
+    "aten.alias_copy")  # fmt: skip
 def unchanged(c: Context, x: Value, *_: Any) -> Value:
     return x
+
+
+@op("aten.detach", "aten.detach_copy")
+def detach(c: Context, x: Value) -> Value:
+    return c(ops.Detach(), x) if x.dtype.is_float and x.constant is None else x
 
 
 @op("aten._to_copy", "prims.convert_element_type")
@@ -302,16 +307,18 @@ def atan2(c: Context, y: Value, x: Value) -> Value:
     """The angle of (x, y), by the arctangent of the lesser over the greater, in float64."""
     dtype = c.result_dtype()
     y, x = (c.cast(c.cast(v, dtype), dt.float64) for v in (y, x))
-    up, right = c(ops.Absolute(), y), c(ops.Absolute(), x)
+    below, left = (c(ops.Less(), c(ops.Bitcast(dt.int64), v), 0) for v in (y, x))
+    # Selections, whose gradients are those of the side that is taken, also where |x| and |y| are equal or 0.
+    up, right = (c(ops.Where(), sign, c(ops.Negative(), v), v) for sign, v in ((below, y), (left, x)))
     steep = c(ops.Greater(), up, right)
-    low, high = c(ops.Minimum(), up, right), c(ops.Maximum(), up, right)
+    low, high = c(ops.Where(), steep, right, up), c(ops.Where(), steep, up, right)
     corner = c(ops.LogicalAnd(), c(ops.IsInf(), up), c(ops.IsInf(), right))
-    ratio = c(ops.Where(), c(ops.Equal(), high, 0.0), 0.0, c.div(low, high))
+    none = c(ops.Equal(), high, 0.0)
+    ratio = c(ops.Where(), none, 0.0, c.div(low, c(ops.Where(), none, 1.0, high)))
     angle = c(ops.Atan(), c(ops.Where(), corner, 1.0, ratio))
     angle = c(ops.Where(), steep, c.sub(math.pi / 2, angle), angle)
-    left = c(ops.Less(), c(ops.Bitcast(dt.int64), x), 0)
     angle = c(ops.Where(), left, c.sub(math.pi, angle), angle)
-    angle = c(ops.Where(), c(ops.Less(), c(ops.Bitcast(dt.int64), y), 0), c(ops.Negative(), angle), angle)
+    angle = c(ops.Where(), below, c(ops.Negative(), angle), angle)
     nan = c(ops.LogicalOr(), c(ops.IsNan(), x), c(ops.IsNan(), y))
     return c.cast(c(ops.Where(), nan, math.nan, angle), dtype)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 import weft_ops as ops
@@ -9,7 +11,7 @@ from weft import dtypes as dt
 from weft.graph.nodes import Value
 from weft_torch.context import Context
 from weft_torch.converters.linalg import sizes, substituted
-from weft_torch.converters.repeating import repeated
+from weft_torch.converters.repeating import times
 from weft_torch.registry import op
 
 
@@ -109,6 +111,8 @@ def ormqr(c: Context, a: Value, tau: Value, x: Value, left: bool, transposed: bo
 
 DEGREE = 18
 """Of the Taylor polynomial of an exponential, of matrices with a norm up to 1/2."""
+MOST_HALVINGS = 1074
+"""More than any finite norm takes; the least float64 is 2⁻¹⁰⁷⁴."""
 
 
 @op("aten.linalg_matrix_exp")
@@ -120,25 +124,20 @@ def matrix_exp(c: Context, a: Value) -> Value:
         rows = c(ops.ReduceSum((-1,), False), c(ops.Absolute(), x))
         return c(ops.ReduceMax(None, False), c.reshape(rows, (-1,)) if not rows.shape else rows)
 
-    def large(c: Context, values: list[Value]) -> Value:
-        return c(ops.LogicalAnd(), c(ops.Greater(), norm(c, values[1]), 0.5), c(ops.Less(), values[0], 1100))
-
-    def half(c: Context, values: list[Value]) -> list[Value]:
-        return [c.add(values[0], 1), c.mul(values[1], 0.5)]
-
-    halved, x = repeated(c, [c.number(0, dt.int64), x], large, half)
+    size = norm(c, x)
+    halvings = c(ops.Minimum(), c(ops.Ceil(), c.mul(c(ops.Log(), c.mul(size, 2.0)), 1 / math.log(2))), MOST_HALVINGS)
+    halvings = c(ops.Where(), c(ops.Greater(), size, 0.5), halvings, 0.0)
+    x = c.mul(x, c(ops.Power(), c.number(0.5, dt.float64), halvings))
     eye = c.broadcast(c.builder.constant(np.eye(n)), a.shape)
     found = eye
     for k in range(DEGREE, 0, -1):
         found = c.add(eye, c.div(c(ops.MatMul(), x, found), float(k)))
 
-    def left(c: Context, values: list[Value]) -> Value:
-        return c(ops.Greater(), values[0], 0)
-
     def squared(c: Context, values: list[Value]) -> list[Value]:
-        return [c.sub(values[0], 1), c(ops.MatMul(), values[1], values[1])]
+        return [c(ops.MatMul(), values[0], values[0])]
 
-    return c.cast(repeated(c, [halved, found], left, squared)[1], a.dtype)
+    (result,) = times(c, c.cast(halvings, dt.int64), [found], squared)
+    return c.cast(result, a.dtype)
 
 
 __all__ = ["row_order"]

@@ -159,22 +159,23 @@ def quantile(c: Context, p: Value) -> Value:
 @op("aten.frexp.Tensor", "prims.frexp")
 def frexp(c: Context, x: Value) -> tuple[Value, Value]:
     """By the bits of float64; what is tiny there is scaled first."""
-    y = c.cast(x, dt.float64)
-    tiny = c(ops.Less(), c(ops.Absolute(), y), 2.0**-1000)
-    y = when(c, tiny, c.mul(y, 2.0**64), y)
+    wide = c.cast(x, dt.float64)
+    tiny = c(ops.Less(), c(ops.Absolute(), wide), 2.0**-1000)
+    y = when(c, tiny, c.mul(wide, 2.0**64), wide)
     bits = c(ops.Bitcast(dt.int64), y)
     exponent = c(ops.BitwiseAnd(), c(ops.RightShift(), bits, c.number(52, dt.int64)), c.number(0x7FF, dt.int64))
-    kept = c(ops.BitwiseAnd(), bits, c.number(-0x7FF0000000000001, dt.int64))
-    mantissa = c(ops.Bitcast(dt.float64), c(ops.BitwiseOr(), kept, c.number(1022 << 52, dt.int64)))
     other = c(ops.LogicalOr(), c(ops.Equal(), y, 0.0), c(ops.LogicalOr(), c(ops.IsInf(), y), c(ops.IsNan(), y)))
     shift = c(ops.Where(), tiny, c.number(1022 + 64, dt.int64), c.number(1022, dt.int64))
     power = c(ops.Where(), other, c.number(0, dt.int64), c.sub(exponent, shift))
-    return c.cast(when(c, other, y, mantissa), x.dtype), c.cast(power, dt.int32)
+    # The quotient is exact, and has the gradient that bits have not.
+    whole = c(ops.Bitcast(dt.float64), c(ops.BitwiseAnd(), bits, c.number(0x7FF << 52, dt.int64)))
+    mantissa = c.mul(c.div(y, when(c, other, 1.0, whole)), 0.5)
+    return c.cast(when(c, other, wide, mantissa), x.dtype), c.cast(power, dt.int32)
 
 
 @op("aten.nextafter", "prims.nextafter")
 def nextafter(c: Context, x: Value, y: Value) -> Value:
-    """The next number is the next integer, by bits."""
+    """The next number is the next integer, by bits. It has the gradient of x, as in PyTorch, where it is not y."""
     dtype, shape = c.result_dtype(), c.result_shape()
     x, y = (c.broadcast(c.to(v, dtype), shape) for v in (x, y))
     whole = {16: dt.int16, 32: dt.int32, 64: dt.int64}[dtype.bits]
@@ -185,9 +186,13 @@ def nextafter(c: Context, x: Value, y: Value) -> Value:
     smallest = c.number(float(dtype.numpy.type(0) + 2.0 ** {16: -24, 32: -149, 64: -1074}[dtype.bits]), dtype)
     from_zero = c(ops.Where(), c(ops.Greater(), y, 0.0), smallest, c(ops.Negative(), smallest))
     found = c(ops.Where(), c(ops.Equal(), x, 0.0), from_zero, c(ops.Bitcast(dtype), moved))
-    found = c(ops.Where(), c(ops.Equal(), x, y), y, found)
+    same, held_x, held_y = c(ops.Equal(), x, y), *(c(ops.Bitcast(dtype), c(ops.Bitcast(whole), v)) for v in (x, y))
+    found = c(ops.Where(), same, held_y, found)
     either = c(ops.LogicalOr(), c(ops.IsNan(), x), c(ops.IsNan(), y))
-    return c(ops.Where(), either, c.number(math.nan, dtype), found)
+    found = c(ops.Where(), either, c.number(math.nan, dtype), found)
+    # Through bits no gradient passes: it takes the way of a difference that is 0.
+    moves = c(ops.LogicalAnd(), c(ops.Less(), c(ops.Absolute(), x), math.inf), c(ops.LogicalNot(), same))
+    return c.sub(found, c(ops.Where(), moves, c.sub(held_x, x), 0.0))
 
 
 __all__ = ["frexp", "nextafter"]

@@ -22,8 +22,12 @@ def counted(c: Context, x: Value, size: Dim) -> Value:
 
 
 @op("aten.embedding")
-def embedding(c: Context, table: Value, indices: Value, *_: Any) -> Value:
-    return c(ops.Gather(0), table, counted(c, indices, table.shape[0]))
+def embedding(c: Context, table: Value, indices: Value, padding: int = -1, *_: Any) -> Value:
+    found = c(ops.Gather(0), table, counted(c, indices, table.shape[0]))
+    if not isinstance(padding, int) or padding < 0:
+        return found
+    unlearned = c.reshape(c(ops.Equal(), indices, padding), (*indices.shape, 1))
+    return c(ops.Detach(), found, unlearned)
 
 
 @op("aten.index_select", "aten.index_select_backward")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import weft_ops as ops
@@ -131,7 +131,7 @@ def variance(c: Context, x: Value, dims: Any, correction: Number | None = None, 
     else:
         found = c.div(total, c(ops.Maximum(), c.sub(_as_value(c, count, wide.dtype), less), 0))
     if "std" in name:
-        found = c(ops.Sqrt(), found)
+        found = smooth_at_zero(c, found, lambda y: c(ops.Sqrt(), y))
     found = c.cast(found, c.result_dtype())
     if not name.endswith("_mean"):
         return found
@@ -141,21 +141,38 @@ def variance(c: Context, x: Value, dims: Any, correction: Number | None = None, 
 @op("aten.linalg_vector_norm", "aten.norm.Scalar", "aten.norm.ScalarOpt_dim")
 def vector_norm(c: Context, x: Value, order: Number | None, dims: Any = None, keep: bool = False, *_: Any) -> Value:
     p, axes = 2.0 if order is None else float(order), axes_of(x, dims)
-    size = c(ops.Absolute(), c.wide(c.cast(x, c.result_dtype())))
+    wide = c.wide(c.cast(x, c.result_dtype()))
+    return c.cast(norm(c, wide, p, axes, keep), c.result_dtype())
+
+
+def norm(c: Context, x: Value, p: float, axes: tuple[int, ...] | None, keep: bool = False) -> Value:
+    """The p-norm over axes; of any order, also of one that is no norm. At 0 its gradient is 0."""
+    size = c(ops.Absolute(), x)
     if p == math.inf:
-        found = c(ops.ReduceMax(axes, keep), size)
-    elif p == -math.inf:
-        found = c(ops.ReduceMin(axes, keep), size)
-    elif p == 0:
-        found = c(ops.ReduceSum(axes, keep), c.cast(c(ops.NotEqual(), size, 0), size.dtype))
-    elif p == 1:
-        found = c(ops.ReduceSum(axes, keep), size)
-    elif p == 2:
-        found = c(ops.Sqrt(), c(ops.ReduceSum(axes, keep), c.mul(size, size)))
-    else:
-        powers = c(ops.Power(), size, c.number(p, size.dtype))
-        found = c(ops.Power(), c(ops.ReduceSum(axes, keep), powers), c.number(1 / p, size.dtype))
-    return c.cast(found, c.result_dtype())
+        return c(ops.ReduceMax(axes, keep), size)
+    if p == -math.inf:
+        return c(ops.ReduceMin(axes, keep), size)
+    if p == 0:
+        return c(ops.ReduceSum(axes, keep), c.cast(c(ops.NotEqual(), size, 0), size.dtype))
+    if p == 1:
+        return c(ops.ReduceSum(axes, keep), size)
+    if p == 2:
+        return smooth_at_zero(c, c(ops.ReduceSum(axes, keep), c.mul(size, size)), lambda y: c(ops.Sqrt(), y))
+    powers = power_of(c, size, p) if 0 < p < 1 else c(ops.Power(), size, c.number(p, size.dtype))
+    total = c(ops.ReduceSum(axes, keep), powers)
+    return power_of(c, total, 1 / p) if p > 0 else c(ops.Power(), total, c.number(1 / p, size.dtype))
+
+
+def power_of(c: Context, x: Value, exponent: float) -> Value:
+    """x to a positive power, whose gradient at 0 is 0."""
+    return smooth_at_zero(c, x, lambda y: c(ops.Power(), y, c.number(exponent, y.dtype)))
+
+
+def smooth_at_zero(c: Context, x: Value, function: Callable[[Value], Value]) -> Value:
+    """A function of x that is 0 at 0 and has no finite gradient there, with the gradient 0: the middle of those that a
+    norm has to all sides."""
+    none = c(ops.Equal(), x, 0.0)
+    return c(ops.Where(), none, 0.0, function(c(ops.Where(), none, 1.0, x)))
 
 
 @op("aten.logsumexp")
@@ -189,11 +206,11 @@ def softmax(c: Context, x: Value, dim: int, *_: Any) -> Value:
     if not x.shape:
         return c(ops.Where(), c(ops.IsNan(), x), x, 0.0 if log else 1.0)
     d = axis(dim, len(x.shape))
-    y = c((ops.LogSoftmax if log else ops.Softmax)(d), x)
-    if "_safe" in c.op_type:
-        dead = c(ops.Equal(), c(ops.ReduceMax((d,), True), x), -math.inf)
-        y = c(ops.Where(), dead, 0.0, y)
-    return y
+    if "_safe" not in c.op_type:
+        return c((ops.LogSoftmax if log else ops.Softmax)(d), x)
+    dead = c(ops.Equal(), c(ops.ReduceMax((d,), True), x), -math.inf)
+    # What is not taken must not be NaN, or its gradient were.
+    return c(ops.Where(), dead, 0.0, c(ops.Softmax(d), c(ops.Where(), dead, 0.0, x)))
 
 
 @op("aten.numel", "aten.sym_numel")

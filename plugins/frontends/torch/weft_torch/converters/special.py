@@ -38,6 +38,21 @@ def when(c: Context, condition: Value, x: Value | float, y: Value | float) -> Va
     return c(ops.Where(), condition, a, b)
 
 
+def magnitude(c: Context, x: Value) -> Value:
+    """|x|, which at 0 has the gradient of x: for functions that are continued from there as even or odd ones."""
+    return c(ops.Where(), c(ops.Less(), x, 0.0), c(ops.Negative(), x), x)
+
+
+def up_to(c: Context, x: Value, bound: float) -> Value:
+    """The lesser of x and a bound, with the gradient of x at the bound: for a formula that holds there."""
+    return when(c, c(ops.Greater(), x, bound), bound, x)
+
+
+def beyond(c: Context, x: Value, bound: float) -> Value:
+    """x where it is greater than a bound, else the bound: for a formula that is taken above it."""
+    return when(c, c(ops.Greater(), x, bound), x, bound)
+
+
 def polynomial(c: Context, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule, the highest power first."""
     found = c.number(coefficients[0], dt.float64)
@@ -62,7 +77,7 @@ def log_gamma(c: Context, x: Value) -> Value:
     t = c.add(y, 7.5)
     log = c.sub(c.mul(c.add(y, 0.5), c(ops.Log(), t)), t)
     upper = c.add(c.add(log, 0.5 * math.log(2 * math.pi)), c(ops.Log(), total))
-    lower = c.sub(c.sub(math.log(math.pi), c(ops.Log(), c(ops.Absolute(), _sin_pi(c, x)))), upper)
+    lower = c.sub(c.sub(math.log(math.pi), c(ops.Log(), c(ops.Absolute(), _sin_pi(c, when(c, low, x, 0.25))))), upper)
     whole = c(ops.LogicalAnd(), c(ops.LessEqual(), x, 0.0), c(ops.Equal(), c(ops.Floor(), x), x))
     found = when(c, low, lower, upper)
     return when(c, c(ops.LogicalOr(), whole, c(ops.IsInf(), x)), math.inf, found)
@@ -84,7 +99,7 @@ def digamma(c: Context, x: Value) -> Value:
     square = c.div(1.0, c.mul(z, z))
     series = c.mul(polynomial(c, square, tuple(reversed(BERNOULLI))), square)
     upper = c.sub(c.sub(c.sub(c(ops.Log(), z), c.div(0.5, z)), series), sums)
-    rest = c.sub(x, c(ops.Round(), x))
+    rest = when(c, low, c.sub(x, c(ops.Round(), x)), 0.25)
     lower = c.sub(upper, c.div(math.pi, c(ops.Tan(), c.mul(rest, math.pi))))
     found = when(c, low, lower, upper)
     whole = c(ops.LogicalAnd(), low, c(ops.Equal(), c(ops.Floor(), x), x))
@@ -114,7 +129,7 @@ def trigamma(c: Context, x: Value) -> Value:
     series = polynomial(c, square, (5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6))
     tail = c.add(c.add(c.div(1.0, z), c.mul(square, 0.5)), c.mul(c.div(square, z), series))
     upper = c.add(sums, tail)
-    sine = _sin_pi(c, x)
+    sine = _sin_pi(c, when(c, low, x, 0.25))
     return when(c, low, c.sub(c.div(math.pi**2, c.mul(sine, sine)), upper), upper)
 
 
@@ -128,7 +143,7 @@ def _scaled_erfc(c: Context, x: Value) -> Value:
 
 def erfc_of(c: Context, x: Value) -> Value:
     far = c(ops.Greater(), x, 2.0)
-    y = c(ops.Maximum(), x, 2.0)
+    y = beyond(c, x, 2.0)
     tail = c.mul(_scaled_erfc(c, y), c(ops.Exp(), c(ops.Negative(), c.mul(y, y))))
     return when(c, c(ops.IsNan(), x), x, when(c, far, tail, c.sub(1.0, c(ops.Erf(), x))))
 
@@ -139,8 +154,9 @@ op("aten.erfc")(in_float64(erfc_of))
 @op("aten.special_erfcx", "prims.erfcx")
 @in_float64
 def erfcx(c: Context, x: Value) -> Value:
-    near = c.mul(c(ops.Exp(), c.mul(x, x)), c.sub(1.0, c(ops.Erf(), x)))
-    far = _scaled_erfc(c, c(ops.Maximum(), x, 2.0))
+    y = up_to(c, x, 2.0)
+    near = c.mul(c(ops.Exp(), c.mul(y, y)), c.sub(1.0, c(ops.Erf(), y)))
+    far = _scaled_erfc(c, beyond(c, x, 2.0))
     return when(c, c(ops.IsNan(), x), x, when(c, c(ops.Greater(), x, 2.0), far, near))
 
 
@@ -149,17 +165,19 @@ def erfcx(c: Context, x: Value) -> Value:
 def log_ndtr(c: Context, x: Value) -> Value:
     """The logarithm of the normal distribution."""
     t = c.mul(x, math.sqrt(0.5))
-    y = c(ops.Maximum(), c(ops.Negative(), t), 2.0)
-    low = c.sub(c(ops.Log(), c.mul(_scaled_erfc(c, y), 0.5)), c.mul(t, t))
-    high = c(ops.Log1p(), c.mul(c.sub(1.0, c(ops.Erf(), t)), -0.5))
-    return when(c, c(ops.Less(), t, -2.0), low, high)
+    far = c(ops.Less(), t, -2.0)
+    y = when(c, far, c(ops.Negative(), t), 2.0)
+    low = c.sub(c(ops.Log(), c.mul(_scaled_erfc(c, y), 0.5)), c.mul(y, y))
+    high = c(ops.Log1p(), c.mul(c.sub(1.0, c(ops.Erf(), when(c, far, 0.0, t))), -0.5))
+    return when(c, far, low, high)
 
 
 @op("aten.erfinv", "prims.erf_inv")
 @in_float64
 def erfinv(c: Context, x: Value) -> Value:
     """Winitzki's approximation, corrected by Newton's method."""
-    size = c(ops.Absolute(), x)
+    tiny = c(ops.Less(), c(ops.Absolute(), x), 1e-8)
+    size = when(c, tiny, 0.5, c(ops.Absolute(), x))
     rest = c(ops.Log(), c.mul(c.sub(1.0, size), c.add(size, 1.0)))
     a = 0.147
     first = c.add(c.mul(rest, 0.5), 2 / (math.pi * a))
@@ -169,9 +187,9 @@ def erfinv(c: Context, x: Value) -> Value:
         slope = c.mul(c(ops.Exp(), c(ops.Negative(), c.mul(y, y))), 2 / math.sqrt(math.pi))
         step = c.div(error, slope)
         y = c.sub(y, c.div(step, c.add(c.mul(y, step), 1.0)))
-    y = when(c, c(ops.Equal(), size, 1.0), math.inf, when(c, c(ops.Equal(), size, 0.0), 0.0, y))
-    y = when(c, c(ops.Greater(), size, 1.0), math.nan, y)
-    return when(c, c(ops.Less(), x, 0.0), c(ops.Negative(), y), y)
+    y = when(c, c(ops.Equal(), size, 1.0), math.inf, when(c, c(ops.Greater(), size, 1.0), math.nan, y))
+    y = when(c, c(ops.Less(), x, 0.0), c(ops.Negative(), y), y)
+    return when(c, tiny, c.mul(x, math.sqrt(math.pi) / 2), y)
 
 
 @op("aten.angle")
@@ -182,4 +200,4 @@ def angle(c: Context, x: Value) -> Value:
     return c(ops.Where(), c(ops.IsNan(), y), y, found)
 
 
-__all__ = ["erfc_of", "in_float64", "log_gamma", "polynomial", "when"]
+__all__ = ["beyond", "erfc_of", "in_float64", "log_gamma", "magnitude", "polynomial", "up_to", "when"]
