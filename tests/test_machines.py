@@ -105,10 +105,23 @@ def test_samples(case: Case, sample: Sample) -> None:
     graph, inputs = graph_of(sample)
     want = [np.asarray(a) for a in evaluate(graph, inputs)]
     linked, _ = compile_cross(graph, case.target)
-    answer = linked.run(inputs, want, case.cpu)
+    try:
+        answer = linked.run(inputs, want, case.cpu)
+    except RuntimeError as error:
+        if "decode_save_opc: Assertion" in str(error) and converts_to_half_the_bits(linked.sections["main"].image):
+            pytest.skip("qemu 7.2 fails an assertion of its own at any vfncvt.rtz")
+        raise
     assert (answer.code, answer.error) == (0, 0), answer.error_args
     for got, expected in zip(answer.outputs, want, strict=True):
         assert_close(sample.op, sample, got, expected)
+
+
+def converts_to_half_the_bits(image: bytes) -> bool:
+    """Whether code of RISC-V has vfncvt.rtz.x.f.w or vfncvt.rtz.xu.f.w (RISC-V "V" 1.0, 13.19): OPFVV, funct6 010010,
+    vs1 10111 or 10110."""
+    halves = np.frombuffer(image[: len(image) // 2 * 2], "<u2").astype(np.uint32)
+    words = halves[:-1] | halves[1:] << 16  # instructions of 16 bits stand between
+    return bool(((words & 0xFC0F707F | 0x8000) == 0x480B9057).any())
 
 
 # -- every formula of every dtype -------------------------------------------------------------------------------------
@@ -120,8 +133,14 @@ _SUBNORMAL = ("float32", "bfloat16", "float8_e8m0fnu")
 @pytest.mark.needs("qemu")
 @pytest.mark.one_in(60)
 @pytest.mark.parametrize("lanes", [1, 8])
-@pytest.mark.parametrize("d", test_emitter.NUMBERS, ids=str)
-@pytest.mark.parametrize("what", ["every_node", "every_cast", "every_function"])
+@pytest.mark.parametrize(
+    "what, d",
+    [
+        *((what, d) for what in ("every_node", "every_cast") for d in test_emitter.NUMBERS),
+        *(("every_function", d) for d in test_emitter.REALS),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["armv7", "armv7-vfp4", "riscv32", "s390x", "i686"])
 def test_formulas(name: str, what: str, d: dt.DType, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the host, to the bit."""

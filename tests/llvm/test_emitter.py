@@ -51,6 +51,7 @@ KIND = LlvmTarget()
 # The plainest x86-64 runs everywhere and takes the long way round wherever this machine has an instruction.
 OPTIONS = ["", "-mcpu=x86-64"] if KIND.isa(parse_target("llvm", [KIND])).arch == "x86_64" else [""]
 NUMBERS = [d for d in dt.all_dtypes() if d.kind in ("bool", "int", "uint", "float", "complex")]
+REALS = [d for d in NUMBERS if d.is_integer or d.is_float]
 
 
 def codegen(options: str = "") -> LlvmCodegen:
@@ -235,7 +236,7 @@ def test_every_cast(d: dt.DType, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-@pytest.mark.parametrize("d", [d for d in NUMBERS if d.is_integer or d.is_float], ids=str)
+@pytest.mark.parametrize("d", REALS, ids=str)
 def test_every_function(d: dt.DType, lanes: int) -> None:
     formulas, results = [], []
     for name in sorted(FUNCTIONS):
