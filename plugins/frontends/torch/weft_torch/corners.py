@@ -62,7 +62,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
     log = torch.where(none, LEAST, torch.log(torch.where(none, 1, x)).clamp_min(LEAST))
     rest = torch.where(all_, LEAST, torch.log1p(-torch.where(all_, 0, x)).clamp_min(LEAST))
     loss = (target - 1) * rest - target * log
-    return apply_loss_reduction(loss if weight is None else loss * weight, reduction)  # type: ignore[no-any-return]
+    return apply_loss_reduction(loss if weight is None else loss * weight, reduction)
 
 
 CORNERS: Mapping[Any, Callable[..., Any]] = {
