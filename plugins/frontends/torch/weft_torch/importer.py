@@ -17,7 +17,6 @@ from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
 from weft.graph.identity import Require
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim, as_dim
 from weft_frontend import contents as ct
 from weft_frontend.importer import GraphImporter
@@ -148,9 +147,7 @@ class ProgramImporter(GraphImporter):
     def finish(self, results: Sequence[tuple[str, Value]]) -> Graph:
         for name, value in results:
             self.builder.output(value, name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     def placeholder(self, program: torch.export.ExportedProgram, node: torch.fx.Node, spec: Any) -> None:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
