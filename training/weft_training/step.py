@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,10 +23,10 @@ from weft.errors import GraphError, InputError, UnsupportedError, WeftError, nea
 from weft.graph.evaluate import steps as walk
 from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Value
 from weft.graph.operator import Array
-from weft.graph.rewrite import Rewriter, copy_graph, drop_dead
+from weft.graph.rewrite import Rewriter, drop_dead
 from weft.loading import load
 from weft.pipeline import compile, specialize
-from weft_ops import BatchNorm, Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
+from weft_ops import Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
 from weft_ops.composing import Composer
 from weft_runtime.executable import Executable
 from weft_training import checkpoint
@@ -33,6 +34,7 @@ from weft_training.losses import Loss, loss_of
 from weft_training.optimizers import SGD, Optimizer
 from weft_training.rematerialize import Choice, Joint, cheapest_cut, computed_again, peak_bytes, segments
 from weft_training.reverse import differentiable_parts, gradients, is_float
+from weft_training.statistics import Statistics, statistics_of, with_states
 
 Memory: TypeAlias = 'Literal["cut", "sqrt", "min-time"] | str | int'
 """What is kept for the backward pass; see `compile_training`."""
@@ -41,6 +43,8 @@ FINITE = "finite"
 """The output that says whether the loss (and with `clip` the norm of the gradients) is finite: else nothing changes."""
 NEW = "new."
 """What stands before the name of a parameter or state as an output."""
+OWN = frozenset({RATE, STEP})
+"""Names of inputs that no model may have."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -53,7 +57,8 @@ class Planned:
             parameters, the states. Outputs: `loss`, `finite` (a bool), the model's outputs that are asked for, and the
             parameters and states after the step, as `new.<name>`.
         parameters: name → value at the start.
-        states: `<state>.<parameter>` → value at the start.
+        states: name → value at the start: `<state>.<parameter>` of the optimiser, statistics and other constants that
+            the model writes under their own names.
         peak: about the bytes of results that live at once, parameters and states not counted.
         again: the part of the forward pass's work that is done again.
     """
@@ -166,6 +171,8 @@ def compile_training(
     trainable: Iterable[str] | Callable[[str], bool] | None = None,
     clip: float | None = None,
     outputs: bool = False,
+    statistics: Statistics = "model",
+    statistics_momentum: float = 0.1,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     frontend: str | None = None,
     **options: Any,
@@ -186,6 +193,12 @@ def compile_training(
             that the loss depends on, but for statistics of a normalisation at inference.
         clip: the greatest Euclidean norm of all gradients together; longer ones are shortened to it.
         outputs: whether the step returns the model's outputs too.
+        statistics: of normalisations at inference, as exported models have them. "model": they are constants.
+            "update": such a normalisation is one in training: it normalises by its batch, and its statistics are states
+            that every step moves by `statistics_momentum` to those of the batch (the variance with a divisor of one
+            less than the elements), as PyTorch's `train()` has it. What a model that is in training mode itself writes,
+            as a module of PyTorch to its buffers, always is a state.
+        statistics_momentum: the part of a batch's statistics in the running ones.
         input_shapes, frontend, options: as `weft.compile` has them.
 
     Raises:
@@ -194,7 +207,17 @@ def compile_training(
     graph = load(model, frontend=frontend, **options)
     if input_shapes:
         graph = specialize(graph, input_shapes)
-    planned = plan(graph, loss, optimizer, memory=memory, trainable=trainable, clip=clip, outputs=outputs)
+    planned = plan(
+        graph,
+        loss,
+        optimizer,
+        memory=memory,
+        trainable=trainable,
+        clip=clip,
+        outputs=outputs,
+        statistics=statistics,
+        statistics_momentum=statistics_momentum,
+    )
     return TrainingStep(compile(planned.graph, target), dict(planned.parameters), dict(planned.states), planned)
 
 
@@ -207,12 +230,14 @@ def plan(
     trainable: Iterable[str] | Callable[[str], bool] | None = None,
     clip: float | None = None,
     outputs: bool = False,
+    statistics: Statistics = "model",
+    statistics_momentum: float = 0.1,
 ) -> Planned:
     """The graph of a training step; see `compile_training`."""
     budget = memory if memory in ("cut", "sqrt", "min-time") else _bytes(memory)
     if clip is not None and not clip > 0:
         raise InputError(f"clip: expected a positive norm, got {clip}")
-    made = _Step(graph, loss, trainable)
+    made = _Step(graph, loss, trainable, statistics, statistics_momentum)
     made.differentiate(required=trainable is not None)
     updates = made.update(optimizer, clip)
     total = made.finished(outputs)
@@ -238,30 +263,45 @@ class _Step:
         parameters, states: name → value at the start.
     """
 
-    def __init__(self, graph: Graph, loss: str | Loss | None, trainable: Any) -> None:
-        work = copy_graph(graph)
+    def __init__(
+        self,
+        graph: Graph,
+        loss: str | Loss | None,
+        trainable: Any,
+        statistics: Statistics,
+        momentum: float,
+    ) -> None:
+        work, written = with_states(graph, statistics, momentum)
         self.name, self.count = graph.name, len(work.outputs)
-        chosen = _trained(work, trainable)
+        chosen = _trained(work, trainable, written)
+        constants = {v.name: v for v in work.constants()}
         self.data = {p.name: np.array(p.constant, order="C") for p in chosen}
-        if clash := sorted({v.name for v in work.inputs} & {RATE, STEP}):
-            raise GraphError(f"the model has inputs called {', '.join(clash)}, which the step has itself")
-        for p in chosen:
-            p.constant = None
-            work.inputs.append(p)
+        self.states = {name: np.array(constants[name].constant, order="C") for name in written}
+        for v in (*chosen, *(constants[name] for name in written)):
+            v.constant = None
+            work.inputs.append(v)
+        work.output_names += written
+        work.outputs += written.values()
         with_loss = Rewriter(work)
         total = with_loss.run(lambda r, node, inputs: None)
-        total.outputs.append(_loss(with_loss.builder, total.outputs, loss))
-        total.output_names = [*(total.output_names or [v.name for v in total.outputs[:-1]]), LOSS]
-        rewriter = Rewriter(differentiable_parts(total))
+        total.outputs.append(_loss(with_loss.builder, total.outputs[: self.count], loss))
+        total.output_names.append(LOSS)
+        rewriter = Rewriter(_without(OWN, differentiable_parts(total)))
         self.graph = rewriter.run(lambda r, node, inputs: None)
         self.builder = rewriter.builder
-        self.loss = self.graph.outputs[self.count]
+        self.loss = self.graph.outputs[-1]
+        self.written = dict(zip(written, self.graph.outputs[self.count :]))
         self.forward = list(self.graph.nodes)
         self.updating: list[Node] = []
         self.overwritten: set[str] = set()
         self.parameters: dict[str, Array] = {}
-        self.states: dict[str, Array] = {}
         self.gradients: list[tuple[Value, Value]] = []
+
+    def _state(self, name: str, start: Array) -> Value:
+        """A further state, which the step begins with."""
+        value = self.builder.input(name, TensorType(dt.dtype(start.dtype), start.shape))
+        self.states[value.name] = start
+        return value
 
     def differentiate(self, required: bool) -> None:
         """Adds the gradients of the loss. Constants that it does not depend on are constants again.
@@ -301,20 +341,20 @@ class _Step:
         rate = self.builder.input(RATE, TensorType(dt.float32, ()))
         step = self.builder.input(STEP, TensorType(dt.float64, ()))
         holds = _finite(c, self.loss)
+        found = [g for _, g in self.gradients]
         factor = None
         if clip is not None:
-            norm = _norm(c, [g for _, g in self.gradients])
+            norm = _norm(c, found)
             holds = c(LogicalAnd(), holds, _finite(c, norm))
             factor = c(Minimum(), c.mul(c(Reciprocal(), c.add(norm, 1e-6)), clip), 1.0)
-        results: dict[str, Value] = {}
-        for p, g in self.gradients:
+        inputs = {v.name: v for v in self.graph.inputs}
+        results: dict[str, Value] = {n: c(Where(), holds, v, inputs[n]) for n, v in self.written.items()}
+        for (p, _), g in zip(self.gradients, found):
             g = g if factor is None else c.mul(g, c.cast(factor, g.dtype))
-            states = []
-            for name, start in zip(optimizer.used_states, optimizer.starts):
-                value = self.builder.input(f"{name}.{p.name}", p.type)
-                shape = self.parameters[p.name].shape
-                self.states[value.name] = np.full(shape, start, p.dtype.numpy)
-                states.append(value)
+            states = [
+                self._state(f"{name}.{p.name}", np.full(self.parameters[p.name].shape, start, p.dtype.numpy))
+                for name, start in zip(optimizer.used_states, optimizer.starts)
+            ]
             new, new_states = optimizer.update(c, p, g, states, c.cast(rate, p.dtype), step)
             for before_step, after in zip((p, *states), (new, *new_states)):
                 results[before_step.name] = c(Where(), holds, after, before_step)
@@ -340,20 +380,29 @@ class _Step:
         return graph
 
 
-def _trained(graph: Graph, trainable: Iterable[str] | Callable[[str], bool] | None) -> list[Value]:
-    """The constants that are trained.
+def _trained(
+    graph: Graph, trainable: Iterable[str] | Callable[[str], bool] | None, written: Container[str]
+) -> list[Value]:
+    """The constants that are trained, none of those that are `written`.
 
     Raises:
-        InputError: a name is none of a constant of floats.
+        InputError: a name is none of a constant of floats, or that of one that is written.
     """
     constants = {v.name: v for v in graph.constants() if isinstance(v.type, TensorType) and v.dtype.is_float}
-    if trainable is None:
-        fixed = {id(v) for n in graph.nodes if isinstance(n.op, BatchNorm) for v in n.inputs[3:5] if v is not None}
+    given = [trainable] if isinstance(trainable, str) else trainable
+    named = [] if given is None or callable(given) else list(given)
+    if taken := [n for n in named if n in written]:
+        raise InputError(
+            f"'{taken[0]}' is not trained: each step writes a statistic to it", where="trainable", hint="leave it out"
+        )
+    constants = {n: v for n, v in constants.items() if n not in written}
+    if given is None:
+        fixed = statistics_of(graph)
         return [v for v in constants.values() if v.constant is not None and v.constant.size > 1 and id(v) not in fixed]
-    if callable(trainable):
-        return [v for n, v in constants.items() if trainable(n)]
+    if callable(given):
+        return [v for n, v in constants.items() if given(n)]
     found = []
-    for name in [trainable] if isinstance(trainable, str) else trainable:
+    for name in named:
         if name not in constants:
             close = nearest(name, constants)
             raise InputError(
@@ -363,6 +412,22 @@ def _trained(graph: Graph, trainable: Iterable[str] | Callable[[str], bool] | No
             )
         found.append(constants[name])
     return found
+
+
+def _without(names: Container[str], graph: Graph) -> Graph:
+    """The graph, in which no result and no constant has one of these names.
+
+    Raises:
+        GraphError: an input has one.
+    """
+    if clash := sorted({v.name for v in graph.inputs if v.name in names}):
+        raise GraphError(f"the model has inputs or parameters called {', '.join(clash)}, as the step has itself")
+    taken = {v.name for v in graph.values()}
+    for value in graph.values():
+        if value.name in names:
+            value.name = next(n for k in count(1) if (n := f"{value.name}_{k}") not in taken)
+            taken.add(value.name)
+    return graph
 
 
 def _loss(builder: GraphBuilder, outputs: Sequence[Value], loss: str | Loss | None) -> Value:
