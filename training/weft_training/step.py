@@ -26,12 +26,22 @@ from weft.graph.operator import Array
 from weft.graph.rewrite import Rewriter, drop_dead
 from weft.loading import load
 from weft.pipeline import compile, specialize
-from weft_ops import Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
+from weft_ops import BroadcastTo, Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
 from weft_ops.composing import Composer
 from weft_runtime.executable import Executable
 from weft_training import checkpoint
 from weft_training.losses import Loss, loss_of
 from weft_training.optimizers import SGD, Optimizer
+from weft_training.precision import (
+    GOOD,
+    SCALE,
+    START,
+    Precision,
+    all_finite,
+    narrow_dtype,
+    narrowed,
+    next_scale,
+)
 from weft_training.rematerialize import Choice, Joint, cheapest_cut, computed_again, peak_bytes, segments
 from weft_training.reverse import differentiable_parts, gradients, is_float
 from weft_training.statistics import Statistics, statistics_of, with_states
@@ -40,11 +50,10 @@ Memory: TypeAlias = 'Literal["cut", "sqrt", "min-time"] | str | int'
 """What is kept for the backward pass; see `compile_training`."""
 RATE, STEP, LOSS = "learning_rate", "step", "loss"
 FINITE = "finite"
-"""The output that says whether the loss (and with `clip` the norm of the gradients) is finite: else nothing changes."""
+"""The output that says whether the loss (and with `clip` or float16 the gradients) is finite: else nothing changes but
+the scale of float16."""
 NEW = "new."
 """What stands before the name of a parameter or state as an output."""
-OWN = frozenset({RATE, STEP})
-"""Names of inputs that no model may have."""
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -58,7 +67,7 @@ class Planned:
             parameters and states after the step, as `new.<name>`.
         parameters: name → value at the start.
         states: name → value at the start: `<state>.<parameter>` of the optimiser, statistics and other constants that
-            the model writes under their own names.
+            the model writes under their own names, `loss_scale` and `good_steps` with float16.
         peak: about the bytes of results that live at once, parameters and states not counted.
         again: the part of the forward pass's work that is done again.
     """
@@ -78,6 +87,7 @@ class TrainingStep:
         parameters, states: arrays by name, which every step overwrites. Other values may be written into them between
             steps.
         steps: how many steps were done.
+        scale: with float16, what the loss of the next step is multiplied by; else None.
     """
 
     executable: Executable
@@ -86,9 +96,14 @@ class TrainingStep:
     planned: Planned = field(repr=False)
     steps: int = 0
 
+    @property
+    def scale(self) -> float | None:
+        return float(self.states[SCALE]) if SCALE in self.states else None
+
     def __call__(self, inputs: Mapping[str, Any], rate: float) -> dict[str, Array]:
         """One step with a batch; the loss before it, under "loss", and the model's outputs that were asked for. If the
         loss is not finite (or with `clip` the norm of the gradients), parameters, states and `steps` stay as they were.
+        With float16 so they do if a gradient is not finite, but for the scale, which is halved.
 
         Args:
             inputs: the model's and the loss's, by name.
@@ -171,6 +186,7 @@ def compile_training(
     trainable: Iterable[str] | Callable[[str], bool] | None = None,
     clip: float | None = None,
     outputs: bool = False,
+    precision: Precision | None = None,
     statistics: Statistics = "model",
     statistics_momentum: float = 0.1,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -193,6 +209,10 @@ def compile_training(
             that the loss depends on, but for statistics of a normalisation at inference.
         clip: the greatest Euclidean norm of all gradients together; longer ones are shortened to it.
         outputs: whether the step returns the model's outputs too.
+        precision: the dtype in which products of float32, and those of their gradients, have their operands and
+            results, summed in float32. Everything else stays float32: parameters, the optimiser, normalisations,
+            softmax, losses. With "float16" the loss is multiplied by a scale that follows the formulas of PyTorch's
+            GradScaler: 2¹⁶ at first, halved where gradients are not finite, doubled after 2000 good steps.
         statistics: of normalisations at inference, as exported models have them. "model": they are constants.
             "update": such a normalisation is one in training: it normalises by its batch, and its statistics are states
             that every step moves by `statistics_momentum` to those of the batch (the variance with a divisor of one
@@ -215,6 +235,7 @@ def compile_training(
         trainable=trainable,
         clip=clip,
         outputs=outputs,
+        precision=precision,
         statistics=statistics,
         statistics_momentum=statistics_momentum,
     )
@@ -230,6 +251,7 @@ def plan(
     trainable: Iterable[str] | Callable[[str], bool] | None = None,
     clip: float | None = None,
     outputs: bool = False,
+    precision: Precision | None = None,
     statistics: Statistics = "model",
     statistics_momentum: float = 0.1,
 ) -> Planned:
@@ -237,7 +259,7 @@ def plan(
     budget = memory if memory in ("cut", "sqrt", "min-time") else _bytes(memory)
     if clip is not None and not clip > 0:
         raise InputError(f"clip: expected a positive norm, got {clip}")
-    made = _Step(graph, loss, trainable, statistics, statistics_momentum)
+    made = _Step(graph, loss, trainable, precision, statistics, statistics_momentum)
     made.differentiate(required=trainable is not None)
     updates = made.update(optimizer, clip)
     total = made.finished(outputs)
@@ -268,9 +290,11 @@ class _Step:
         graph: Graph,
         loss: str | Loss | None,
         trainable: Any,
+        precision: str | None,
         statistics: Statistics,
         momentum: float,
     ) -> None:
+        narrow = narrow_dtype(precision)
         work, written = with_states(graph, statistics, momentum)
         self.name, self.count = graph.name, len(work.outputs)
         chosen = _trained(work, trainable, written)
@@ -286,7 +310,9 @@ class _Step:
         total = with_loss.run(lambda r, node, inputs: None)
         total.outputs.append(_loss(with_loss.builder, total.outputs[: self.count], loss))
         total.output_names.append(LOSS)
-        rewriter = Rewriter(_without(OWN, differentiable_parts(total)))
+        own = {RATE, STEP, SCALE, GOOD} if narrow == dt.float16 else {RATE, STEP}
+        total = _without(own, differentiable_parts(total))
+        rewriter = Rewriter(total if narrow is None else narrowed(total, narrow))
         self.graph = rewriter.run(lambda r, node, inputs: None)
         self.builder = rewriter.builder
         self.loss = self.graph.outputs[-1]
@@ -296,6 +322,9 @@ class _Step:
         self.overwritten: set[str] = set()
         self.parameters: dict[str, Array] = {}
         self.gradients: list[tuple[Value, Value]] = []
+        self.scale: Value | None = None
+        if narrow == dt.float16:
+            self.scale = self._state(SCALE, np.array(START, np.float32))
 
     def _state(self, name: str, start: Array) -> Value:
         """A further state, which the step begins with."""
@@ -311,7 +340,7 @@ class _Step:
         """
         by_name = {v.name: v for v in self.graph.inputs}
         wrt = [by_name[n] for n in self.data]
-        seed = self.builder.add(Fill(self.loss.dtype, self.loss.shape, 1), name="seed_loss")
+        seed = self._seed()
         found = gradients(self.builder, self.forward, {self.loss: seed}, wrt) if wrt else []
         self.gradients = [(p, g) for p, g in zip(wrt, found) if g is not None]
         missing = [p for p, g in zip(wrt, found) if g is None]
@@ -334,6 +363,13 @@ class _Step:
             self.graph.inputs.remove(p)
         self.parameters = {p.name: self.data[p.name] for p, _ in self.gradients}
 
+    def _seed(self) -> Value:
+        """The gradient of what is differentiated, the loss or a multiple of it, by the loss."""
+        if self.scale is None:
+            return self.builder.add(Fill(self.loss.dtype, self.loss.shape, 1), name="seed_loss")
+        c = Composer(self.builder)
+        return self.builder.add(BroadcastTo(self.loss.shape), c.cast(self.scale, self.loss.dtype), name="seed_loss")
+
     def update(self, optimizer: Optimizer, clip: float | None) -> dict[str, Value]:
         """Adds the optimiser; parameters and states after the step, by the names that they have before it."""
         c = Composer(self.builder)
@@ -343,6 +379,10 @@ class _Step:
         holds = _finite(c, self.loss)
         found = [g for _, g in self.gradients]
         factor = None
+        if self.scale is not None:
+            holds = c(LogicalAnd(), holds, all_finite(c, found))
+            inverse = c(Reciprocal(), self.scale)
+            found = [c.mul(g, c.cast(inverse, g.dtype)) for g in found]
         if clip is not None:
             norm = _norm(c, found)
             holds = c(LogicalAnd(), holds, _finite(c, norm))
@@ -358,6 +398,9 @@ class _Step:
             new, new_states = optimizer.update(c, p, g, states, c.cast(rate, p.dtype), step)
             for before_step, after in zip((p, *states), (new, *new_states)):
                 results[before_step.name] = c(Where(), holds, after, before_step)
+        if self.scale is not None:
+            good = self._state(GOOD, np.array(0, np.int32))
+            results[self.scale.name], results[good.name] = next_scale(c, self.scale, good, holds)
         self.results, self.finite = results, holds
         self.overwritten = set(results)
         self.updating = self.graph.nodes[before:]
