@@ -16,7 +16,7 @@ from weft.errors import ExecutionError, GraphError, InputError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft_ops import Conv, Loop, MatMul, Multiply, ReduceMean, Softmax, Sqrt, Tanh
 from weft_training.optimizers import SGD, AdamW
-from weft_training.step import TrainingStep, plan
+from weft_training.step import TrainingStep, plan_training
 
 BITS = {"bfloat16": 8, "float16": 11}
 """Of a rounded number, the leading one included."""
@@ -67,7 +67,7 @@ def test_products_are_narrow_and_nothing_else() -> None:
     (h,) = b.add_all(Loop(body.build(), carried=1, count=3), trips, None, h, matrix)
     b.output(b.add(ReduceMean(), h), "y")
     for precision, dtype in (("bfloat16", dt.bfloat16), ("float16", dt.float16)):
-        graph = plan(b.build(), None, SGD(), precision=precision).graph  # type: ignore[arg-type]
+        graph = plan_training(b.build(), None, SGD(), precision=precision).graph  # type: ignore[arg-type]
         found = [(type(n.op).__name__, n.output.dtype) for n in _all_nodes(graph)]
         products = [d for n, d in found if n in ("Conv", "ConvTranspose", "MatMul")]
         assert len(products) > 8 and set(products) == {dtype}

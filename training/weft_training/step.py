@@ -26,6 +26,7 @@ from weft.graph.operator import Array
 from weft.graph.rewrite import Rewriter, drop_dead
 from weft.loading import load
 from weft.pipeline import compile, specialize
+from weft.training import phase_name
 from weft_ops import BroadcastTo, Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
 from weft_ops.composing import Composer
 from weft_runtime.executable import Executable
@@ -70,6 +71,7 @@ class Planned:
             the model writes under their own names, `loss_scale` and `good_steps` with float16.
         peak: about the bytes of results that live at once, parameters and states not counted.
         again: the part of the forward pass's work that is done again.
+        phases: for each node of the graph which of `weft.training.PHASES` it belongs to.
     """
 
     graph: Graph
@@ -77,6 +79,16 @@ class Planned:
     states: dict[str, Array]
     peak: int
     again: float
+    phases: tuple[str, ...]
+
+    def labelled(self) -> Graph:
+        """The graph, whose nodes have the names of their parts beside the framework's: passes keep them."""
+        graph = self.graph
+        nodes = [
+            Node(n.op, n.inputs, n.outputs, (*n.names, phase_name(phase)))
+            for n, phase in zip(graph.nodes, self.phases, strict=True)
+        ]
+        return Graph(graph.name, graph.inputs, graph.outputs, nodes, graph.symbols, graph.output_names)
 
 
 @dataclass
@@ -227,7 +239,7 @@ def compile_training(
     graph = load(model, frontend=frontend, **options)
     if input_shapes:
         graph = specialize(graph, input_shapes)
-    planned = plan(
+    planned = plan_training(
         graph,
         loss,
         optimizer,
@@ -242,7 +254,7 @@ def compile_training(
     return TrainingStep(compile(planned.graph, target), dict(planned.parameters), dict(planned.states), planned)
 
 
-def plan(
+def plan_training(
     graph: Graph,
     loss: str | Loss | None = "cross_entropy",
     optimizer: Optimizer = SGD(),
@@ -267,12 +279,18 @@ def plan(
     total.nodes = _late(total, updated, made.overwritten)
     inside = {id(n) for n in made.forward}
     joint = Joint(total, sum(id(n) in inside for n in total.nodes))
+    phases = {
+        id(o): "update" if id(o) in updated else "forward" if id(n) in inside else "backward"
+        for n in total.nodes
+        for o in n.outputs
+    }
     overwriting = frozenset(id(v) for v in updates.values())
     fixed = sum(a.nbytes for a in (*made.parameters.values(), *made.states.values()))
     choice = _chosen(joint, budget, overwriting, fixed)
     final = choice.joint.graph
     final.nodes = _late(final, updated, made.overwritten)  # what is computed again reads parameters, too
-    return Planned(final, made.parameters, made.states, choice.peak, choice.again)
+    found = tuple(phases.get(id(n.output), "again") for n in final.nodes)
+    return Planned(final, made.parameters, made.states, choice.peak, choice.again, found)
 
 
 class _Step:
