@@ -16,7 +16,8 @@ from weft.errors import ExecutionError, GraphError, InputError
 from weft.graph.nodes import Graph, GraphBuilder, tensor_type
 from weft_ops import Conv, Loop, MatMul, Multiply, ReduceMean, Softmax, Sqrt, Tanh
 from weft_training.optimizers import SGD, AdamW
-from weft_training.step import TrainingStep, plan_training
+from weft_training.planning import plan_training
+from weft_training.step import TrainingStep
 
 BITS = {"bfloat16": 8, "float16": 11}
 """Of a rounded number, the leading one included."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError, InputError
-from weft_training.step import LOSS, TrainingStep
+from weft_training.planning import LOSS
+from weft_training.step import TrainingStep
 
 Batches = Callable[[int], Mapping[str, Any]]
 """The batch of a step, by its number from 0: the same for the same number, so that a training that was interrupted goes
