@@ -107,7 +107,7 @@ def _in_training(builder: GraphBuilder, momentum: float, written: dict[str, Valu
     nodes, graph.nodes = graph.nodes, []
     replaced: dict[int, Value] = {}
     computed = {id(v) for v in graph.inputs}
-    """What depends on inputs, by id."""
+    """What depends on inputs or random numbers, by id."""
     for node in nodes:
         node.inputs = tuple([None if v is None else replaced.get(id(v), v) for v in node.inputs])
         statistics = [v for v in node.inputs[3:5] if v is not None] if isinstance(node.op, BatchNorm) else []
@@ -124,7 +124,7 @@ def _in_training(builder: GraphBuilder, momentum: float, written: dict[str, Valu
             )
         if len(sources) < 2:
             graph.nodes.append(node)
-            if not node.inputs or any(id(v) in computed for v in node.inputs):
+            if not node.op.deterministic or any(id(v) in computed for v in node.inputs):
                 computed.update(id(o) for o in node.outputs)
             continue
         with builder.named(*node.names):
