@@ -108,6 +108,29 @@ def test_statistics_of_a_normalisation_that_is_used_twice_move_twice() -> None:
     np.testing.assert_allclose(step.states["mean"], mean, rtol=1e-5, atol=1e-6)
 
 
+def test_a_constant_that_stands_for_several_is_not_shared() -> None:
+    """Exporters write equal weights once: zeros may be means, and the biases of layers."""
+    b = GraphBuilder("shared")
+    x = b.input("x", tensor_type("float32", [6, 3]))
+    zeros, ones = (b.constant(np.full(3, n, np.float32), name) for n, name in ((0, "zeros"), (1, "ones")))
+    scales = [b.constant(np.full(3, n, np.float32), f"scale{n}") for n in (1, 2)]
+    h = b.add(BatchNorm(EPSILON), x, scales[0], zeros, zeros, ones)
+    b.output(b.add(BatchNorm(EPSILON), h, scales[1], zeros, zeros, ones), "y")
+    step = weft.compile_training(b.build(), "squared_error", statistics="update")
+    assert set(step.parameters) == {"zeros", "scale1", "scale2"}
+    means, variances = (sorted(n for n in step.states if n.startswith(k)) for k in ("zeros", "ones"))
+    assert len(means) == len(variances) == 2 and "zeros" not in means
+    given = {"x": batch(0)["targets"] + 1, "targets": np.zeros((6, 3), np.float32)}
+    step(given, 0.0)
+    x0 = given["x"].astype(np.float64)
+    y0 = (x0 - x0.mean(0)) / np.sqrt(x0.var(0) + EPSILON)
+    for name, value in zip(means, (x0, y0)):
+        np.testing.assert_allclose(step.states[name], 0.1 * value.mean(0), rtol=1e-5, atol=1e-6)
+    for name, value in zip(variances, (x0, y0)):
+        np.testing.assert_allclose(step.states[name], 0.9 + 0.1 * value.var(0, ddof=1), rtol=1e-5)
+    np.testing.assert_array_equal(step.parameters["zeros"], np.zeros(3))
+
+
 def test_by_default_they_are_constants() -> None:
     step = weft.compile_training(normalised(), "squared_error")
     assert set(step.parameters) == set(WEIGHTS) and not step.states
@@ -191,6 +214,23 @@ def test_an_onnx_model_in_training_mode_has_its_own() -> None:
     assert set(results) == {"loss", "y"}
     for name, start, now in (("mean", np.array([1, 2, 3]), x.mean(0)), ("var", np.array([1, 1, 2]), x.var(0))):
         np.testing.assert_allclose(step.states[name], 0.64 * start + 0.36 * now, rtol=1e-5, atol=1e-6)
+
+
+def test_an_onnx_model_may_have_one_constant_for_several() -> None:
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[6, 3] x) => (float[6, 3] y, float[3] next_mean, float[3] next_var)
+        <float[3] ones = {1.0, 1.0, 1.0}, float[3] b = {0.0, 1.0, 0.0}> {
+            y, next_mean, next_var = BatchNormalization <training_mode = 1> (x, ones, b, ones, ones)
+        }"""
+    )
+    step = weft.compile_training(model, "squared_error")
+    assert set(step.parameters) == {"ones", "b"} and len(step.states) == 2
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    step({"x": x, "targets": np.zeros((6, 3), np.float32)}, rate=0.0)
+    np.testing.assert_array_equal(step.parameters["ones"], np.ones(3))
+    for state, now in zip(step.states.values(), (x.mean(0), x.var(0))):
+        np.testing.assert_allclose(state, 0.9 + 0.1 * now, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

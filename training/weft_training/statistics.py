@@ -6,6 +6,7 @@ for inference (Ioffe and Szegedy, Batch Normalization, 2015). The formulas are P
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal, TypeAlias
 
 from weft import dtypes as dt
@@ -54,8 +55,14 @@ def with_states(graph: Graph, statistics: Statistics, momentum: float) -> tuple[
     constants = {v.name: v for v in work.constants()}
     means = {id(v) for n in work.nodes if isinstance(n.op, BatchNorm) for v in n.inputs[3:5] if v is not None}
     kept = []
+    uses = _Uses(work)
     for name, value in outputs:
-        constant = constants.get(name.removesuffix(AFTER)) if name.endswith(AFTER) else _running(value, means)
+        if name.endswith(AFTER):
+            constant = constants.get(name.removesuffix(AFTER))
+        else:
+            constant = _running(value, means)
+            if constant is not None and constant.type == value.type and uses.count[id(constant)] > 1:
+                constant = _apart(rewriter.builder, value, constant)
         if constant is None or constant.type != value.type or constant.name in written:
             kept.append((name, value))
         else:
@@ -81,6 +88,44 @@ def statistics_of(graph: Graph) -> set[int]:
     return {id(v) for v in found if v is not None and v.constant is not None}
 
 
+class _Uses:
+    """What constants are used for, in whatever shape and dtype.
+
+    Attributes:
+        count: by the id of a constant, how often a node or output uses it.
+        statistics: by the id of a constant, for which normalisations it is a mean or variance: the ids of all vectors
+            of the normalisation, and the operand's place.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.count: Counter[int] = Counter(id(source_of(v)) for v in graph.outputs)
+        self.statistics: dict[int, Counter[tuple[tuple[int, ...], int]]] = {}
+        for node in graph.nodes:
+            if isinstance(node.op, (Cast, Identity, Reshape)):
+                continue
+            sources = [id(source_of(v)) for v in node.inputs]
+            self.count.update(sources)
+            if isinstance(node.op, BatchNorm):
+                for place in (3, 4):
+                    self.statistics.setdefault(sources[place], Counter())[tuple(sources[1:5]), place] += 1
+
+    def alone(self, constant: Value) -> bool:
+        """Whether a constant is the mean, or the variance, of one normalisation alone, which may be used often. Files
+        may have one constant for all weights that have the same elements, as zeros have."""
+        found = self.statistics.get(id(constant), Counter())
+        return len(found) == 1 and found.total() == self.count[id(constant)]
+
+
+def _apart(builder: GraphBuilder, value: Value, constant: Value) -> Value:
+    """A copy of the constant, in its place in a running mean (`_running`) of its type."""
+    copy = builder.constant(constant.constant, constant.name)
+    assert value.producer is not None and value.producer.inputs[0] is not None
+    old = value.producer.inputs[0].producer
+    assert old is not None
+    old.inputs = (copy, *old.inputs[1:])
+    return copy
+
+
 def _running(value: Value, means: set[int]) -> Value | None:
     """The constant whose running mean a value is: c · constant + d · x, x the mean or variance by which a normalisation
     normalises (`means`, by id)."""
@@ -103,7 +148,8 @@ def _in_training(builder: GraphBuilder, momentum: float, written: dict[str, Valu
     Raises:
         UnsupportedError: as `with_states`.
     """
-    graph = builder.graph
+    graph, uses = builder.graph, _Uses(builder.graph)
+    copies: dict[tuple[int, ...], Value] = {}
     nodes, graph.nodes = graph.nodes, []
     replaced: dict[int, Value] = {}
     computed = {id(v) for v in graph.inputs}
@@ -129,7 +175,13 @@ def _in_training(builder: GraphBuilder, momentum: float, written: dict[str, Valu
             continue
         with builder.named(*node.names):
             y, now = _normalized(builder, node)
-            for source, new in zip(sources, now):
+            vectors = tuple(id(source_of(v)) for v in node.inputs[1:5])
+            for place, (source, new) in enumerate(zip(sources, now)):
+                if not uses.alone(source):
+                    key = (*vectors, place)
+                    if key not in copies:
+                        copies[key] = builder.constant(source.constant, source.name)
+                    source = copies[key]
                 written[source.name] = _moved(builder, written.get(source.name, source), new, momentum)
         y.name, node.output.name = node.output.name, y.name
         replaced[id(node.output)] = y
