@@ -177,3 +177,28 @@ def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
     with pytest.raises(UnsupportedError, match="needs the package weft-training") as caught:
         run(f'g (float[3] x) => (float[3] dx) {{ y = Mul(x, x)\n dx = {GRADIENT} <xs = ["x"], y = "y"> (x) }}', x=X)
     assert caught.value.hint == "pip install weft-training"
+
+
+def test_parameters_are_the_models_initialisers() -> None:
+    """By name and shape, whatever the model makes of them before it uses them, and one for one that is used in two
+    forms."""
+    model = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 3] x) => (float[4, 3] y)
+        <float[3] bias = {0.5, -1.0, 2.0}, float[3, 1] scale = {1.0, 3.0, -0.5}, int64[2] row = {1, -1}> {
+            flat = Reshape (bias, row)
+            across = Transpose (scale)
+            moved = Add (x, flat)
+            scaled = Mul (moved, across)
+            y = Add (scaled, bias)
+        }"""
+    )
+    step = weft.compile_training(model, "squared_error")
+    assert {n: a.shape for n, a in step.parameters.items()} == {"bias": (3,), "scale": (3, 1)}
+    bias, scale = (step.parameters[n].astype(np.float64) for n in ("bias", "scale"))
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    targets = np.ones((4, 3), np.float32)
+    step({"x": x, "targets": targets}, rate=0.1)
+    g = ((x + bias) * scale[:, 0] + bias - targets) * 2 / 12
+    np.testing.assert_allclose(step.parameters["bias"], bias - 0.1 * (g * (scale[:, 0] + 1)).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(step.parameters["scale"][:, 0], scale[:, 0] - 0.1 * (g * (x + bias)).sum(0), rtol=1e-5)

@@ -27,7 +27,8 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], steps: int) 
     from safetensors.numpy import save as packed
 
     data = packed(
-        {n: np.ascontiguousarray(a) for n, a in arrays.items()}, {KEY: json.dumps({"version": VERSION, "steps": steps})}
+        {n: np.asarray(a, order="C") for n, a in arrays.items()},
+        {KEY: json.dumps({"version": VERSION, "steps": steps})},
     )
     with replacing(Path(path), durable=True) as file:
         file.write(data)

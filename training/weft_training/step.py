@@ -10,59 +10,27 @@ what it reads.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from weft import dtypes as dt
-from weft.errors import GraphError, InputError, UnsupportedError, WeftError, nearest
+from weft.errors import InputError, WeftError
 from weft.graph.evaluate import steps as walk
-from weft.graph.nodes import Graph, GraphBuilder, Node, TensorType, Value
 from weft.graph.operator import Array
-from weft.graph.rewrite import Rewriter, copy_graph, drop_dead
 from weft.loading import load
 from weft.pipeline import compile, specialize
-from weft_ops import BatchNorm, Equal, Fill, LogicalAnd, Minimum, Reciprocal, Sqrt, Where
-from weft_ops.composing import Composer
 from weft_runtime.executable import Executable
 from weft_training import checkpoint
-from weft_training.losses import Loss, loss_of
+from weft_training.losses import Loss
 from weft_training.optimizers import SGD, Optimizer
-from weft_training.rematerialize import Choice, Joint, cheapest_cut, computed_again, peak_bytes, segments
-from weft_training.reverse import differentiable_parts, gradients, is_float
-
-Memory: TypeAlias = 'Literal["cut", "sqrt", "min-time"] | str | int'
-"""What is kept for the backward pass; see `compile_training`."""
-RATE, STEP, LOSS = "learning_rate", "step", "loss"
-FINITE = "finite"
-"""The output that says whether the loss (and with `clip` the norm of the gradients) is finite: else nothing changes."""
-NEW = "new."
-"""What stands before the name of a parameter or state as an output."""
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-@dataclass
-class Planned:
-    """A training step before it is compiled.
-
-    Attributes:
-        graph: inputs: those of the model and of the loss, `learning_rate` (float32) and `step` (float64), the
-            parameters, the states. Outputs: `loss`, `finite` (a bool), the model's outputs that are asked for, and the
-            parameters and states after the step, as `new.<name>`.
-        parameters: name → value at the start.
-        states: `<state>.<parameter>` → value at the start.
-        peak: about the bytes of results that live at once, parameters and states not counted.
-        again: the part of the forward pass's work that is done again.
-    """
-
-    graph: Graph
-    parameters: dict[str, Array]
-    states: dict[str, Array]
-    peak: int
-    again: float
+from weft_training.planning import FINITE, NEW, RATE, STEP, Memory, Planned, plan_training
+from weft_training.precision import (
+    SCALE,
+    Precision,
+)
+from weft_training.statistics import Statistics
 
 
 @dataclass
@@ -73,6 +41,7 @@ class TrainingStep:
         parameters, states: arrays by name, which every step overwrites. Other values may be written into them between
             steps.
         steps: how many steps were done.
+        scale: with float16, what the loss of the next step is multiplied by; else None.
     """
 
     executable: Executable
@@ -81,9 +50,14 @@ class TrainingStep:
     planned: Planned = field(repr=False)
     steps: int = 0
 
+    @property
+    def scale(self) -> float | None:
+        return float(self.states[SCALE]) if SCALE in self.states else None
+
     def __call__(self, inputs: Mapping[str, Any], rate: float) -> dict[str, Array]:
         """One step with a batch; the loss before it, under "loss", and the model's outputs that were asked for. If the
         loss is not finite (or with `clip` the norm of the gradients), parameters, states and `steps` stay as they were.
+        With float16 so they do if a gradient is not finite, but for the scale, which is halved.
 
         Args:
             inputs: the model's and the loss's, by name.
@@ -166,6 +140,9 @@ def compile_training(
     trainable: Iterable[str] | Callable[[str], bool] | None = None,
     clip: float | None = None,
     outputs: bool = False,
+    precision: Precision | None = None,
+    statistics: Statistics = "model",
+    statistics_momentum: float = 0.1,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     frontend: str | None = None,
     **options: Any,
@@ -186,6 +163,16 @@ def compile_training(
             that the loss depends on, but for statistics of a normalisation at inference.
         clip: the greatest Euclidean norm of all gradients together; longer ones are shortened to it.
         outputs: whether the step returns the model's outputs too.
+        precision: the dtype in which products of float32, and those of their gradients, have their operands and
+            results, summed in float32. Everything else stays float32: parameters, the optimiser, normalisations,
+            softmax, losses. With "float16" the loss is multiplied by a scale that follows the formulas of PyTorch's
+            GradScaler: 2¹⁶ at first, halved where gradients are not finite, doubled after 2000 good steps.
+        statistics: of normalisations at inference, as exported models have them. "model": they are constants.
+            "update": such a normalisation is one in training: it normalises by its batch, and its statistics are states
+            that every step moves by `statistics_momentum` to those of the batch (the variance with a divisor of one
+            less than the elements), as PyTorch's `train()` has it. What a model that is in training mode itself writes,
+            as a module of PyTorch to its buffers, always is a state.
+        statistics_momentum: the part of a batch's statistics in the running ones.
         input_shapes, frontend, options: as `weft.compile` has them.
 
     Raises:
@@ -194,256 +181,16 @@ def compile_training(
     graph = load(model, frontend=frontend, **options)
     if input_shapes:
         graph = specialize(graph, input_shapes)
-    planned = plan(graph, loss, optimizer, memory=memory, trainable=trainable, clip=clip, outputs=outputs)
+    planned = plan_training(
+        graph,
+        loss,
+        optimizer,
+        memory=memory,
+        trainable=trainable,
+        clip=clip,
+        outputs=outputs,
+        precision=precision,
+        statistics=statistics,
+        statistics_momentum=statistics_momentum,
+    )
     return TrainingStep(compile(planned.graph, target), dict(planned.parameters), dict(planned.states), planned)
-
-
-def plan(
-    graph: Graph,
-    loss: str | Loss | None = "cross_entropy",
-    optimizer: Optimizer = SGD(),
-    *,
-    memory: Memory = "cut",
-    trainable: Iterable[str] | Callable[[str], bool] | None = None,
-    clip: float | None = None,
-    outputs: bool = False,
-) -> Planned:
-    """The graph of a training step; see `compile_training`."""
-    budget = memory if memory in ("cut", "sqrt", "min-time") else _bytes(memory)
-    if clip is not None and not clip > 0:
-        raise InputError(f"clip: expected a positive norm, got {clip}")
-    made = _Step(graph, loss, trainable)
-    made.differentiate(required=trainable is not None)
-    updates = made.update(optimizer, clip)
-    total = made.finished(outputs)
-    updated = {id(o) for n in made.updating for o in n.outputs}
-    total.nodes = _late(total, updated, made.overwritten)
-    inside = {id(n) for n in made.forward}
-    joint = Joint(total, sum(id(n) in inside for n in total.nodes))
-    overwriting = frozenset(id(v) for v in updates.values())
-    fixed = sum(a.nbytes for a in (*made.parameters.values(), *made.states.values()))
-    choice = _chosen(joint, budget, overwriting, fixed)
-    final = choice.joint.graph
-    final.nodes = _late(final, updated, made.overwritten)  # what is computed again reads parameters, too
-    return Planned(final, made.parameters, made.states, choice.peak, choice.again)
-
-
-class _Step:
-    """The graph of a step as it grows.
-
-    Attributes:
-        forward: the nodes of the model and the loss.
-        updating: the nodes of the optimiser.
-        overwritten: names of inputs whose memory a result has.
-        parameters, states: name → value at the start.
-    """
-
-    def __init__(self, graph: Graph, loss: str | Loss | None, trainable: Any) -> None:
-        work = copy_graph(graph)
-        self.name, self.count = graph.name, len(work.outputs)
-        chosen = _trained(work, trainable)
-        self.data = {p.name: np.array(p.constant, order="C") for p in chosen}
-        if clash := sorted({v.name for v in work.inputs} & {RATE, STEP}):
-            raise GraphError(f"the model has inputs called {', '.join(clash)}, which the step has itself")
-        for p in chosen:
-            p.constant = None
-            work.inputs.append(p)
-        with_loss = Rewriter(work)
-        total = with_loss.run(lambda r, node, inputs: None)
-        total.outputs.append(_loss(with_loss.builder, total.outputs, loss))
-        total.output_names = [*(total.output_names or [v.name for v in total.outputs[:-1]]), LOSS]
-        rewriter = Rewriter(differentiable_parts(total))
-        self.graph = rewriter.run(lambda r, node, inputs: None)
-        self.builder = rewriter.builder
-        self.loss = self.graph.outputs[self.count]
-        self.forward = list(self.graph.nodes)
-        self.updating: list[Node] = []
-        self.overwritten: set[str] = set()
-        self.parameters: dict[str, Array] = {}
-        self.states: dict[str, Array] = {}
-        self.gradients: list[tuple[Value, Value]] = []
-
-    def differentiate(self, required: bool) -> None:
-        """Adds the gradients of the loss. Constants that it does not depend on are constants again.
-
-        Raises:
-            UnsupportedError: there are no parameters then, or, if `required`, fewer.
-        """
-        by_name = {v.name: v for v in self.graph.inputs}
-        wrt = [by_name[n] for n in self.data]
-        seed = self.builder.add(Fill(self.loss.dtype, self.loss.shape, 1), name="seed_loss")
-        found = gradients(self.builder, self.forward, {self.loss: seed}, wrt) if wrt else []
-        self.gradients = [(p, g) for p, g in zip(wrt, found) if g is not None]
-        missing = [p for p, g in zip(wrt, found) if g is None]
-        if missing and required:
-            raise UnsupportedError(
-                f"no gradient reaches {', '.join(repr(p.name) for p in missing[:8])}",
-                where=f"graph '{self.name}'",
-                why="the loss does not depend on it, or only by jumps, as through rounding, comparisons and indices",
-            )
-        if not self.gradients:
-            why = "the loss depends on none of the model's constants in a way that has a gradient"
-            raise UnsupportedError(
-                "there is nothing to train",
-                where=f"graph '{self.name}'",
-                why=why if wrt else "the model has no constants of floats with more than one element",
-                hint="trainable=… names the constants that are trained",
-            )
-        for p in missing:
-            p.constant = self.data[p.name]
-            self.graph.inputs.remove(p)
-        self.parameters = {p.name: self.data[p.name] for p, _ in self.gradients}
-
-    def update(self, optimizer: Optimizer, clip: float | None) -> dict[str, Value]:
-        """Adds the optimiser; parameters and states after the step, by the names that they have before it."""
-        c = Composer(self.builder)
-        before = len(self.graph.nodes)
-        rate = self.builder.input(RATE, TensorType(dt.float32, ()))
-        step = self.builder.input(STEP, TensorType(dt.float64, ()))
-        holds = _finite(c, self.loss)
-        factor = None
-        if clip is not None:
-            norm = _norm(c, [g for _, g in self.gradients])
-            holds = c(LogicalAnd(), holds, _finite(c, norm))
-            factor = c(Minimum(), c.mul(c(Reciprocal(), c.add(norm, 1e-6)), clip), 1.0)
-        results: dict[str, Value] = {}
-        for p, g in self.gradients:
-            g = g if factor is None else c.mul(g, c.cast(factor, g.dtype))
-            states = []
-            for name, start in zip(optimizer.used_states, optimizer.starts):
-                value = self.builder.input(f"{name}.{p.name}", p.type)
-                shape = self.parameters[p.name].shape
-                self.states[value.name] = np.full(shape, start, p.dtype.numpy)
-                states.append(value)
-            new, new_states = optimizer.update(c, p, g, states, c.cast(rate, p.dtype), step)
-            for before_step, after in zip((p, *states), (new, *new_states)):
-                results[before_step.name] = c(Where(), holds, after, before_step)
-        self.results, self.finite = results, holds
-        self.overwritten = set(results)
-        self.updating = self.graph.nodes[before:]
-        return results
-
-    def finished(self, outputs: bool) -> Graph:
-        """The whole graph, with the loss, the model's outputs if they are asked for, and what the optimiser gives."""
-        graph = self.graph
-        model = list(zip(graph.output_names, graph.outputs))[: self.count] if outputs else []
-        if clash := {n for n, _ in model} & {LOSS, FINITE}:
-            raise GraphError(
-                f"the model has outputs called {', '.join(sorted(clash))}, as the step has",
-                hint="outputs=False leaves them out",
-            )
-        pairs = [(LOSS, self.loss), (FINITE, self.finite), *model, *((NEW + n, v) for n, v in self.results.items())]
-        graph.output_names, graph.outputs = [n for n, _ in pairs], [v for _, v in pairs]
-        drop_dead(graph)
-        used = {id(v) for n in graph.nodes for v in n.inputs if v is not None}
-        graph.inputs = [v for v in graph.inputs if id(v) in used or v.name not in (RATE, STEP)]
-        return graph
-
-
-def _trained(graph: Graph, trainable: Iterable[str] | Callable[[str], bool] | None) -> list[Value]:
-    """The constants that are trained.
-
-    Raises:
-        InputError: a name is none of a constant of floats.
-    """
-    constants = {v.name: v for v in graph.constants() if isinstance(v.type, TensorType) and v.dtype.is_float}
-    if trainable is None:
-        fixed = {id(v) for n in graph.nodes if isinstance(n.op, BatchNorm) for v in n.inputs[3:5] if v is not None}
-        return [v for v in constants.values() if v.constant is not None and v.constant.size > 1 and id(v) not in fixed]
-    if callable(trainable):
-        return [v for n, v in constants.items() if trainable(n)]
-    found = []
-    for name in [trainable] if isinstance(trainable, str) else trainable:
-        if name not in constants:
-            close = nearest(name, constants)
-            raise InputError(
-                f"the model has no constant of floats called '{name}'",
-                where="trainable",
-                hint=f"did you mean '{close}'?" if close else None,
-            )
-        found.append(constants[name])
-    return found
-
-
-def _loss(builder: GraphBuilder, outputs: Sequence[Value], loss: str | Loss | None) -> Value:
-    """The loss behind the model's outputs: one element of a float dtype."""
-    if loss is None and len(outputs) != 1:
-        raise InputError(f"the model has {len(outputs)} outputs: which is the loss?", hint="give a function as `loss`")
-    value = outputs[0] if loss is None else loss_of(loss)(builder, outputs)
-    if not is_float(value) or any(d != 1 for d in value.shape):
-        raise GraphError(f"the loss is a {value.type}: it must be one number", where=f"'{value.name}'")
-    return value
-
-
-def _norm(c: Composer, found: Sequence[Value]) -> Value:
-    """The Euclidean norm of all gradients together, a float32."""
-    total: Value | None = None
-    for g in found:
-        wide = c.wide(g)
-        square = c.cast(c.sum(c.mul(wide, wide), tuple(range(len(g.shape))), False), dt.float32)
-        total = square if total is None else c.add(total, square)
-    assert total is not None
-    return c(Sqrt(), total)
-
-
-def _finite(c: Composer, value: Value) -> Value:
-    """Whether a value of one element is finite: a bool scalar."""
-    one = c.reshape(value, ())
-    return c(Equal(), c.sub(one, one), 0.0)  # the difference of infinities is NaN
-
-
-def _chosen(joint: Joint, budget: str | int, overwriting: frozenset[int], fixed: int) -> Choice:
-    if isinstance(budget, int):
-        return segments(joint, budget - fixed, overwriting)
-    if budget == "sqrt":
-        return segments(joint, None, overwriting)
-    if budget == "cut":
-        cut = cheapest_cut(joint)
-        joint = computed_again(joint, lambda v: id(v) in cut)
-    return Choice(joint, peak_bytes(joint, overwriting), 0.0)
-
-
-def _bytes(memory: object) -> int:
-    """A number of bytes, or a text such as "8GB" or "512 MiB", in powers of 1024.
-
-    Raises:
-        InputError: it is neither.
-    """
-    if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
-        return memory
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", memory) if isinstance(memory, str) else None
-    if found is None:
-        raise InputError(
-            f"memory: {memory!r} is no amount of memory",
-            hint='"cut", "sqrt", "min-time", a number of bytes, or a text such as "8GB"',
-        )
-    return int(float(found[1]) * _UNITS[found[2]])
-
-
-def _late(graph: Graph, updating: set[int], overwritten: set[str]) -> list[Node]:
-    """The nodes, those of the optimiser right behind the last use of what they overwrite: then gradients live briefly,
-    and an update may have the memory of what it reads. `updating`: ids of the optimiser's values."""
-    base = [n for n in graph.nodes if id(n.output) not in updating]
-    updates = [n for n in graph.nodes if id(n.output) in updating]
-    made = {id(o): k for k, n in enumerate(base) for o in n.outputs}
-    last: dict[int, int] = {}
-    for k, node in enumerate(base):
-        for v in node.inputs:
-            if v is not None and v.name in overwritten:
-                last[id(v)] = k
-    for node in updates:
-        at = max((max(made.get(id(v), -1), last.get(id(v), -1)) for v in node.inputs if v is not None), default=-1)
-        made.update((id(o), at) for o in node.outputs)
-    # What needs no gradient, as what momentum leaves of a velocity, is computed where it is used.
-    wanted: dict[int, int] = {}
-    places: dict[int, int] = {}
-    for node in reversed(updates):
-        at = min((wanted[id(o)] for o in node.outputs if id(o) in wanted), default=made[id(node.output)])
-        places[id(node)] = at
-        for v in node.inputs:
-            if v is not None and id(v) in updating:
-                wanted[id(v)] = min(at, wanted.get(id(v), at))
-    behind: dict[int, list[Node]] = {}
-    for node in updates:
-        behind.setdefault(places[id(node)], []).append(node)
-    return [*behind.get(-1, []), *(m for k, n in enumerate(base) for m in (n, *behind.get(k, [])))]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError, InputError
-from weft_training.step import LOSS, TrainingStep
+from weft_training.planning import LOSS
+from weft_training.step import TrainingStep
 
 Batches = Callable[[int], Mapping[str, Any]]
 """The batch of a step, by its number from 0: the same for the same number, so that a training that was interrupted goes
@@ -55,8 +56,9 @@ class Trainer:
         """Steps until `steps` are done in all; the last loss.
 
         Raises:
-            ExecutionError: a loss is not finite, or with `clip` the gradients; names the node that is the first to give
-                such numbers. Parameters and state are those before that step.
+            ExecutionError: a loss is not finite, or with `clip` the gradients, or with float16 the gradients at a scale
+                of 1; names the node that is the first to give such numbers. Parameters and state are those before that
+                step, but for the scale.
             InputError: a batch does not fit; a checkpoint is one of another model.
         """
         from weft.cli.terminal import Progress
@@ -72,6 +74,8 @@ class Trainer:
                 rate = self.rate(number) if callable(self.rate) else self.rate
                 loss = float(self.step(batch, rate)[LOSS].reshape(()))
                 if self.step.steps == number:
+                    if np.isfinite(loss) and self.step.scale is not None and self.step.scale >= 1:
+                        continue  # gradients in float16 overflowed: the same batch with the smaller scale
                     raise self._not_finite(batch, number, loss)
                 self.losses.append(loss)
                 done = loss

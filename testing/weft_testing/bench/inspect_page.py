@@ -35,7 +35,11 @@ def make_page(shown: Inspected) -> tuple[str, str | None]:
     from weft.pipeline import has_steps
     from weft_testing.bench.kernel_times import measure
 
-    measured = measure(shown.model, shown.resolved, shown.frontend, shown.sizes, has_steps(shown.graph))
+    measured: dict[str, Any] = (
+        {"unmeasured": "a training step is not run here", "sizes": {}, "kernels": []}
+        if shown.training
+        else measure(shown.model, shown.resolved, shown.frontend, shown.sizes, has_steps(shown.graph))
+    )
     with Progress("inspecting") as progress:
         progress.show("drawing")
         return page(collect(shown, measured)), measured.get("unmeasured")
@@ -106,9 +110,12 @@ def _passes(found: Inspection) -> list[dict[str, Any]]:
 def _steps(found: Inspection, measured: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The groups in the order in which they run."""
     from weft.graph.group import Group
+    from weft.training import phases_of
+    from weft_testing.cli.memory import moments
 
     grouped = found.grouped
     assert grouped is not None
+    steps = moments(found, measured.get("sizes", {}))
     calls = list(measured.get("calls", ()))
     kernels = [found.kernel_of.get(k) for k in range(len(grouped.nodes))]
     # Calls are in the order of the groups that have kernels; a graph that a profile measured otherwise has none of its
@@ -116,7 +123,7 @@ def _steps(found: Inspection, measured: Mapping[str, Any]) -> list[dict[str, Any
     fits = [c["kernel"] for c in calls] == [k for k in kernels if k is not None]
     timed = iter(calls if fits else [])
     rows = []
-    for node, kernel in zip(grouped.nodes, kernels):
+    for number, (node, kernel) in enumerate(zip(grouped.nodes, kernels)):
         call = next(timed, None) if kernel is not None else None
         body = node.op.body.nodes if isinstance(node.op, Group) else [node]
         rows.append(
@@ -128,6 +135,8 @@ def _steps(found: Inspection, measured: Mapping[str, Any]) -> list[dict[str, Any
                 "kernel": kernel,
                 "view": isinstance(node.op, Group) and node.op.view,
                 "seconds": None if call is None else call["seconds"],
+                "live": None if steps is None else steps[number].live,
+                "phases": list(phases_of(node.names)),
             }
         )
     return rows

@@ -14,6 +14,8 @@ from weft.cli.arguments import FrontendOption, Model, RecordsOption, ShapeOption
 from weft.cli.terminal import say
 from weft.cli.writing import files_of, require_writable, write
 from weft.errors import InputError, nearest
+from weft_testing.cli.archive import inspect_archive
+from weft_testing.cli.memory import memory_text, moments, peak_of, phase_rows
 
 if TYPE_CHECKING:
     from weft.choices import Choice
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
     from weft.passes.plan_memory import MemoryPlan
     from weft.records import Record
     from weft.resolve import ResolvedTarget
-    from weft_runtime.plan import Manifest
     from weft_testing.cli.placement import Placed
 
-ARCHIVE_STAGES = ("manifest", "sections", "plan")
 SOURCE = "source"
 """The stage behind all loop passes, of targets whose code is made from text."""
+MEMORY = "memory"
+"""Live bytes over the steps of the plan."""
 RECORDS = "records"
 """The choices of all kernels as a file of records, for `--records`."""
 
@@ -56,12 +58,29 @@ def inspect(
         str | None,
         typer.Option("--html", metavar="FILE", help="File for a page with all stages and the kernels' times."),
     ] = None,
+    training: Annotated[
+        str | None,
+        typer.Option(
+            "--training", metavar="LOSS", help="Inspect the step that trains the model: cross_entropy, squared_error."
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", help="With --training: sgd, adamw or adagrad [default: sgd].")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help='With --training: cut, sqrt, min-time, or as "8GB" [default: cut].'),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="With --training: bfloat16 or float16 for products.")
+    ] = None,
 ) -> None:
     """Shows the stages of a compilation, or the contents of an archive.
 
     Without --stage, lists the stages, the schedule rule of each kernel with its choices, and why other rules declined
     it. With several targets, also shows where each node is placed, and why. With --html, also runs the model for about
-    a second and times its kernels.
+    a second and times its kernels. With --training, all of this is shown of a training step, but for times; --stage
+    memory shows the bytes that are live at each of its kernels, and what is computed again.
     """
     from weft.cli.opening import is_archive, not_of_archives
 
@@ -74,14 +93,17 @@ def inspect(
                 f"{model} is compiled already, without what led there", hint="give the model that it was compiled from"
             )
         given = {"--target": target, "--frontend": frontend, "--input-shape": input_shape, "--kernel": kernel}
-        not_of_archives(model, **given, **{"--region": region, "--records": records})
-        _inspect_archive(model, stage)
+        not_of_archives(model, **given, **{"--region": region, "--records": records, "--training": training})
+        inspect_archive(model, stage)
         return
     from weft.cli.terminal import Progress
     from weft.loading import load
     from weft.pipeline import has_steps, mixed, specialize
     from weft.resolve import resolve_targets, warn_if_unused
 
+    for option, value in (("--optimizer", optimizer), ("--memory", memory), ("--precision", precision)):
+        if training is None and value is not None:
+            raise InputError(f"{option} is for training steps", hint="--training names the loss")
     # The target first: a misspelt one should not wait for a large model.
     resolved = resolve_targets(target or "llvm", records=records)
     with Progress("inspecting") as progress:
@@ -89,6 +111,8 @@ def inspect(
         graph = load(model, frontend=frontend)
         sizes = shapes(input_shape)
         graph = specialize(graph, sizes) if sizes else graph
+        if training is not None:
+            graph = training_step(graph, training, optimizer, memory, precision)
         several = mixed(resolved) or has_steps(graph)
         if several:
             from weft_testing.cli.placement import inspect_placed, print_placed
@@ -109,7 +133,15 @@ def inspect(
 
         regions = placed.regions if several else {"": inspection}
         shown = Inspected(
-            model, target or "llvm", resolved, frontend, sizes, graph, regions, placed if several else None
+            model,
+            target or "llvm",
+            resolved,
+            frontend,
+            sizes,
+            graph,
+            regions,
+            placed if several else None,
+            training is not None,
         )
         text, unmeasured = make_page(shown)
         write(html_file, text)
@@ -157,6 +189,25 @@ class Inspected:
     graph: Graph
     regions: Mapping[str, Inspection]
     placed: Placed | None
+    training: bool = False
+
+
+def training_step(graph: Graph, loss: str, optimizer: str | None, memory: str | None, precision: str | None) -> Graph:
+    """The graph of the step that trains a model, whose nodes have the names of their parts.
+
+    Raises:
+        InputError: there is no loss, optimiser, budget or precision of that name.
+        PluginError: weft-training is not installed.
+    """
+    from weft import training
+
+    optimizers = {"sgd": training.SGD, "adamw": training.AdamW, "adagrad": training.Adagrad}
+    if (optimizer or "sgd") not in optimizers:
+        raise unknown("optimizer", str(optimizer), list(optimizers))
+    chosen = optimizers[optimizer or "sgd"]()
+    planned = training.plan_training(graph, loss, chosen, memory=memory or "cut", precision=precision)
+    labelled: Graph = planned.labelled()
+    return labelled
 
 
 def inspect_graph(
@@ -186,8 +237,8 @@ def inspect_graph(
         found.text = str(compilation.graphs[stage])
         return found
     found.plan = plan_memory(grouped, alignment=resolved.machine.alignment())
-    if stage == "plan":
-        found.text = plan_text(found.plan)
+    if stage in ("plan", MEMORY):
+        found.text = plan_text(found.plan) if stage == "plan" else memory_text(found)
         return found
     if compilation.choices and stage == RECORDS and kernel is None:
         values = {c.name: c.value for c in compilation.choices}
@@ -263,6 +314,7 @@ def stages(resolved: ResolvedTarget) -> list[str]:
         *loop_stages,
         SOURCE,
         "plan",
+        MEMORY,
     ]
 
 
@@ -358,12 +410,21 @@ def print_summary(found: Inspection) -> None:
     if isinstance(compilation.target.codegen(), SourceCodegen):
         rows.append((SOURCE, "", "", "the text that is compiled to code"))
     rows.append(("plan", f"{len(plan.offsets)} values", "", f"an arena of {plan.arena_bytes} bytes"))
+    steps = moments(found, {})
+    peak = None if steps is None else peak_of(steps)
+    if steps is not None and peak is not None:
+        said = f"at most {peak.live} bytes are live at once, at step {peak.number}"
+        rows.append((MEMORY, f"{len(steps)} steps", "", said))
     print_table(
         f"{found.graph.name} for {brief(str(compilation.target.target))}",
         ["stage", "size", "time", "after it"],
         rows,
         right=(2,),
     )
+    if steps is not None and (parts := phase_rows(steps)):
+        print_table(
+            "memory over the training step", ["part", "steps", "live at most", "results"], parts, right=(1, 2, 3)
+        )
     print_table("kernels", ["kernel", "groups", "rule", "declined"], kernel_rows(found), right=(1,))
     print_choices(choice_rows(found))
     say("print a stage with --stage NAME, of one kernel with --kernel NAME")
@@ -406,59 +467,3 @@ def print_choices(rows: Sequence[tuple[str, ...]], heads: Sequence[str] = ()) ->
 
     if rows:
         print_table("choices", [*heads, "kernel", "choice", "value", "default", "from"], rows)
-
-
-def _inspect_archive(model: str, stage: str | None) -> None:
-    from weft_runtime.executable import Executable
-
-    manifest = Executable.inspect(model)
-    if stage is None:
-        print_archive(manifest)
-    elif stage == "manifest":
-        say(manifest.to_json().decode())
-    elif stage == "plan":
-        say(manifest.plan())
-    elif stage == "sections":
-        for name, s in manifest.sections.items():
-            entries = ", ".join(f"{entry} at {place}" for entry, place in s.entries.items())
-            say(
-                f"code/{name}: {s.bytes} bytes, sha256 {s.sha256}, by"
-                f" {' '.join((s.plugin, s.version)).strip() or 'unknown'}, entries {entries}"
-            )
-        if manifest.weights is not None:
-            say(f"weights: {manifest.weights.bytes} bytes, sha256 {manifest.weights.sha256}")
-        for c in manifest.constants:
-            say(f"  {c.name}: {c.dtype}[{', '.join(map(str, c.shape))}]")
-    else:
-        raise unknown("stage", stage, ARCHIVE_STAGES)
-
-
-def _plan_facts(manifest: Manifest) -> str:
-    from weft_runtime.plan import Copy, DeviceCall, Native
-
-    items = sum(len(s.items) for s in manifest.steps if isinstance(s, Native))
-    facts = f"{len(manifest.steps)} step(s), {items} items"
-    if manifest.devices:
-        launches = sum(len(s.launches) for s in manifest.steps if isinstance(s, DeviceCall))
-        copies = sum(isinstance(s, Copy) for s in manifest.steps)
-        facts += f", {launches} launches on {', '.join(manifest.devices)}, {copies} copies"
-    return facts
-
-
-def print_archive(manifest: Manifest) -> None:
-    """An archive in a few lines."""
-    from weft.cli.terminal import brief, print_table, size
-
-    rows = [
-        ("target", brief(manifest.target)),
-        ("machine", manifest.machine + (f" with {', '.join(manifest.features)}" if manifest.features else "")),
-        ("written by", f"weft {manifest.weft}, format {manifest.format}"),
-        ("inputs", "\n".join(map(str, manifest.inputs))),
-        ("outputs", "\n".join(map(str, manifest.outputs))),
-        ("plan", _plan_facts(manifest)),
-        ("code", ", ".join(f"{name} {size(s.bytes)}" for name, s in manifest.sections.items())),
-        ("weights", f"{len(manifest.constants)} constants, {size(manifest.weights.bytes if manifest.weights else 0)}"),
-        ("arena", f"{manifest.arena} bytes"),
-        ("stages", ", ".join(ARCHIVE_STAGES) + " (print one with --stage)"),
-    ]
-    print_table(manifest.name, ["", ""], rows)

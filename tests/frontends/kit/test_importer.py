@@ -17,7 +17,6 @@ from weft.expr.simplify import simplify
 from weft.graph.control import If
 from weft.graph.evaluate import evaluate
 from weft.graph.nodes import Graph, Value, tensor_type
-from weft.graph.rewrite import drop_dead
 from weft.hooks import Converter, hookimpl
 from weft.plugins import host
 from weft_frontend import contents as ct
@@ -58,9 +57,7 @@ class PlainImporter(GraphImporter):
         if self.unsupported:
             raise self.everything_unsupported()
         self.builder.output(self.as_value(self.scope[self.nodes[-1][0]]), "result")
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
 
 @registry.op("add")

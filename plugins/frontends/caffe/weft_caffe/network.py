@@ -19,7 +19,6 @@ from weft.errors import FrontendError, UnsupportedError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
 from weft.graph.operator import Array
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_caffe.plugin import CaffeOptions
 from weft_caffe.registry import REGISTRY
@@ -262,9 +261,7 @@ class Network(GraphImporter):
             raise FrontendError("the network has no output", why="every blob is the bottom of a layer")
         for name in ends:
             self.builder.output(self.as_value(self.scope[name], name), name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     def included(self, message: Any) -> bool:
         """Whether a layer is part of the network where it is deployed: phase TEST, level 0 and the network's stages."""

@@ -17,7 +17,6 @@ from weft.dtypes import DType
 from weft.errors import FrontendError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_caffe2.plugin import DTYPES, Caffe2Options
 from weft_caffe2.registry import REGISTRY
@@ -231,9 +230,7 @@ class Network(GraphImporter):
             if name not in self.scope:
                 raise FrontendError(f"the output '{name}' is computed by no operator")
             self.builder.output(self.as_value(self.scope[name], name), name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     def input(self, name: str, where: str) -> Value:
         """What no operator has computed: an input."""

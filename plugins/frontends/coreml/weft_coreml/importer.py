@@ -13,7 +13,6 @@ from weft.dtypes import DType
 from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_coreml.context import Listed, Text
 from weft_coreml.model_file import ModelFile
@@ -160,9 +159,7 @@ class Importer(GraphImporter):
             if operand is None or isinstance(operand, Absent):
                 raise FrontendError(f"output '{name}' is computed by no operator")
             self.builder.output(shaped(self.builder, self.as_value(operand, name)), name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
 
 def _shown(shape: Sequence[Any]) -> str:

@@ -19,7 +19,6 @@ from weft.dtypes import DType
 from weft.errors import FrontendError, WeftError, from_signal
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.context import Context
 from weft_frontend.importer import GraphImporter
@@ -84,9 +83,7 @@ class Importer(GraphImporter):
         found = self.keras.tree.flatten(result)
         for value, name in zip(found, self.output_names(result)):
             self.builder.output(self.as_value(value, name), name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     # -- the ends of a model
     def ends(self) -> tuple[list[tuple[str, Any]], Any]:

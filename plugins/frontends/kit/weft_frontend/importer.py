@@ -17,8 +17,8 @@ from weft.converters import Converters
 from weft.errors import FrontendError, UnsupportedError, WeftError
 from weft.expr.nodes import Expr, Var, free_vars, maximum, ne, select, size_of, substitute
 from weft.expr.ranges import Range, range_of
-from weft.graph.nodes import GraphBuilder, TensorType, Value
-from weft.graph.rewrite import attribute_symbols
+from weft.graph.nodes import Graph, GraphBuilder, TensorType, Value
+from weft.graph.rewrite import attribute_symbols, drop_dead
 from weft.passes.fold_constants import work_of
 from weft.tensor.language import Dim, as_dim
 from weft_frontend import contents as ct
@@ -28,7 +28,7 @@ from weft_frontend.contents import LIMIT, Content
 from weft_frontend.context import Context
 from weft_frontend.operands import Absent, Cases, Elements, Poison, Poisoned, Unsupported, poisoned
 from weft_frontend.registry import Registry
-from weft_ops import Cast, Dims, Reshape, SequenceConstruct, SequenceEmpty
+from weft_ops import Cast, Dims, Reshape, SequenceConstruct, SequenceEmpty, Transpose
 from weft_ops.shapes import static
 
 # A result that is constant and this small is computed at once: shapes that go through floats stay known.
@@ -89,6 +89,7 @@ class GraphImporter:
         self._tensors: dict[int, tuple[Content, Value]] = {}
         self._outer_tensors: list[dict[int, tuple[Content, Value]]] = []
         self._shortened: list[dict[Expr, Expr]] = [{}]
+        self._rearranged: dict[int, tuple[Value, Value]] = {}
 
     @property
     def builder(self) -> GraphBuilder:
@@ -112,6 +113,19 @@ class GraphImporter:
         self.level = self.level.outer
         self._tensors = self._outer_tensors.pop()
         self._shortened.pop()
+
+    def built(self) -> Graph:
+        """The graph, with the nodes that its outputs need. What is a weight in another form is computed of the weight
+        again: what a training takes for a parameter is the model's, under its name and in its shape, and one that the
+        model uses in two forms is one parameter."""
+        graph = self.builder.build()
+        inside = {id(n) for n in graph.nodes}
+        forms = {key: value for key, (_, value) in self._rearranged.items() if id(value.producer) in inside}
+        for node in graph.nodes:
+            node.inputs = tuple([None if v is None else forms.get(id(v), v) for v in node.inputs])
+        graph.outputs = [forms.get(id(v), v) for v in graph.outputs]
+        drop_dead(graph)
+        return graph
 
     def required(self, value: Value) -> Value:
         """A result of the graph that is being built, provided that all holds that it has to."""
@@ -295,7 +309,12 @@ class GraphImporter:
                 array = np.asarray(node.op.reference(*arrays))
         except (ArithmeticError, ValueError, IndexError):
             return value  # it fails at run time as well
-        return self.builder.constant(array, value.name)
+        constant = self.builder.constant(array, value.name)
+        if isinstance(node.op, (Cast, Reshape, Transpose)) and all(
+            a is not None and dt.dtype(a.dtype).is_float and a.size > 1 for a in (array, *arrays)
+        ):
+            self._rearranged[id(constant)] = constant, value
+        return constant
 
     # -- operands
     def as_value(self, operand: Any, name: str = "shape") -> Value:

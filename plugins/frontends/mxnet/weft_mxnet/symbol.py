@@ -18,7 +18,6 @@ from weft.errors import FrontendError
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
 from weft.graph.operator import Array
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.archives import read_file
 from weft_frontend.context import Context
@@ -218,9 +217,7 @@ class Symbol(GraphImporter):
                 name += "_"
             used.add(name)
             self.builder.output(value, name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     def checked(self, message: Any, k: int) -> dict[str, Any]:
         """A node whose parts are what they must be."""

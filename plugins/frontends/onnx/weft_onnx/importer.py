@@ -19,7 +19,6 @@ from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, OpenType, OptionalType, SequenceType, TensorType, Type, Value
 from weft.graph.operator import Array
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.bodies import Level, shaped
 from weft_frontend.cases import fork_of, in_cases
@@ -154,9 +153,7 @@ class Importer(GraphImporter):
                     where=f"graph '{graph.name}'",
                 )
             self.builder.output(self.required(value), info.name)
-        result = self.builder.build()
-        drop_dead(result)
-        return result
+        return self.built()
 
     def declare(self, graph: GraphProto) -> None:
         for info in (*graph.value_info, *graph.output):

@@ -10,7 +10,6 @@ from weft import dtypes as dt
 from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Type, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim, as_dim
 from weft_frontend.bodies import Body, Level, build_body, shaped
 from weft_frontend.contents import Content
@@ -110,9 +109,7 @@ class ModuleImporter(GraphImporter):
             self.builder.output(value, self.output_name(function, k, taken))
         if self.unsupported:
             raise self.everything_unsupported()
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     def argument(self, argument: Any, k: int, name: str) -> Any:
         """The input for an argument of the function; of complex numbers its last axis has both parts."""

@@ -18,7 +18,6 @@ from weft import dtypes as dt
 from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.bodies import shaped
 from weft_frontend.importer import GraphImporter
@@ -139,9 +138,7 @@ class Importer(GraphImporter):
             self.builder.output(shaped(self.builder, value, rank), name)
         for name, value in self.states.results():
             self.builder.output(value, name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     # -- what is read
     def frozen(self) -> Signature:

@@ -14,7 +14,6 @@ from weft import dtypes as dt
 from weft.errors import FrontendError, UnsupportedError, nearest
 from weft.expr.nodes import Var
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim
 from weft_frontend.bodies import Body, Level, build_body, shaped
 from weft_frontend.context import Context as GraphContext
@@ -133,9 +132,7 @@ class Importer(GraphImporter):
             self.builder.output(value, name)
         for name, value in self.states.results():
             self.builder.output(value, name)
-        result = self.builder.build()
-        drop_dead(result)
-        return result
+        return self.built()
 
     # -- inputs
     def input_type(self, info: TensorInfo, name: str) -> TensorType:

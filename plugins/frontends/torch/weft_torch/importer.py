@@ -15,9 +15,8 @@ from weft.errors import FrontendError, from_signal
 from weft.expr.nodes import Const, Expr, Var, select
 from weft.expr.ranges import Range
 from weft.expr.simplify import simplify
-from weft.graph.identity import Require
+from weft.graph.identity import Identity, Require
 from weft.graph.nodes import Graph, TensorType, Value
-from weft.graph.rewrite import drop_dead
 from weft.tensor.language import Dim, as_dim
 from weft_frontend import contents as ct
 from weft_frontend.importer import GraphImporter
@@ -85,6 +84,8 @@ class ProgramImporter(GraphImporter):
         self.conditions: list[Require] = []
         self._constants: dict[tuple[Any, ...], Any] = {}
         self._named: dict[int, Value] = {}
+        self.overwritten: set[str] = set()
+        """Names of buffers that the program writes to."""
 
     def count(self, graph: torch.fx.Graph) -> None:
         """Bounds what is written out by the nodes of the graph."""
@@ -93,6 +94,9 @@ class ProgramImporter(GraphImporter):
     # -- a program
     def run(self, program: torch.export.ExportedProgram) -> Graph:
         specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")}
+        self.overwritten = {
+            s.target for s in program.graph_signature.output_specs if s.kind is OutputKind.BUFFER_MUTATION and s.target
+        }
         ranges = {str(s): r for s, r in program.range_constraints.items()}
         placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
         for node in placeholders:
@@ -148,15 +152,16 @@ class ProgramImporter(GraphImporter):
     def finish(self, results: Sequence[tuple[str, Value]]) -> Graph:
         for name, value in results:
             self.builder.output(value, name)
-        graph = self.builder.build()
-        drop_dead(graph)
-        return graph
+        return self.built()
 
     def placeholder(self, program: torch.export.ExportedProgram, node: torch.fx.Node, spec: Any) -> None:
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             found = program.state_dict.get(spec.target)
             found = program.constants.get(spec.target) if found is None else found
             self.env[node] = self.constant_of(found, spec.target, node)
+            if spec.target in self.overwritten and isinstance(self.env[node], Value):
+                # It stays visible, and is not computed with at import: a training makes it a state.
+                self.env[node] = self.builder.add(Identity(), self.env[node])
         elif spec.kind is InputKind.USER_INPUT:
             self.env[node] = self.input_of(node, node.meta.get("val"))
         elif spec.kind is InputKind.TOKEN:  # which orders what has effects: there is nothing such here

@@ -180,9 +180,10 @@ def batch_normalization(c: Context) -> Any:
     here = [c.reshape(v, (x.shape[1],)) for v in (now, moment)]
     y = c(ops.BatchNorm(epsilon), x, scale, bias, *here)
     momentum = c.real("momentum", 0.9)
+    # Constants stay visible, and are not computed with at import: a training makes them states.
+    running = [c.builder.add(ops.Identity(), v) if v.constant is not None else v for v in (mean, variance)]
     return y, *(
-        c.add(c.mul(old, momentum), c.mul(c.cast(new, old.dtype), 1 - momentum))
-        for old, new in zip((mean, variance), here)
+        c.add(c.mul(old, momentum), c.mul(c.cast(new, old.dtype), 1 - momentum)) for old, new in zip(running, here)
     )
 
 
