@@ -10,7 +10,9 @@ import torch
 from torch._decomp import global_decomposition_table
 
 from weft.converters import Converters
+from weft_torch.drawing import dropout
 from weft_torch.fused import FUSED
+from weft_torch.gradients import GRADIENTS
 from weft_torch.registry import complexes, qualified, registry
 
 LOSS = torch.ops.aten.multilabel_margin_loss_forward.default
@@ -32,6 +34,15 @@ def table(others: Converters | None = None) -> Any:
         if isinstance(op, torch._ops.OpOverload) and _converted(op, others):
             found.pop(op)
     return found
+
+
+def training_table(others: Converters | None = None) -> Any:
+    """PyTorch's decompositions for graphs with gradients. What PyTorch composes of other operators it takes apart
+    itself: these others have the gradients."""
+    from torch.export.exported_program import _split_decomp_table_to_cia_and_python_decomp
+
+    _, found = _split_decomp_table_to_cia_and_python_decomp(table(others))
+    return {**found, **GRADIENTS, torch.ops.aten.native_dropout.default: dropout}
 
 
 def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
@@ -106,4 +117,4 @@ def _writes(op: torch._ops.OpOverload[..., Any]) -> bool:
     return bool(op._schema.is_mutable)
 
 
-__all__ = ["table"]
+__all__ = ["table", "training_table"]

@@ -1,0 +1,56 @@
+"""Random numbers of a graph: PyTorch draws them at every call, from its own generator and in the order of the graph,
+and they are inputs of the executable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft_torch.sharing import Bindings, number
+
+aten = torch.ops.aten
+DRAWN = frozenset((
+    aten.bernoulli.p, aten.normal.float_float, aten.rand.default, aten.rand_like.default, aten.randint.default,
+    aten.randint.low, aten.randn.default, aten.randn_like.default, aten.randperm.default,
+))  # fmt: skip
+"""Operators whose results follow from sizes, numbers and the generator alone. All are of those that PyTorch's passes
+over graphs know as random: two that look the same are not made one, and none is drawn again for a backward pass."""
+
+
+def drawn(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The nodes of a graph that PyTorch computes at every call."""
+    return [n for n in graph.nodes if n.op == "call_function" and n.target in DRAWN]
+
+
+def draw(node: torch.fx.Node, sizes: Bindings) -> torch.Tensor:
+    """The random numbers of a node in one call.
+
+    Raises:
+        FrontendError: a size of it is not known before the call.
+    """
+
+    def given(operand: torch.fx.Node) -> Any:
+        """A number, or a tensor of which only the layout and the dtype count."""
+        fake = operand.meta["val"]
+        if not isinstance(fake, torch.Tensor):
+            return number(fake, sizes, operand)
+        shape, strides = ([number(d, sizes, operand) for d in ds] for ds in (fake.shape, fake.stride()))
+        return torch.empty_strided(shape, strides, dtype=fake.dtype)
+
+    found: torch.Tensor = node.target(*torch.fx.map_arg(node.args, given), **torch.fx.map_arg(node.kwargs, given))
+    return found
+
+
+def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Instead of PyTorch's own decomposition of native_dropout: the numbers that eager mode draws on the CPU, so that
+    the same seed gives the same mask."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    kept = aten.bernoulli.p(x, 1 - p)
+    return x * kept * (1 / (1 - p)), kept.to(torch.bool)
+
+
+__all__ = ["DRAWN", "draw", "drawn", "dropout"]
