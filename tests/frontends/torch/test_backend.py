@@ -1,4 +1,4 @@
-"""torch.compile(model, backend="weft") against PyTorch's eager mode."""
+"""torch.compile(model, backend="weft") against PyTorch's eager mode: inference."""
 
 # ruff: noqa: E402 - without PyTorch the module is skipped
 
@@ -64,6 +64,20 @@ def test_weights_are_constants_until_they_are_written_to() -> None:
     same(fast(x), model(x))
     model.weight = nn.Parameter(torch.ones(3, 4))
     same(fast(x), model(x))
+
+
+def test_weights_that_change_often_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a model is evaluated while it is trained."""
+    built: list[Any] = []
+    build = backend.Captured.build
+    monkeypatch.setattr(backend.Captured, "build", lambda self, args: (built.append(self), build(self, args)))
+    model = nn.Linear(4, 3)
+    fast = compiled(model)
+    x = torch.randn(2, 4)
+    for _ in range(7):
+        same(fast(x), model(x))
+        model.weight.mul_(1.5)
+    assert len(built) == backend.BUILT + 1
 
 
 def test_weights_that_are_set_to_other_memory() -> None:
@@ -232,8 +246,6 @@ def test_what_is_not_supported_is_an_error_or_runs_in_pytorch() -> None:
     assert backend.unsupported == {"operator acme_graph.odd": 1}
 
 
-def test_gradients_are_refused() -> None:
-    with torch.enable_grad(), pytest.raises(Exception, match=r"computes no gradients[\s\S]*torch\.no_grad\(\)"):
-        compiled(nn.Linear(2, 2))(torch.ones(2))
+def test_options_that_do_not_exist() -> None:
     with pytest.raises(Exception, match="backend 'weft' has no option 'fall'"):
         compiled(lambda x: x + 1, options={"fall": True})(torch.ones(2))

@@ -2,8 +2,8 @@
 
 Each graph that Dynamo captures becomes one executable, at its first call: for inference then parameters and buffers are
 there, which are constants of it and are packed once. What is written to them later is noticed by their version
-counters, what they are set to by their addresses, and the executable is made anew. For training, where every step
-writes to them, they are inputs; the forward and the backward pass are an executable each. Sizes that Dynamo leaves open
+counters, what they are set to by their addresses, and the executable is made anew, a few times. For training, where
+every step writes to them, they are inputs; the forward and the backward pass are an executable each. Sizes that Dynamo leaves open
 are symbols.
 """
 
@@ -24,7 +24,7 @@ from weft.errors import FrontendError, UnsupportedError
 from weft.graph.nodes import Graph
 from weft.options import make_options
 from weft_torch.decomposition import table, training_table
-from weft_torch.drawing import draw, drawn
+from weft_torch.drawing import draw, drawn, draws
 from weft_torch.importer import ProgramImporter
 from weft_torch.sharing import Bindings, bound, owners, seen_in
 from weft_torch.tensors import PARTS, array_of, tensor_of
@@ -32,6 +32,10 @@ from weft_torch.tensors import PARTS, array_of, tensor_of
 log = logging.getLogger("weft")
 unsupported: Counter[str] = Counter()
 """How many graphs ran in PyTorch's eager mode, by reason: with the option `fallback`."""
+
+BUILT = 3
+"""How often an executable is made with weights as constants. That they change more often means that the model is
+trained meanwhile: then they are inputs."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,15 @@ def weft(
             everything.
     """
     chosen: BackendOptions = make_options(BackendOptions, options or {}, "backend 'weft'", FrontendError)
-    given = (*gm.parameters(), *gm.buffers(), *example_inputs)
-    wanted = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
-    return (_for_training if wanted else _for_inference)(gm, example_inputs, chosen)
+    return (_for_training if _wants_gradients(gm, example_inputs) else _for_inference)(gm, example_inputs, chosen)
+
+
+def _wants_gradients(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    given = (*gm.parameters(), *gm.buffers(), *inputs)
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
+        return False
+    modes = gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)
+    return torch.is_grad_enabled() or any(n.args[0] for n in modes)
 
 
 def _for_inference(gm: torch.fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> Callable[..., Any]:
@@ -102,9 +112,18 @@ def _for_training(gm: torch.fx.GraphModule, inputs: Sequence[Any], options: Back
 
 
 def _inference(options: BackendOptions, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    static, written = _known_of_inputs()
+    return _boxed(Captured(graph, options, static=static, written=written))
+
+
+def _known_of_inputs() -> tuple[frozenset[int], frozenset[int]]:
+    """The places of inputs that are the same tensors at every call, and of those that PyTorch writes to afterwards."""
     context = torch._guards.TracingContext.try_get()
-    static = context.fw_metadata.static_input_indices if context and context.fw_metadata else ()
-    return _boxed(Captured(graph, frozenset(static or ()), options))
+    known = context.fw_metadata if context else None
+    if known is None:
+        return frozenset(), frozenset()
+    written = (k for k, info in enumerate(known.input_info) if info.mutates_data)
+    return frozenset(known.static_input_indices or ()), frozenset(written)
 
 
 class Training:
@@ -116,18 +135,31 @@ class Training:
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **more: Any) -> Any:
         """The two passes of a graph of both. What crosses from one to the other is the fewest bytes such that only what
-        is cheap is computed twice."""
+        is cheap is computed twice.
+
+        Raises:
+            UnsupportedError: the backward pass draws random numbers.
+        """
         from torch._functorch.partitioners import min_cut_rematerialization_partition
 
         forward, backward = min_cut_rematerialization_partition(joint, inputs, **more)
+        again = [n.name for n in backward.graph.nodes if draws(n)]
+        if again:
+            raise UnsupportedError(
+                "the backward pass draws random numbers",
+                where=", ".join(again),
+                why="where PyTorch computes a part of the forward pass again, they are not those of the forward pass",
+                hint="leave torch._functorch.config.activation_memory_budget at 1; a function's own backward may not draw",
+            )
         self.later = [backward]
         return forward, backward
 
     def forward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return _boxed(Captured(graph, frozenset(), self.options, self.later))
+        _, written = _known_of_inputs()
+        return _boxed(Captured(graph, self.options, written=written, later=self.later))
 
     def backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return _boxed(Captured(graph, frozenset(), self.options))
+        return _boxed(Captured(graph, self.options, apart=True))  # autograd adds to gradients where they are
 
 
 def _boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +173,9 @@ class Captured:
     """One graph of PyTorch's operators, and its executable once it is called.
 
     Args:
-        static: the places of inputs that are the same tensors at every call.
+        static: the places of inputs that are the same tensors at every call; they are constants.
+        written: the places of inputs that are written to afterwards: results that are such are copies.
+        apart: each result has memory of its own.
         later: graphs that run after this one. What they use and is not supported is an error of this one, so that it
             comes before any work is done.
     """
@@ -149,21 +183,27 @@ class Captured:
     def __init__(
         self,
         graph: torch.fx.GraphModule,
-        static: frozenset[int],
         options: BackendOptions,
+        *,
+        static: frozenset[int] = frozenset(),
+        written: frozenset[int] = frozenset(),
+        apart: bool = False,
         later: Sequence[torch.fx.GraphModule] = (),
     ) -> None:
         self.graph, self.static, self.options, self.later = graph, static, options, later
         self.placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         (output,) = (n for n in graph.graph.nodes if n.op == "output")
         self.results: list[Any] = list(torch.utils._pytree.tree_leaves(output.args[0]))
-        self.owners = owners(graph.graph, self.results)
-        nodes = [self.owners.get(r, r) for r in self.results if _made(r)]
+        self.owners = {} if apart else owners(graph.graph, self.results)
+        copied = {n for k, n in enumerate(self.placeholders) if _is_tensor(n) and (apart or k in written)}
+        self.passed = {n for n in self.placeholders if n not in copied}
+        nodes = [self.owners.get(r, r) for r in self.results if self.makes(r)]
         shared = set(self.owners.values())
         self.computed = [n for k, n in enumerate(nodes) if n not in shared or n not in nodes[:k]]
         self.drawn = drawn(graph.graph)
         self.held: list[tuple[int, torch.Tensor, int, int]] = []
         self.executable: Any = None
+        self.built = 0
         self.eager = False
 
     def __call__(self, *args: Any) -> Any:
@@ -177,8 +217,10 @@ class Captured:
             return self.run(args)
 
     def build(self, args: Sequence[Any]) -> None:
-        """Makes the executable, with the static inputs as constants."""
-        given = {k: args[k] for k in self.static if isinstance(args[k], torch.Tensor)}
+        """Makes the executable, with the static inputs as constants, unless they change too often."""
+        static = self.static if self.built < BUILT else ()
+        self.built += 1
+        given = {k: args[k] for k in static if isinstance(args[k], torch.Tensor)}
         constants = {k: t for k, t in given.items() if not t.is_inference()}  # writes to those are not counted
         self.held = [(k, t, t._version, t.data_ptr()) for k, t in constants.items()]
         importer = ProgramImporter("torch", len(self.placeholders))
@@ -218,6 +260,10 @@ class Captured:
             raise importer.everything_unsupported()
         return found
 
+    def makes(self, result: Any) -> bool:
+        """Whether the executable has it as a result: an input is passed on as it is, unless it is written to."""
+        return isinstance(result, torch.fx.Node) and result not in self.passed
+
     def run(self, args: Sequence[Any]) -> list[Any]:
         given = dict(zip(self.placeholders, args))
         sizes: Bindings = bound(self.placeholders, args) if self.drawn or self.owners else {}
@@ -229,7 +275,7 @@ class Captured:
         for result in self.results:
             owner = self.owners.get(result) if isinstance(result, torch.fx.Node) else None
             if owner is None:
-                results.append(next(values) if _made(result) else given.get(result, result))
+                results.append(next(values) if self.makes(result) else given.get(result, result))
                 continue
             if owner not in shared:
                 shared[owner] = next(values)
@@ -238,9 +284,8 @@ class Captured:
         return results
 
 
-def _made(result: Any) -> bool:
-    """Whether a result is computed: what is an input is given back as it is."""
-    return isinstance(result, torch.fx.Node) and result.op != "placeholder"
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _unsupported(graph: torch.fx.GraphModule) -> Mapping[str, list[str]]:
@@ -272,13 +317,16 @@ def _tensor(array: Any, fake: torch.Tensor) -> torch.Tensor:
 
 
 def _laid_out(tensor: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
-    """The tensor with its axes in memory in the order that PyTorch expects."""
-    if tensor.dim() < 2 or fake.is_contiguous():
+    """The tensor with its axes in memory in the order that PyTorch expects; along axes of stride 0 it is repeated."""
+    if fake.is_contiguous() or not tensor.numel():
         return tensor
     strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in fake.stride()]
+    shape = tensor.shape
+    for d, stride in enumerate(strides):
+        tensor = tensor if stride else tensor.narrow(d, 0, 1)
     order = sorted(range(tensor.dim()), key=lambda d: (-strides[d], d))
     back = sorted(range(tensor.dim()), key=lambda k: order[k])
-    return tensor.permute(order).contiguous().permute(back)
+    return tensor.permute(order).contiguous().permute(back).expand(shape)
 
 
 __all__ = ["BackendOptions", "unsupported", "weft"]

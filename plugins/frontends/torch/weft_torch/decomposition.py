@@ -36,13 +36,9 @@ def table(others: Converters | None = None) -> Any:
     return found
 
 
-def training_table(others: Converters | None = None) -> Any:
-    """PyTorch's decompositions for graphs with gradients. What PyTorch composes of other operators it takes apart
-    itself: these others have the gradients."""
-    from torch.export.exported_program import _split_decomp_table_to_cia_and_python_decomp
-
-    _, found = _split_decomp_table_to_cia_and_python_decomp(table(others))
-    return {**found, **GRADIENTS, torch.ops.aten.native_dropout.default: dropout}
+def training_table(others: Converters | None = None) -> Mapping[Any, Callable[..., Any]]:
+    """PyTorch's decompositions for graphs with gradients."""
+    return {**dict(table(others).items()), **GRADIENTS, torch.ops.aten.native_dropout.default: dropout}
 
 
 def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:

@@ -3,6 +3,7 @@ and they are inputs of the executable."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,17 +11,36 @@ import torch
 from weft_torch.sharing import Bindings, number
 
 aten = torch.ops.aten
-DRAWN = frozenset((
-    aten.bernoulli.p, aten.normal.float_float, aten.rand.default, aten.rand_like.default, aten.randint.default,
-    aten.randint.low, aten.randn.default, aten.randn_like.default, aten.randperm.default,
-))  # fmt: skip
-"""Operators whose results follow from sizes, numbers and the generator alone. All are of those that PyTorch's passes
-over graphs know as random: two that look the same are not made one, and none is drawn again for a backward pass."""
+
+
+def _bernoulli(x: torch.Tensor, p: float, **given: Any) -> torch.Tensor:
+    """As dropout draws in eager mode: in the order of the operand's memory."""
+    return torch.empty_like(x).bernoulli_(p, **given)
+
+
+DRAWN: Mapping[Any, Callable[..., torch.Tensor]] = {
+    aten.bernoulli.p: _bernoulli,
+    **{
+        op: op
+        for op in (
+            aten.normal.float_float, aten.rand.default, aten.rand_like.default, aten.randint.default, aten.randint.low,
+            aten.randn.default, aten.randn_like.default, aten.randperm.default,
+        )
+    },
+}  # fmt: skip
+"""Operators whose results follow from sizes, numbers and the generator alone, and what draws them. All are of those that
+PyTorch's passes over graphs know as random: two that look the same are not made one, and none is drawn again for a
+backward pass."""
 
 
 def drawn(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """The nodes of a graph that PyTorch computes at every call."""
     return [n for n in graph.nodes if n.op == "call_function" and n.target in DRAWN]
+
+
+def draws(node: torch.fx.Node) -> bool:
+    """Whether a node goes on with a generator of random numbers."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def draw(node: torch.fx.Node, sizes: Bindings) -> torch.Tensor:
@@ -38,8 +58,7 @@ def draw(node: torch.fx.Node, sizes: Bindings) -> torch.Tensor:
         shape, strides = ([number(d, sizes, operand) for d in ds] for ds in (fake.shape, fake.stride()))
         return torch.empty_strided(shape, strides, dtype=fake.dtype)
 
-    found: torch.Tensor = node.target(*torch.fx.map_arg(node.args, given), **torch.fx.map_arg(node.kwargs, given))
-    return found
+    return DRAWN[node.target](*torch.fx.map_arg(node.args, given), **torch.fx.map_arg(node.kwargs, given))
 
 
 def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,4 +72,4 @@ def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor
     return x * kept * (1 / (1 - p)), kept.to(torch.bool)
 
 
-__all__ = ["DRAWN", "draw", "drawn", "dropout"]
+__all__ = ["DRAWN", "draw", "drawn", "draws", "dropout"]

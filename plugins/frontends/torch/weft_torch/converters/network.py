@@ -257,7 +257,11 @@ def native_layer_norm(
     apart = c.sub(wide, mean)
     variance = c.mean(c.mul(apart, apart), axes)
     inverse = c(ops.Reciprocal(), c(ops.Sqrt(), c.add(variance, eps)))
-    y = c(ops.LayerNorm(-len(shape), eps), x, scale, bias)
+    if any(v is not None and v.dtype != x.dtype for v in (scale, bias)):  # narrow x with wide parameters
+        scale, bias = (v if v is None else c.cast(v, wide.dtype) for v in (scale, bias))
+        y = c.cast(c(ops.LayerNorm(-len(shape), eps), wide, scale, bias), x.dtype)
+    else:
+        y = c(ops.LayerNorm(-len(shape), eps), x, scale, bias)
     return y, c.cast(mean, c.result_dtype(1)), c.cast(inverse, c.result_dtype(2))
 
 
