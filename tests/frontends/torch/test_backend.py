@@ -227,6 +227,25 @@ def test_buffers_that_a_call_writes_to() -> None:
     same(model.keys[:, 0].clone(), torch.tensor([0.0, 1.0, 1.0, 1.0]))
 
 
+@pytest.mark.parametrize("fallback", [False, True])
+def test_operands_that_are_swapped(fallback: bool) -> None:
+    @torch.library.custom_op("acme_graph::plain", mutates_args=())
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    plain.register_fake(torch.empty_like)
+
+    def swapped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        kept = x.clone()
+        x.copy_(y)
+        y.copy_(kept)
+        return plain(x) if fallback else x + 1
+
+    x, y = torch.zeros(3), torch.ones(3)
+    same(compiled(swapped, options={"fallback": fallback})(x, y), torch.full((3,), 2.0))
+    same((x, y), (torch.ones(3), torch.zeros(3)))
+
+
 def test_what_is_not_supported_is_an_error_or_runs_in_pytorch() -> None:
     @torch.library.custom_op("acme_graph::odd", mutates_args=())
     def own(x: torch.Tensor) -> torch.Tensor:

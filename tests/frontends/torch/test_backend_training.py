@@ -1,5 +1,5 @@
-"""Training through torch.compile(model, backend="weft") against PyTorch's eager mode: losses, gradients and buffers over
-steps of PyTorch's own optimisers."""
+"""Training through torch.compile(model, backend="weft") against PyTorch's eager mode: losses, gradients and buffers
+over steps of PyTorch's own optimisers."""
 
 # ruff: noqa: E402 - without PyTorch the module is skipped
 
@@ -84,7 +84,7 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 def train_both(
     model: nn.Module, batches: Sequence[Any], loss: Function, optimizer: Function, **options: Any
 ) -> list[float]:
-    """Takes a step for each batch in eager mode and compiled, with the same random numbers, and compares. The losses."""
+    """Takes a step for each batch in eager mode and compiled, with the same random numbers, and compares.; losses."""
     own = copy.deepcopy(model)
     fast = compiled(own, **options)
     losses = []
@@ -276,9 +276,9 @@ def test_a_backward_pass_that_would_draw_again_is_refused() -> None:
         return x
 
     given = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
-    with torch._functorch.config.patch(activation_memory_budget=0.0):
-        with pytest.raises(Exception, match="the backward pass draws random numbers"):
-            compiled(layers, options={"fallback": True})(*given)
+    budget = torch._functorch.config.patch(activation_memory_budget=0.0)
+    with budget, pytest.raises(Exception, match="the backward pass draws random numbers"):
+        compiled(layers, options={"fallback": True})(*given)
 
 
 # -- what crosses between the passes ----------------------------------------------------------------------------------
@@ -318,7 +318,9 @@ def test_gradients_of_what_is_used_twice_or_not_at_all() -> None:
     same_gradients(function, torch.randn(3, 4), torch.randn(4), torch.randn(4))
 
 
-@pytest.mark.parametrize("function", [lambda a, b: a + b, lambda a, b: (a + b).sin(), lambda a, b: a.view(3, 1) + b[:, None]])
+@pytest.mark.parametrize(
+    "function", [lambda a, b: a + b, lambda a, b: (a + b).sin(), lambda a, b: a.view(3, 1) + b[:, None]]
+)
 def test_gradients_have_memory_of_their_own(function: Function) -> None:
     a, b = (torch.zeros(3, requires_grad=True) for _ in range(2))
     compiled(function)(a, b).sum().backward()
@@ -541,7 +543,9 @@ OPERATORS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "cross_entropy": (
         lambda x, w: F.cross_entropy(x, _at(1, 0, -100, 4), w.detach().abs(), label_smoothing=0.1), ((4, 5), (5,)),
     ),
-    "cross_entropy_2d": (lambda x: F.cross_entropy(x, torch.tensor([[[1, 0], [2, 1]]]), reduction="sum"), ((1, 3, 2, 2),)),
+    "cross_entropy_2d": (
+        lambda x: F.cross_entropy(x, torch.tensor([[[1, 0], [2, 1]]]), reduction="sum"), ((1, 3, 2, 2),),
+    ),
     "cumulative": (lambda x: (x.cumsum(0), x.cumprod(1), x.logcumsumexp(1)), ((3, 4),)),
     "elu": (lambda x: (F.elu(x), F.celu(x, 0.5), F.selu(x), F.softplus(x), F.logsigmoid(x)), ((3, 5),)),
     "embedding": (lambda w: F.embedding(torch.tensor([[1, 3, 1], [0, 3, 2]]), w, padding_idx=3), ((5, 4),)),
@@ -577,7 +581,8 @@ OPERATORS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     ),
     "norms": (lambda x: (x.norm(), x.norm(1, dim=0), x.var(1), x.std(), x.logsumexp(0), F.normalize(x)), ((3, 4),)),
     "padding": (
-        lambda x: (F.pad(x, (1, 2, 0, 1), "replicate"), F.pad(x, (1, 2, 0, 1), "reflect"), F.pad(x, (1, 1, 1, 0), "circular")),
+        lambda x: (F.pad(x, (1, 2, 0, 1), "replicate"), F.pad(x, (1, 2, 0, 1), "reflect"),
+                   F.pad(x, (1, 1, 1, 0), "circular")),
         ((1, 2, 4, 5),),
     ),
     "pointwise": (
@@ -590,7 +595,8 @@ OPERATORS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "scatter_add": (lambda x, y: x.scatter_add(0, torch.tensor([[0, 1, 1, 2]] * 2), y), ((3, 4), (2, 4))),
     "softmax": (lambda x: (x.softmax(0), x.log_softmax(1), F.softmin(x, 1)), ((3, 4),)),
     "attention": (
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 5, 3)),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        ((2, 2, 5, 4), (2, 2, 5, 4), (2, 2, 5, 3)),
     ),
     "attention_masked": (
         lambda q, k, m: F.scaled_dot_product_attention(q, k, k, m), ((2, 5, 4), (2, 6, 4), (5, 6)),
@@ -599,7 +605,8 @@ OPERATORS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "upsample_bilinear2d": (lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"), ((1, 2, 4, 3),)),
     "upsample_corners": (lambda x: F.interpolate(x, 7, mode="linear", align_corners=True), ((1, 2, 4),)),
     "upsample_nearest2d": (
-        lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, (5, 7)), F.interpolate(x, (2, 2), mode="nearest-exact")),
+        lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, (5, 7)),
+                   F.interpolate(x, (2, 2), mode="nearest-exact")),
         ((1, 2, 4, 3),),
     ),
     "weight_norm": (lambda v, g: torch._weight_norm(v, g, 0), ((3, 4), (3, 1))),

@@ -3,8 +3,8 @@
 Each graph that Dynamo captures becomes one executable, at its first call: for inference then parameters and buffers are
 there, which are constants of it and are packed once. What is written to them later is noticed by their version
 counters, what they are set to by their addresses, and the executable is made anew, a few times. For training, where
-every step writes to them, they are inputs; the forward and the backward pass are an executable each. Sizes that Dynamo leaves open
-are symbols.
+every step writes to them, they are inputs; the forward and the backward pass are an executable each. Sizes that Dynamo
+leaves open are symbols.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.graph.nodes import Graph
 from weft.options import make_options
 from weft_torch.decomposition import table, training_table
 from weft_torch.drawing import draw, drawn, draws
-from weft_torch.importer import ProgramImporter
+from weft_torch.importer import ProgramImporter, tokens
 from weft_torch.sharing import Bindings, bound, owners, seen_in
 from weft_torch.tensors import PARTS, array_of, tensor_of
 
@@ -122,7 +122,7 @@ def _known_of_inputs() -> tuple[frozenset[int], frozenset[int]]:
     known = context.fw_metadata if context else None
     if known is None:
         return frozenset(), frozenset()
-    written = (k for k, info in enumerate(known.input_info) if info.mutates_data)
+    written = (k for k, info in enumerate(known.input_info, len(known.tokens)) if info.mutates_data)
     return frozenset(known.static_input_indices or ()), frozenset(written)
 
 
@@ -149,7 +149,7 @@ class Training:
                 "the backward pass draws random numbers",
                 where=", ".join(again),
                 why="where PyTorch computes a part of the forward pass again, they are not those of the forward pass",
-                hint="leave torch._functorch.config.activation_memory_budget at 1; a function's own backward may not draw",
+                hint="leave torch._functorch.config.activation_memory_budget at 1; a backward of your own may not draw",
             )
         self.later = [backward]
         return forward, backward
@@ -195,8 +195,8 @@ class Captured:
         (output,) = (n for n in graph.graph.nodes if n.op == "output")
         self.results: list[Any] = list(torch.utils._pytree.tree_leaves(output.args[0]))
         self.owners = {} if apart else owners(graph.graph, self.results)
-        copied = {n for k, n in enumerate(self.placeholders) if _is_tensor(n) and (apart or k in written)}
-        self.passed = {n for n in self.placeholders if n not in copied}
+        self.copied = {n for k, n in enumerate(self.placeholders) if _is_tensor(n) and (apart or k in written)}
+        self.passed = {n for n in self.placeholders if n not in self.copied} | tokens(graph.graph)
         nodes = [self.owners.get(r, r) for r in self.results if self.makes(r)]
         shared = set(self.owners.values())
         self.computed = [n for k, n in enumerate(nodes) if n not in shared or n not in nodes[:k]]
@@ -213,7 +213,7 @@ class Captured:
             ):
                 self.build(args)
             if self.eager:
-                return self.graph(*args)
+                return [r.clone() if n in self.copied else r for n, r in zip(self.results, self.graph(*args))]
             return self.run(args)
 
     def build(self, args: Sequence[Any]) -> None:
@@ -267,15 +267,16 @@ class Captured:
     def run(self, args: Sequence[Any]) -> list[Any]:
         given = dict(zip(self.placeholders, args))
         sizes: Bindings = bound(self.placeholders, args) if self.drawn or self.owners else {}
-        numbers = {n: draw(n, sizes) for n in self.drawn}  # all: the next graph goes on with the generator
-        found = self.executable.run({n.name: _array((given | numbers)[n]) for n in self.inputs})
+        given |= {n: draw(n, sizes) for n in self.drawn}  # all: the next graph goes on with the generator
+        found = self.executable.run({n.name: _array(given[n]) for n in self.inputs})
         values = iter(_result(n, found[name]) for n, name in zip(self.computed, self.names, strict=True))
         shared: dict[torch.fx.Node, torch.Tensor] = {}
         results: list[Any] = []
         for result in self.results:
             owner = self.owners.get(result) if isinstance(result, torch.fx.Node) else None
             if owner is None:
-                results.append(next(values) if self.makes(result) else given.get(result, result))
+                passed = given.get(result) if isinstance(result, torch.fx.Node) else result
+                results.append(next(values) if self.makes(result) else passed)
                 continue
             if owner not in shared:
                 shared[owner] = next(values)

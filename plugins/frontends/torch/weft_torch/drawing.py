@@ -28,9 +28,8 @@ DRAWN: Mapping[Any, Callable[..., torch.Tensor]] = {
         )
     },
 }  # fmt: skip
-"""Operators whose results follow from sizes, numbers and the generator alone, and what draws them. All are of those that
-PyTorch's passes over graphs know as random: two that look the same are not made one, and none is drawn again for a
-backward pass."""
+"""Operators whose results follow from sizes, numbers and the generator alone, and what draws them. PyTorch's passes
+over graphs know all of them as random, and do not make one of two that look the same."""
 
 
 def drawn(graph: torch.fx.Graph) -> list[torch.fx.Node]:

@@ -131,6 +131,7 @@ class ProgramImporter(GraphImporter):
         for k, node in enumerate(places):
             if k in constants:
                 self.env[node] = self.constant_of(constants[k], node.name, node)
+        self.env.update(dict.fromkeys(tokens(module.graph)))
         placeholders = [n for n in places if n not in self.env]
         for node in sizes_of_no_tensor(placeholders):
             self.env[node] = self.input_of(node, node.meta["val"])
@@ -451,6 +452,14 @@ class ProgramImporter(GraphImporter):
         return tuple(size(d, self.symbols) for d in fake.shape)
 
 
+def tokens(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """What orders nodes that have effects, and holds nothing."""
+    found = set()
+    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects):
+        found |= {node.args[0], *(n for n in node.users if n.target is operator.getitem and n.args[1] == 0)}
+    return found
+
+
 def sizes_of_no_tensor(placeholders: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     """The inputs that are sizes and do not follow from those of the tensors among the inputs: a tensor says what a
     symbol is if this alone is one of its sizes."""
@@ -488,4 +497,4 @@ def _sequence(result: Any) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
-__all__ = ["ProgramImporter", "bound", "import_program"]
+__all__ = ["ProgramImporter", "bound", "import_program", "tokens"]

@@ -201,9 +201,7 @@ def conv_transpose(
     return _finish(c, c(_transposed_conv(w, stride, padding, extra, groups, dilation), x, w), bias, alone)
 
 
-def _transposed_conv(
-    w: Value, stride: Any, padding: Any, extra: Any, groups: int, dilation: Any
-) -> ops.ConvTranspose:
+def _transposed_conv(w: Value, stride: Any, padding: Any, extra: Any, groups: int, dilation: Any) -> ops.ConvTranspose:
     n = len(w.shape) - 2
     return ops.ConvTranspose(_each(stride, n), _each(padding, n) * 2, _each(dilation, n), _each(extra, n), groups)
 

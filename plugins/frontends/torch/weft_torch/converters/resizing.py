@@ -136,11 +136,16 @@ def smooth_backward(c: Context, gradient: Value, size: Any, before: Any, corners
 def grid_sampler_backward(
     c: Context, gradient: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
 ) -> Sequence[Value | None]:
-    found = c.gradients(_grid_sample(mode, padding, corners), (x, grid), gradient)
-    return [value if want else None for value, want in zip(found, wanted)]
+    found = c.gradients(_grid_sample(c, mode, padding, corners), (x, grid), gradient)
+    still = [
+        c(ops.Fill(v.dtype, v.shape, 0)) if g is None else g for v, g in zip((x, grid), found)
+    ]  # the nearest jumps
+    return [g if want else None for g, want in zip(still, wanted)]
 
 
-def _grid_sample(mode: int, padding: int, corners: bool) -> ops.GridSample:
+def _grid_sample(c: Context, mode: int, padding: int, corners: bool) -> ops.GridSample:
+    if (mode, padding) == (2, 1):  # PyTorch clips what is read, Weft and ONNX the place, which differs near the border
+        raise c.unsupported("mode bicubic with padding_mode border")
     modes: tuple[Interpolation, ...] = ("linear", "nearest", "cubic")
     borders: tuple[Border, ...] = ("zeros", "border", "reflection")
     return ops.GridSample(modes[mode], borders[padding], corners)
@@ -148,7 +153,7 @@ def _grid_sample(mode: int, padding: int, corners: bool) -> ops.GridSample:
 
 @op("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
 def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, corners: bool) -> Value:
-    return c(_grid_sample(mode, padding, corners), x, grid)
+    return c(_grid_sample(c, mode, padding, corners), x, grid)
 
 
 @op("aten.affine_grid_generator")
