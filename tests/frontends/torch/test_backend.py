@@ -1,4 +1,4 @@
-"""torch.compile(model, backend="weft") against PyTorch's eager mode."""
+"""torch.compile(model, backend="weft") against PyTorch's eager mode: inference."""
 
 # ruff: noqa: E402 - without PyTorch the module is skipped
 
@@ -64,6 +64,20 @@ def test_weights_are_constants_until_they_are_written_to() -> None:
     same(fast(x), model(x))
     model.weight = nn.Parameter(torch.ones(3, 4))
     same(fast(x), model(x))
+
+
+def test_weights_that_change_often_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a model is evaluated while it is trained."""
+    built: list[Any] = []
+    build = backend.Captured.build
+    monkeypatch.setattr(backend.Captured, "build", lambda self, args: (built.append(self), build(self, args)))
+    model = nn.Linear(4, 3)
+    fast = compiled(model)
+    x = torch.randn(2, 4)
+    for _ in range(7):
+        same(fast(x), model(x))
+        model.weight.mul_(1.5)
+    assert len(built) == backend.BUILT + 1
 
 
 def test_weights_that_are_set_to_other_memory() -> None:
@@ -213,6 +227,25 @@ def test_buffers_that_a_call_writes_to() -> None:
     same(model.keys[:, 0].clone(), torch.tensor([0.0, 1.0, 1.0, 1.0]))
 
 
+@pytest.mark.parametrize("fallback", [False, True])
+def test_operands_that_are_swapped(fallback: bool) -> None:
+    @torch.library.custom_op("acme_graph::plain", mutates_args=())
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    plain.register_fake(torch.empty_like)
+
+    def swapped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        kept = x.clone()
+        x.copy_(y)
+        y.copy_(kept)
+        return plain(x) if fallback else x + 1
+
+    x, y = torch.zeros(3), torch.ones(3)
+    same(compiled(swapped, options={"fallback": fallback})(x, y), torch.full((3,), 2.0))
+    same((x, y), (torch.ones(3), torch.zeros(3)))
+
+
 def test_what_is_not_supported_is_an_error_or_runs_in_pytorch() -> None:
     @torch.library.custom_op("acme_graph::odd", mutates_args=())
     def own(x: torch.Tensor) -> torch.Tensor:
@@ -232,8 +265,6 @@ def test_what_is_not_supported_is_an_error_or_runs_in_pytorch() -> None:
     assert backend.unsupported == {"operator acme_graph.odd": 1}
 
 
-def test_gradients_are_refused() -> None:
-    with torch.enable_grad(), pytest.raises(Exception, match=r"computes no gradients[\s\S]*torch\.no_grad\(\)"):
-        compiled(nn.Linear(2, 2))(torch.ones(2))
+def test_options_that_do_not_exist() -> None:
     with pytest.raises(Exception, match="backend 'weft' has no option 'fall'"):
         compiled(lambda x: x + 1, options={"fall": True})(torch.ones(2))

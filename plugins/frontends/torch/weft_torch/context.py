@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ import weft.dtypes as dt
 import weft_ops as ops
 from weft.dtypes import DType
 from weft.graph.nodes import Value
+from weft.graph.operator import Operator
 from weft.tensor.language import Dim
 from weft_frontend.context import Context as Base
 from weft_torch.sizes import size
@@ -105,6 +107,14 @@ class Context(Base):
         if not isinstance(x, (complex, str)) and x is not None:
             return self.cast(self.dim(x), dtype)
         raise self.unsupported(f"an operand {x!r}")
+
+    def gradients(self, operator: Operator, inputs: Sequence[Value], gradient: Value) -> Sequence[Value | None]:
+        """The gradients by its inputs of an operator that defines them, from that by its first result; None: that
+        input has none. The operator itself is dropped where nothing else uses it."""
+        results = self.builder.add_all(operator, *inputs)
+        node = results[0].producer
+        assert node is not None
+        return operator.gradient(self.builder, node, (gradient, *(None for _ in results[1:])))
 
     def size(self, value: Any) -> Dim:
         return size(value, self.importer.symbols)

@@ -11,7 +11,9 @@ from torch._decomp import global_decomposition_table
 
 from weft.converters import Converters
 from weft_torch.corners import CORNERS
+from weft_torch.drawing import dropout
 from weft_torch.fused import FUSED
+from weft_torch.gradients import GRADIENTS
 from weft_torch.registry import complexes, qualified, registry
 
 LOSS = torch.ops.aten.multilabel_margin_loss_forward.default
@@ -34,6 +36,11 @@ def table(others: Converters | None = None) -> Any:
         if isinstance(op, torch._ops.OpOverload) and _converted(op, others):
             found.pop(op)
     return found
+
+
+def training_table(others: Converters | None = None) -> Mapping[Any, Callable[..., Any]]:
+    """PyTorch's decompositions for graphs with gradients."""
+    return {**dict(table(others).items()), **GRADIENTS, torch.ops.aten.native_dropout.default: dropout}
 
 
 def _multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
@@ -108,4 +115,4 @@ def _writes(op: torch._ops.OpOverload[..., Any]) -> bool:
     return bool(op._schema.is_mutable)
 
 
-__all__ = ["table"]
+__all__ = ["table", "training_table"]

@@ -117,6 +117,7 @@ class ProgramImporter(GraphImporter):
         module: torch.fx.GraphModule,
         constants: Mapping[int, torch.Tensor],
         results: Sequence[torch.fx.Node] | None = None,
+        given: Sequence[torch.fx.Node] = (),
     ) -> Graph:
         """The graph of a module of PyTorch's operators; every output that is a tensor or a size is one of the graph's,
         in order. A size that an input tensor has is no input.
@@ -124,24 +125,29 @@ class ProgramImporter(GraphImporter):
         Args:
             constants: inputs that are always the same, by place.
             results: the nodes that are outputs, in place of the module's own.
+            given: nodes that are not computed: their results are inputs.
 
         Raises:
             UnsupportedError: it uses what is not supported; lists everything.
         """
         nodes = list(module.graph.nodes)
-        placeholders = [n for n in nodes if n.op == "placeholder"]
-        for k, node in enumerate(placeholders):
+        places = [n for n in nodes if n.op == "placeholder"]
+        for k, node in enumerate(places):
             if k in constants:
                 self.env[node] = self.constant_of(constants[k], node.name, node)
-            elif isinstance(node.meta.get("val"), torch.Tensor):
+        self.env.update(dict.fromkeys(tokens(module.graph)))
+        placeholders = [n for n in places if n not in self.env]
+        for node in sizes_of_no_tensor(placeholders):
+            self.env[node] = self.input_of(node, node.meta["val"])
+        for node in (*placeholders, *given):
+            if isinstance(node.meta.get("val"), torch.Tensor):
                 self.env[node] = self.input_of(node, node.meta["val"])
         for node in placeholders:
             if node not in self.env:
                 value = node.meta.get("val")
-                known = isinstance(value, torch.SymInt) and self.known_size(value)
-                self.env[node] = self.size_of(node, value) if known else self.input_of(node, value)
+                self.env[node] = self.size_of(node, value) if isinstance(value, torch.SymInt) else value
         for node in nodes:
-            if node.op not in ("placeholder", "output"):
+            if node not in self.env and node.op != "output":
                 self.env[node] = self.visit(node, module)
         leaves = torch.utils._pytree.tree_leaves(nodes[-1].args[0]) if results is None else results
         found = self.outputs([(f"output_{k}", n) for k, n in enumerate(leaves) if isinstance(n, torch.fx.Node)])
@@ -350,7 +356,8 @@ class ProgramImporter(GraphImporter):
         return source[k]
 
     def known_size(self, value: Any) -> bool:
-        return all(s.name in self.symbols for s in value.node.expr.free_symbols)
+        expression = value.node.expr
+        return str(expression) in self.symbols or all(s.name in self.symbols for s in expression.free_symbols)
 
     def size_of(self, node: torch.fx.Node, value: Any) -> Any:
         try:
@@ -450,6 +457,28 @@ class ProgramImporter(GraphImporter):
         return tuple(size(d, self.symbols) for d in fake.shape)
 
 
+def tokens(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """What orders nodes that have effects, and holds nothing."""
+    found = set()
+    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects):
+        found |= {node.args[0], *(n for n in node.users if n.target is operator.getitem and n.args[1] == 0)}
+    return found
+
+
+def sizes_of_no_tensor(placeholders: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The inputs that are sizes and do not follow from those of the tensors among the inputs: a tensor says what a
+    symbol is if this alone is one of its sizes."""
+    fakes = [n.meta.get("val") for n in placeholders]
+    sizes = [d for f in fakes if isinstance(f, torch.Tensor) for d in f.shape if isinstance(d, torch.SymInt)]
+    known = {d.node.expr for d in sizes if d.node.expr.is_Symbol}
+    found = []
+    for node, fake in zip(placeholders, fakes):
+        if isinstance(fake, torch.SymInt) and fake.node.expr not in known and not fake.node.expr.free_symbols <= known:
+            known.add(fake.node.expr)
+            found.append(node)
+    return found
+
+
 def of_complex(c: Context) -> bool:
     """Whether an operand of a node or a result is complex."""
     given = [x for a in c.operands for x in (a if isinstance(a, list) else [a])]
@@ -473,4 +502,4 @@ def _sequence(result: Any) -> Sequence[Any]:
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
-__all__ = ["ProgramImporter", "bound", "import_program"]
+__all__ = ["ProgramImporter", "bound", "import_program", "tokens"]

@@ -59,11 +59,11 @@ def seen_in(owner: torch.Tensor, node: torch.fx.Node, sizes: Bindings) -> torch.
         FrontendError: a size or stride of it is not known.
     """
     fake = node.meta["val"]
-    shape, strides = ([_number(d, sizes, node) for d in given] for given in (fake.shape, fake.stride()))
+    shape, strides = ([number(d, sizes, node) for d in given] for given in (fake.shape, fake.stride()))
     whole = _elements(
         owner.as_strided((owner.untyped_storage().nbytes() // owner.element_size(),), (1,), 0), fake.dtype
     )
-    found = whole.as_strided(shape, strides, _number(fake.storage_offset(), sizes, node))
+    found = whole.as_strided(shape, strides, number(fake.storage_offset(), sizes, node))
     found = found.conj() if fake.is_conj() else found
     return torch._neg_view(found) if fake.is_neg() else found
 
@@ -79,16 +79,22 @@ def _elements(line: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return line if line.dtype == dtype else line.view(dtype)
 
 
-def _number(d: Any, sizes: Bindings, node: torch.fx.Node) -> int:
+def number(d: Any, sizes: Bindings, node: torch.fx.Node) -> int:
+    """A size or stride in this call.
+
+    Raises:
+        FrontendError: no input says what it is.
+    """
     if not isinstance(d, torch.SymInt):
         return int(d)
     found = d.node.expr.subs(sizes)
     if not found.is_Integer:
         raise FrontendError(
-            f"result '{node.name}' shares memory with others, and its size {d.node.expr} is not known",
-            hint="return a clone of it",
+            f"'{node.name}' shares memory with other results or is drawn at random, and its size {d.node.expr} is not"
+            " known",
+            hint="return a clone of it, or call the model with torch.compile(dynamic=False)",
         )
     return int(found)
 
 
-__all__ = ["Bindings", "bound", "owners", "seen_in"]
+__all__ = ["Bindings", "bound", "number", "owners", "seen_in"]

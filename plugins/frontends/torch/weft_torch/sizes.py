@@ -29,7 +29,7 @@ def formula(expression: Any, symbols: Mapping[str, Dim]) -> Expr:
     """A sympy formula of sizes as Weft's.
 
     Args:
-        symbols: by name what stands for each of its symbols.
+        symbols: what stands for each of its symbols, by name, and for formulas of them, as sympy prints them.
 
     Raises:
         Unsupported: a function in it is none of integers, or a symbol has no value.
@@ -38,14 +38,15 @@ def formula(expression: Any, symbols: Mapping[str, Dim]) -> Expr:
     def of(x: Any) -> Expr:
         return formula(x, symbols)
 
-    if isinstance(expression, sympy.Symbol):
-        if expression.name not in symbols:
-            raise Unsupported(f"a size '{expression.name}' that no input determines")
-        return e.wrap(symbols[expression.name], dt.int64)
     if expression in (sympy.true, sympy.false):
         return e.const(bool(expression))
     if expression.is_Integer:
         return e.const(int(expression), dt.int64)
+    known = symbols.get(str(expression))  # a whole formula may be an input
+    if known is not None:
+        return e.wrap(known, dt.int64)
+    if expression.is_Symbol:
+        raise Unsupported(f"a size '{expression.name}' that no input determines")
     name, arguments = type(expression).__name__, expression.args
     if name == "Add":
         return reduce(e.add, map(of, arguments))

@@ -146,16 +146,19 @@ def _finish(c: Context, y: Value, bias: Value | None, alone: bool) -> Value:
 def convolved(
     c: Context, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Value:
+    x, alone = _batched(c, x, len(w.shape) - 2)
+    return _finish(c, c(_conv(c, w, stride, padding, dilation, groups), x, w), bias, alone)
+
+
+def _conv(c: Context, w: Value, stride: Any, padding: Any, dilation: Any, groups: int) -> ops.Conv:
     n = len(w.shape) - 2
-    x, alone = _batched(c, x, n)
     strides, dilations = _each(stride, n), _each(dilation, n)
     if isinstance(padding, str):
         spans = [d * (_static(c, k) - 1) if padding == "same" else 0 for d, k in zip(dilations, w.shape[2:])]
         pads = (*(s // 2 for s in spans), *(s - s // 2 for s in spans))
     else:
         pads = _each(padding, n) * 2
-    y = c(ops.Conv(strides, c.statics(pads, "padding"), dilations, groups), x, w)
-    return _finish(c, y, bias, alone)
+    return ops.Conv(strides, c.statics(pads, "padding"), dilations, groups)
 
 
 def _static(c: Context, d: Dim) -> int:
@@ -181,10 +184,13 @@ def conv_transpose(
     groups: int,
     dilation: Any,
 ) -> Value:
+    x, alone = _batched(c, x, len(w.shape) - 2)
+    return _finish(c, c(_transposed_conv(w, stride, padding, extra, groups, dilation), x, w), bias, alone)
+
+
+def _transposed_conv(w: Value, stride: Any, padding: Any, extra: Any, groups: int, dilation: Any) -> ops.ConvTranspose:
     n = len(w.shape) - 2
-    x, alone = _batched(c, x, n)
-    op_ = ops.ConvTranspose(_each(stride, n), _each(padding, n) * 2, _each(dilation, n), _each(extra, n), groups)
-    return _finish(c, c(op_, x, w), bias, alone)
+    return ops.ConvTranspose(_each(stride, n), _each(padding, n) * 2, _each(dilation, n), _each(extra, n), groups)
 
 
 @op("aten.convolution", "aten._convolution", "aten._convolution.deprecated")
@@ -195,6 +201,23 @@ def convolution(
     if transposed:
         return conv_transpose(c, x, w, bias, stride, padding, extra, groups, dilation)
     return convolved(c, x, w, bias, stride, padding, dilation, groups)
+
+
+@op("aten.convolution_backward")
+def convolution_backward(
+    c: Context, gradient: Value, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, extra: Any, groups: int, wanted: Sequence[bool],
+) -> Sequence[Value | None]:  # fmt: skip
+    """By the operand, the weights and the bias; None: not wanted."""
+    made = (
+        _transposed_conv(w, stride, padding, extra, groups, dilation)
+        if transposed
+        else _conv(c, w, stride, padding, dilation, groups)
+    )
+    by_x, by_w = c.gradients(made, (x, w), gradient)
+    axes = (0, *range(2, len(gradient.shape)))
+    by_bias = c.cast(c.sum(c.wide(gradient), axes, False), gradient.dtype) if wanted[2] else None
+    return by_x if wanted[0] else None, by_w if wanted[1] else None, by_bias
 
 
 @op("aten.conv_tbc")

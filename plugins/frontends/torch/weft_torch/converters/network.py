@@ -56,27 +56,62 @@ def max_pool(c: Context, x: Value, kernel: Any, stride: Any, padding: Any, dilat
     return c.reshape(values, c.result_shape()), c.reshape(places, c.result_shape(1))
 
 
+@op("aten.max_pool2d_with_indices_backward", "aten.max_pool3d_with_indices_backward")
+def max_pool_backward(
+    c: Context, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool,
+    places: Value,
+) -> Value:  # fmt: skip
+    n = axes_in(c)
+    kernel = each(kernel, n)
+    strides = each(stride, n) if stride else kernel
+    size = x.shape[-n:]
+    gradient, places = batched(c, gradient, n), batched(c, places, n)
+    # Weft counts places within the whole tensor.
+    channels = c.reshape(c(ops.Iota(dt.int64, (product(places.shape[:2]),))), (*places.shape[:2], *([1] * n)))
+    places = c.add(places, c.mul(channels, c.dim(product(size))))
+    made = ops.MaxPoolGradient(kernel, strides, each(padding, n) * 2, each(dilation, n), ceil, size=size)
+    return c.reshape(c(made, gradient, places), c.result_shape())
+
+
 @op("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
 def avg_pool(
     c: Context, x: Value, kernel: Any, stride: Any, padding: Any, ceil: bool, include: bool, divisor: int | None = None
 ) -> Value:
+    y = batched(c, x, axes_in(c))
+    made, factor = _average(c, y, kernel, stride, padding, ceil, include, divisor)
+    found = c(made, y)
+    return c.reshape(found if factor == 1 else c.mul(found, factor), c.result_shape())
+
+
+@op("aten.avg_pool2d_backward", "aten.avg_pool3d_backward")
+def avg_pool_backward(
+    c: Context, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any, ceil: bool, include: bool,
+    divisor: int | None,
+) -> Value:  # fmt: skip
+    n = axes_in(c)
+    y, gradient = batched(c, x, n), batched(c, gradient, n)
+    made, factor = _average(c, y, kernel, stride, padding, ceil, include, divisor)
+    (found,) = c.gradients(made, (y,), gradient if factor == 1 else c.mul(gradient, factor))
+    assert found is not None
+    return c.reshape(found, c.result_shape())
+
+
+def _average(
+    c: Context, x: Value, kernel: Any, stride: Any, padding: Any, ceil: bool, include: bool, divisor: int | None
+) -> tuple[ops.AveragePool, float]:
+    """The operator for x [batch, channels, …], and by what its result is multiplied."""
     n = axes_in(c)
     kernel = each(kernel, n)
     strides = each(stride, n) if stride else kernel
     pads = each(padding, n) * 2
-    y = batched(c, x, n)
-    if divisor is not None:
-        if ceil:
-            ends = (
-                [ceil_pads(*a) for a in zip(y.shape[2:], kernel, strides, pads[:n], pads[n:])] if _sized(y, n) else []
-            )
-            if not ends:
-                raise c.unsupported("divisor_override with ceil_mode, of sizes known only at run time")
-            pads = (*pads[:n], *c.statics(ends, "pads"))
-        whole = c(ops.AveragePool(kernel, strides, pads, (), False, True), y)
-        return c.reshape(c.mul(whole, int(np.prod(kernel)) / divisor), c.result_shape())
-    made = ops.AveragePool(kernel, strides, pads, (), ceil, include and any(pads))
-    return c.reshape(c(made, y), c.result_shape())
+    if divisor is None:
+        return ops.AveragePool(kernel, strides, pads, (), ceil, include and any(pads)), 1
+    if ceil:
+        ends = [ceil_pads(*a) for a in zip(x.shape[2:], kernel, strides, pads[:n], pads[n:])] if _sized(x, n) else []
+        if not ends:
+            raise c.unsupported("divisor_override with ceil_mode, of sizes known only at run time")
+        pads = (*pads[:n], *c.statics(ends, "pads"))
+    return ops.AveragePool(kernel, strides, pads, (), False, True), int(np.prod(kernel)) / divisor
 
 
 def _sized(x: Value, n: int) -> bool:
@@ -222,7 +257,11 @@ def native_layer_norm(
     apart = c.sub(wide, mean)
     variance = c.mean(c.mul(apart, apart), axes)
     inverse = c(ops.Reciprocal(), c(ops.Sqrt(), c.add(variance, eps)))
-    y = c(ops.LayerNorm(-len(shape), eps), x, scale, bias)
+    if any(v is not None and v.dtype != x.dtype for v in (scale, bias)):  # narrow x with wide parameters
+        scale, bias = (v if v is None else c.cast(v, wide.dtype) for v in (scale, bias))
+        y = c.cast(c(ops.LayerNorm(-len(shape), eps), wide, scale, bias), x.dtype)
+    else:
+        y = c(ops.LayerNorm(-len(shape), eps), x, scale, bias)
     return y, c.cast(mean, c.result_dtype(1)), c.cast(inverse, c.result_dtype(2))
 
 

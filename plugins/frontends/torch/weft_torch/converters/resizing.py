@@ -17,18 +17,19 @@ from weft_torch.converters.network import axes_in
 from weft_torch.registry import op
 
 
-def scales_of(c: Context, x: Value, given: Sequence[float | None] | None) -> tuple[float, ...] | None:
+def scales_of(
+    c: Context, before: Sequence[Dim], after: Sequence[Dim], given: Sequence[float | None] | None
+) -> tuple[float, ...] | None:
     """New size over old size along each axis, where the model says it; one alone that is missing is computed."""
     n = axes_in(c)
     if given is None or all(s is None for s in given):
         return None
-    sizes = zip(given, x.shape[-n:], c.result_shape()[-n:])
     found: list[float] = []
-    for scale, before, after in sizes:
+    for scale, m, size in zip(given, before[-n:], after[-n:]):
         if scale is not None:
             found.append(float(scale))
-        elif isinstance(before, int) and isinstance(after, int):
-            found.append(after / before)
+        elif isinstance(m, int) and isinstance(size, int):
+            found.append(size / m)
         else:
             raise c.unsupported("a scale for one axis alone, of sizes known only at run time")
     return tuple(found)
@@ -48,7 +49,7 @@ def nearest_vec(c: Context, x: Value, size: Any, scales: Any) -> Value:
 def _nearest(c: Context, x: Value, given: Sequence[float | None] | None) -> Value:
     exact = "exact" in c.op_type
     n, shape = axes_in(c), c.result_shape()
-    scales = scales_of(c, x, given)
+    scales = scales_of(c, x.shape, shape, given)
     axes = tuple(range(len(shape) - n, len(shape)))
     places = [
         _places(before, after, scales[k] if scales is not None else None, exact)
@@ -89,17 +90,21 @@ MODES: dict[str, Interpolation] = {"linear": "linear", "bilinear": "linear", "tr
 
 
 def _smooth(c: Context, x: Value, corners: bool, given: Sequence[float | None] | None) -> Value:
-    n, shape = axes_in(c), c.result_shape()
+    return c(_resize(c, x.shape, c.result_shape(), corners, given), x)
+
+
+def _resize(
+    c: Context, before: Sequence[Dim], shape: tuple[Dim, ...], corners: bool, given: Sequence[float | None] | None
+) -> ops.Resize:
+    n = axes_in(c)
     mode = next(m for word, m in MODES.items() if f"upsample_{word}" in c.op_type)
     smoothed = "_aa" in c.op_type
     if smoothed and corners:
         raise c.unsupported("antialias with align_corners")
-    return c(
-        ops.Resize(
-            shape, mode, "align_corners" if corners else "half_pixel", "round_prefer_floor",
-            tuple(range(len(shape) - n, len(shape))), None if corners else scales_of(c, x, given),
-            -0.5 if smoothed else -0.75, smoothed, smoothed,
-        ), x,
+    return ops.Resize(
+        shape, mode, "align_corners" if corners else "half_pixel", "round_prefer_floor",
+        tuple(range(len(shape) - n, len(shape))), None if corners else scales_of(c, before, shape, given),
+        -0.5 if smoothed else -0.75, smoothed, smoothed,
     )  # fmt: skip
 
 
@@ -117,11 +122,38 @@ def smooth_vec(c: Context, x: Value, size: Any, corners: bool, scales: Any) -> V
     return _smooth(c, x, corners, scales)
 
 
-@op("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
-def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, corners: bool) -> Value:
+@op(*(f"aten.{name}_backward" for name in _SMOOTH))
+def smooth_backward(c: Context, gradient: Value, size: Any, before: Any, corners: bool, *scales: float | None) -> Value:
+    shape = tuple(c.result_shape())
+    made = _resize(c, shape, tuple(gradient.shape), corners, scales)
+    x = c(ops.Fill(gradient.dtype, shape, 0))
+    (found,) = c.gradients(made, (x,), gradient)
+    assert found is not None
+    return found
+
+
+@op("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward")
+def grid_sampler_backward(
+    c: Context, gradient: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
+) -> Sequence[Value | None]:
+    found = c.gradients(_grid_sample(c, mode, padding, corners), (x, grid), gradient)
+    still = [
+        c(ops.Fill(v.dtype, v.shape, 0)) if g is None else g for v, g in zip((x, grid), found)
+    ]  # the nearest jumps
+    return [g if want else None for g, want in zip(still, wanted)]
+
+
+def _grid_sample(c: Context, mode: int, padding: int, corners: bool) -> ops.GridSample:
+    if (mode, padding) == (2, 1):  # PyTorch clips what is read, Weft and ONNX the place, which differs near the border
+        raise c.unsupported("mode bicubic with padding_mode border")
     modes: tuple[Interpolation, ...] = ("linear", "nearest", "cubic")
     borders: tuple[Border, ...] = ("zeros", "border", "reflection")
-    return c(ops.GridSample(modes[mode], borders[padding], corners), x, grid)
+    return ops.GridSample(modes[mode], borders[padding], corners)
+
+
+@op("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
+def grid_sampler(c: Context, x: Value, grid: Value, mode: int, padding: int, corners: bool) -> Value:
+    return c(_grid_sample(c, mode, padding, corners), x, grid)
 
 
 @op("aten.affine_grid_generator")
