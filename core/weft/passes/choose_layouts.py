@@ -255,7 +255,7 @@ class _Choice:
         self.offers: dict[int, list[LayoutOffer]] = {}
         self.labels: dict[int, LayoutOffer] = {}
         # Of each value how many uses want which layout: a value may have thousands, as a learning rate has.
-        self.wanted = {key: Counter([None] * len(found)) for key, found in self.users.items()}
+        self.wanted = {key: Counter[Layout | None]({None: len(found)}) for key, found in self.users.items()}
 
     def assign(self, node: Node, label: LayoutOffer) -> None:
         """Gives a node an offer."""
