@@ -84,7 +84,7 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 def train_both(
     model: nn.Module, batches: Sequence[Any], loss: Function, optimizer: Function, **options: Any
 ) -> list[float]:
-    """Takes a step for each batch in eager mode and compiled, with the same random numbers, and compares.; losses."""
+    """Takes a step for each batch in eager mode and compiled, with the same random numbers; the losses."""
     own = copy.deepcopy(model)
     fast = compiled(own, **options)
     losses = []
