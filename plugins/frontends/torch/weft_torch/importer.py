@@ -29,7 +29,7 @@ from weft_torch.context import Context
 from weft_torch.decomposition import table
 from weft_torch.guards import arguments, condition
 from weft_torch.registry import complexes, qualified, registry
-from weft_torch.sizes import formula, size
+from weft_torch.sizes import formula, size, sizes_of_no_tensor
 from weft_torch.tensors import PARTS, array_of, dtype_of
 
 EFFECTS = (torch.ops.aten._linalg_check_errors.default,)
@@ -462,20 +462,6 @@ def tokens(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     found = set()
     for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects):
         found |= {node.args[0], *(n for n in node.users if n.target is operator.getitem and n.args[1] == 0)}
-    return found
-
-
-def sizes_of_no_tensor(placeholders: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The inputs that are sizes and do not follow from those of the tensors among the inputs: a tensor says what a
-    symbol is if this alone is one of its sizes."""
-    fakes = [n.meta.get("val") for n in placeholders]
-    sizes = [d for f in fakes if isinstance(f, torch.Tensor) for d in f.shape if isinstance(d, torch.SymInt)]
-    known = {d.node.expr for d in sizes if d.node.expr.is_Symbol}
-    found = []
-    for node, fake in zip(placeholders, fakes):
-        if isinstance(fake, torch.SymInt) and fake.node.expr not in known and not fake.node.expr.free_symbols <= known:
-            known.add(fake.node.expr)
-            found.append(node)
     return found
 
 

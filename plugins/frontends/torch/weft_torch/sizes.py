@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -86,4 +86,18 @@ def size(value: Any, symbols: Mapping[str, Dim]) -> Dim:
     return int(value)
 
 
-__all__ = ["formula", "size"]
+def sizes_of_no_tensor(placeholders: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The inputs that are sizes and do not follow from those of the tensors among the inputs: a tensor says what a
+    symbol is if this alone is one of its sizes."""
+    fakes = [n.meta.get("val") for n in placeholders]
+    sizes = [d for f in fakes if isinstance(f, torch.Tensor) for d in f.shape if isinstance(d, torch.SymInt)]
+    known = {d.node.expr for d in sizes if d.node.expr.is_Symbol}
+    found = []
+    for node, fake in zip(placeholders, fakes):
+        if isinstance(fake, torch.SymInt) and fake.node.expr not in known and not fake.node.expr.free_symbols <= known:
+            known.add(fake.node.expr)
+            found.append(node)
+    return found
+
+
+__all__ = ["formula", "size", "sizes_of_no_tensor"]
