@@ -26,6 +26,8 @@ pytestmark = [
 ]
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
 """Sums in float32 differ by their order."""
+EXACT = {"rtol": 1e-7, "atol": 1e-9}
+"""Of float64, after some steps."""
 Function = Callable[..., Any]
 
 
@@ -82,8 +84,9 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 def train_both(
-    model: nn.Module, batches: Sequence[Any], loss: Function, optimizer: Function, **options: Any
-) -> list[float]:
+    model: nn.Module, batches: Sequence[Any], loss: Function, optimizer: Function,
+    tolerance: dict[str, float] = CLOSE, **options: Any,
+) -> list[float]:  # fmt: skip
     """Takes a step for each batch in eager mode and compiled, with the same random numbers; the losses."""
     own = copy.deepcopy(model)
     fast = compiled(own, **options)
@@ -98,7 +101,7 @@ def train_both(
             value.backward()
             gradients = {n: p.grad for n, p in holder.named_parameters()}
             found.append((value.detach(), gradients, dict(holder.named_buffers())))
-        close(*reversed(found))
+        close(*reversed(found), **tolerance)
         for _, _, steps in nets:
             steps.step()
         losses.append(float(found[1][0]))
@@ -213,24 +216,10 @@ def resnet18(classes: int) -> nn.Module:
 
 @pytest.mark.full
 def test_a_residual_net(built: list[Any]) -> None:
-    """Of a net so deep, gradients differ more: they are compared as a whole."""
-    model = resnet18(10)
-    own = copy.deepcopy(model)
-    fast, steps, others = compiled(own), sgd(model.parameters()), sgd(own.parameters())
-    for _ in range(3):
-        x, y = torch.randn(4, 3, 64, 64), torch.randint(10, (4,))
-        losses = []
-        for net, optimizer in ((model, steps), (fast, others)):
-            optimizer.zero_grad()
-            losses.append(F.cross_entropy(net(x), y))
-            losses[-1].backward()
-        torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-4)
-        for p, q in zip(model.parameters(), own.parameters()):
-            assert p.grad is not None and q.grad is not None
-            assert (p.grad - q.grad).norm() <= 1e-2 * p.grad.norm()
-        for optimizer in (steps, others):
-            optimizer.step()
-    assert len(built) == 2
+    """In float64: normalisations over few pictures make much of what float32 rounds."""
+    batches = [(torch.randn(4, 3, 64, 64).double(), torch.randint(10, (4,))) for _ in range(3)]
+    losses = train_both(resnet18(10).double(), batches, lambda net, x, y: F.cross_entropy(net(x), y), sgd, EXACT)
+    assert len(built) == 2 and len(set(losses)) == 3
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
