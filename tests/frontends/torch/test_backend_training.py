@@ -26,6 +26,8 @@ pytestmark = [
 ]
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
 """Sums in float32 differ by their order."""
+EXACT = {"rtol": 1e-7, "atol": 1e-9}
+"""Of float64, after some steps."""
 Function = Callable[..., Any]
 
 
@@ -82,8 +84,9 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 def train_both(
-    model: nn.Module, batches: Sequence[Any], loss: Function, optimizer: Function, **options: Any
-) -> list[float]:
+    model: nn.Module, batches: Sequence[Any], loss: Function, optimizer: Function,
+    tolerance: dict[str, float] = CLOSE, **options: Any,
+) -> list[float]:  # fmt: skip
     """Takes a step for each batch in eager mode and compiled, with the same random numbers; the losses."""
     own = copy.deepcopy(model)
     fast = compiled(own, **options)
@@ -98,7 +101,7 @@ def train_both(
             value.backward()
             gradients = {n: p.grad for n, p in holder.named_parameters()}
             found.append((value.detach(), gradients, dict(holder.named_buffers())))
-        close(*reversed(found))
+        close(*reversed(found), **tolerance)
         for _, _, steps in nets:
             steps.step()
         losses.append(float(found[1][0]))
@@ -213,24 +216,10 @@ def resnet18(classes: int) -> nn.Module:
 
 @pytest.mark.full
 def test_a_residual_net(built: list[Any]) -> None:
-    """Of a net so deep, gradients differ more: they are compared as a whole."""
-    model = resnet18(10)
-    own = copy.deepcopy(model)
-    fast, steps, others = compiled(own), sgd(model.parameters()), sgd(own.parameters())
-    for _ in range(3):
-        x, y = torch.randn(4, 3, 64, 64), torch.randint(10, (4,))
-        losses = []
-        for net, optimizer in ((model, steps), (fast, others)):
-            optimizer.zero_grad()
-            losses.append(F.cross_entropy(net(x), y))
-            losses[-1].backward()
-        torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-4)
-        for p, q in zip(model.parameters(), own.parameters()):
-            assert p.grad is not None and q.grad is not None
-            assert (p.grad - q.grad).norm() <= 1e-2 * p.grad.norm()
-        for optimizer in (steps, others):
-            optimizer.step()
-    assert len(built) == 2
+    """In float64: normalisations over few pictures make much of what float32 rounds."""
+    batches = [(torch.randn(4, 3, 64, 64).double(), torch.randint(10, (4,))) for _ in range(3)]
+    losses = train_both(resnet18(10).double(), batches, lambda net, x, y: F.cross_entropy(net(x), y), sgd, EXACT)
+    assert len(built) == 2 and len(set(losses)) == 3
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
@@ -512,6 +501,19 @@ def test_what_is_not_supported_runs_in_pytorch_if_that_is_asked_for() -> None:
     assert backend.unsupported == {"operator acme_training.odd": 1, "operator acme_training.odd_gradient": 1}
 
 
+def test_sizes_that_are_not_known_before_the_call() -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        fast = compiled(lambda x, n: x * torch.randn(n.item()).sum())
+        with pytest.raises(Exception, match=r"its size u\d+ is not known[\s\S]*dynamic=False"):
+            fast(torch.ones(2, requires_grad=True), torch.tensor(3))
+
+
+def test_sampling_of_which_weft_has_another_definition() -> None:
+    x, grid = torch.randn(1, 2, 4, 4, requires_grad=True), torch.zeros(1, 3, 3, 2)
+    with pytest.raises(Exception, match="mode bicubic with padding_mode border"):
+        compiled(lambda x: F.grid_sample(x, grid, "bicubic", "border", False))(x)
+
+
 # -- single operators -------------------------------------------------------------------------------------------------
 
 
@@ -555,6 +557,7 @@ OPERATORS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "grid_sample": (
         lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), ((1, 2, 4, 5), (1, 3, 3, 2)),
     ),
+    "grid_sample_nearest": (lambda x, g: F.grid_sample(x, g.tanh(), "nearest"), ((1, 2, 4, 5), (1, 3, 3, 2))),
     "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), ((3, 4, 5), (4,), (4,))),
     "hardshrink": (lambda x: (F.hardshrink(x), F.softshrink(x), F.hardtanh(x), F.hardswish(x * 4)), ((4, 5),)),
     "index": (lambda x: (x[_at(0, 2, 0)], x[:, _at(1, 1)], x[1], x[..., None, -1]), ((3, 4),)),
@@ -562,6 +565,9 @@ OPERATORS: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "index_put": (lambda x, y: x.index_put((_at(1, 1, 0),), y, accumulate=True), ((3, 4), (3, 4))),
     "instance_norm": (lambda x, w: F.instance_norm(x, weight=w), ((2, 3, 5), (3,))),
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (3, 4), w, b), ((2, 3, 4), (3, 4), (3, 4))),
+    "linalg": (
+        lambda x: (torch.linalg.cholesky(x @ x.T + torch.eye(3)), torch.linalg.inv(x @ x.T + torch.eye(3))), ((3, 3),),
+    ),
     "losses": (
         lambda x, y: (F.l1_loss(x, y), F.smooth_l1_loss(x, y), F.huber_loss(x, y), F.kl_div(x, y.softmax(1)),
                       F.binary_cross_entropy_with_logits(x, y.sigmoid()), F.soft_margin_loss(x, y.detach().sign())),

@@ -136,11 +136,10 @@ def smooth_backward(c: Context, gradient: Value, size: Any, before: Any, corners
 def grid_sampler_backward(
     c: Context, gradient: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
 ) -> Sequence[Value | None]:
-    found = c.gradients(_grid_sample(c, mode, padding, corners), (x, grid), gradient)
-    still = [
-        c(ops.Fill(v.dtype, v.shape, 0)) if g is None else g for v, g in zip((x, grid), found)
-    ]  # the nearest jumps
-    return [g if want else None for g, want in zip(still, wanted)]
+    by_x, by_grid = c.gradients(_grid_sample(c, mode, padding, corners), (x, grid), gradient)
+    if by_grid is None:  # the nearest element jumps
+        by_grid = c(ops.Fill(grid.dtype, grid.shape, 0))
+    return by_x if wanted[0] else None, by_grid if wanted[1] else None
 
 
 def _grid_sample(c: Context, mode: int, padding: int, corners: bool) -> ops.GridSample:
