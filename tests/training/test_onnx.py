@@ -40,6 +40,19 @@ def test_by_a_value_on_the_way() -> None:
     np.testing.assert_allclose(found["dw"], X * X)
 
 
+def test_no_gradient_passes_where_it_is_stopped() -> None:
+    found = run(
+        f"""g (float[3] x) => (float[3] dx) {{
+            h = Tanh(x)
+            kept = StopGradient(h)
+            y = Mul(x, kept)
+            dx = {GRADIENT} <xs = ["x"], y = "y"> (x)
+        }}""",
+        x=X,
+    )
+    np.testing.assert_allclose(found["dx"], np.tanh(X), rtol=1e-6)
+
+
 def test_at_another_place() -> None:
     """The operands are values for what xs and zs name, which may be others than these have."""
     found = run(

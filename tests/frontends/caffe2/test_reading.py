@@ -22,6 +22,7 @@ from weft.loading import model_files
 from weft_caffe2.plugin import sniff
 from weft_caffe2.registry import REGISTRY
 from weft_caffe2.schema import schema
+from weft_ops import Detach
 from weft_testing.changed import check_changed_bytes
 from weft_testing.frontend import FrontendCase, check_frontend, compare
 
@@ -75,6 +76,12 @@ def test_every_operator_is_tested() -> None:
 
 
 @pytest.mark.needs("weft_llvm")
+def test_no_gradient_passes_where_it_is_stopped(tmp_path: Path) -> None:
+    name = next(n for n in cases() if n.startswith("StopGradient"))
+    path, inputs, _ = fixture(name, tmp_path)
+    assert [type(n.op) for n in weft.load(path, **given(inputs)).nodes] == [Detach]
+
+
 def test_a_batch_that_is_left_open(tmp_path: Path) -> None:
     path, inputs, outputs = fixture("net", tmp_path)
     case = FrontendCase(path, inputs, lambda _: outputs, "caffe2", options={**given(inputs), "batch": 0})

@@ -194,6 +194,15 @@ def test_what_backends_of_keras_cannot_run_is_right_by_numpy() -> None:
     np.testing.assert_array_equal(evaluate(weft.load(model), {"x0": x})[0], x[:, ::-2])
 
 
+def test_no_gradient_passes_where_it_is_stopped() -> None:
+    keras = the_keras()
+    model = of_layer(lambda k: lambda x: x * keras.ops.stop_gradient(keras.ops.tanh(x)), [(5, 4)])
+    x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
+    slope = weft.vjp(weft.load(model))
+    feeds = {i.name: x if i.name == "x0" else np.ones_like(x) for i in slope.inputs}
+    np.testing.assert_allclose(evaluate(slope, feeds)[0], np.tanh(x), rtol=1e-5)
+
+
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 

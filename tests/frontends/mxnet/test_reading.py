@@ -21,6 +21,7 @@ from weft.errors import FrontendError, UnsupportedError
 from weft.loading import model_files
 from weft_mxnet.params import read_params
 from weft_mxnet.registry import REGISTRY
+from weft_ops import Detach
 from weft_testing.changed import check_changed_bytes
 from weft_testing.frontend import FrontendCase, check_frontend, compare
 
@@ -78,6 +79,12 @@ def test_every_operator_is_tested() -> None:
 
 
 @pytest.mark.needs("weft_llvm")
+def test_no_gradient_passes_where_it_is_blocked(tmp_path: Path) -> None:
+    path, inputs, _ = fixture("BlockGrad", tmp_path)
+    graph = weft.load(path, shapes=shapes(inputs))
+    assert [type(n.op) for n in graph.nodes] == [Detach]
+
+
 def test_a_batch_that_is_left_open(tmp_path: Path) -> None:
     path, inputs, outputs = fixture("net", tmp_path)
     options = {"shapes": shapes(inputs), "batch": 0}

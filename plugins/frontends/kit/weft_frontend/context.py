@@ -19,6 +19,7 @@ from weft_frontend.contents import Content
 from weft_frontend.operands import Absent, Unsupported
 from weft_ops import (
     BroadcastTo,
+    Detach,
     Dims,
     GreaterEqual,
     Less,
@@ -284,6 +285,11 @@ class Context(Composer):
             raise self.error(f"axes: {count} of them, the operand has {rank} dimension(s)")
         x = self.within(self.cast(x, dt.int64), -rank, rank - 1, "axis")
         return self(Where(), self(Less(), x, 0), self.add(x, rank), x)
+
+    def detached(self, x: Any) -> Any:
+        """`x`, through which no gradient passes. Constants and what is no tensor of floats stay as they are."""
+        floats = isinstance(x, Value) and isinstance(x.type, TensorType) and x.dtype.is_float and x.constant is None
+        return self(Detach(), x) if floats else x
 
     def different(self, x: Value) -> Value:
         """`x`, axes of which no two may be the same."""

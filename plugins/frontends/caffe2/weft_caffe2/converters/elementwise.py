@@ -32,7 +32,7 @@ TWO: dict[str, Operator] = {
     "Or": ops.LogicalOr(), "Xor": ops.LogicalXor(),
 }  # fmt: skip
 MANY: dict[str, Operator] = {"Sum": ops.Add(), "Max": ops.Maximum(), "Min": ops.Minimum(), "Mean": ops.Add()}
-SAME = ("Copy", "Alias", "StopGradient", "EnsureDense", "EnsureCPUOutput", "CopyCPUToGPU", "CopyGPUToCPU", "CopyToCPU")
+SAME = ("Copy", "Alias", "EnsureDense", "EnsureCPUOutput", "CopyCPUToGPU", "CopyGPUToCPU", "CopyToCPU")
 
 
 @op(*ONE)
@@ -44,6 +44,12 @@ def one(c: Node) -> Value:
 @op(*SAME)
 def same(c: Node) -> Value:
     return c.value(0)
+
+
+@op("StopGradient")
+def stop_gradient(c: Node) -> Value:
+    found: Value = c.detached(c.value(0))
+    return found
 
 
 def legacy(c: Node, x: Value, y: Value) -> Value:

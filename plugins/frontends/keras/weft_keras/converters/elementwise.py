@@ -142,9 +142,15 @@ def cast(c: Call) -> Value:
     return c.cast(x, c.out)
 
 
-@operation("Copy", "StopGradient", "ConvertToTensor", "Array")
+@operation("Copy", "ConvertToTensor", "Array")
 def copy(c: Call) -> Value:
-    return c.tensor("variable" if c.op_type == "StopGradient" else "x", c.out)
+    return c.tensor("x", c.out)
+
+
+@operation("StopGradient")
+def stop_gradient(c: Call) -> Value:
+    found: Value = c.detached(c.tensor("variable", c.out))
+    return found
 
 
 @operation("Square")

@@ -113,9 +113,15 @@ def logistic(c: Node) -> Value:
     return c(ops.Sigmoid(), c.value(0))
 
 
-@op("LinearRegressionOutput", "MAERegressionOutput", "SVMOutput", "Dropout", "BlockGrad", "stop_gradient", "make_loss",
-    "MakeLoss", "_copy", "identity", "IdentityAttachKLSparseReg")  # fmt: skip
+@op("LinearRegressionOutput", "MAERegressionOutput", "SVMOutput", "Dropout", "make_loss", "MakeLoss",
+    "_copy", "identity", "IdentityAttachKLSparseReg")  # fmt: skip
 def same(c: Node) -> Value:
     if c.op_type == "Dropout" and c.choice("mode", "training", ("training", "always")) == "always":
         raise c.unsupported("mode always, which is random")
     return c.value(0)
+
+
+@op("BlockGrad", "stop_gradient")
+def stop_gradient(c: Node) -> Value:
+    found: Value = c.detached(c.value(0))
+    return found

@@ -52,9 +52,14 @@ def _divisor(c: Context, y: Value) -> Value:
     return c.nonzero(y, "the divisor") if y.dtype.is_integer else y
 
 
-@onnx_op("Identity", "StopGradient")
+@onnx_op("Identity")
 def identity(c: Context) -> Any:
     return c.operands[0]
+
+
+@onnx_op("StopGradient")
+def stop_gradient(c: Context) -> Any:
+    return c.detached(c.operands[0])
 
 
 # -- attributes -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from weft_tensorflow.context import Context
 from weft_tensorflow.registry import tf_op
 
 HELD = (
-    "Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics", "EnsureShape", "PlaceholderWithDefault",
+    "Identity", "Snapshot", "CheckNumerics", "EnsureShape", "PlaceholderWithDefault",
     "DebugGradientIdentity", "RefIdentity", "CopyHost", "Copy",
 )  # fmt: skip
 """Operators whose result is their operand."""
@@ -30,6 +30,11 @@ HELD = (
 @tf_op(*HELD)
 def identity(c: Context) -> Any:
     return c.operands[0]
+
+
+@tf_op("StopGradient", "PreventGradient")
+def stop_gradient(c: Context) -> Any:
+    return c.detached(c.operands[0])
 
 
 @tf_op("IdentityN")

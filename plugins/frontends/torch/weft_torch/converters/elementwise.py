@@ -140,7 +140,8 @@ def unchanged(c: Context, x: Value, *_: Any) -> Value:
 
 @op("aten.detach", "aten.detach_copy")
 def detach(c: Context, x: Value) -> Value:
-    return c(ops.Detach(), x) if x.dtype.is_float and x.constant is None else x
+    found: Value = c.detached(x)
+    return found
 
 
 @op("aten._to_copy", "prims.convert_element_type")
