@@ -725,6 +725,9 @@ static void work(const order *o, pid_t parent) {
 
 /* -- a job: what the parent does */
 
+/* A process that was killed keeps its files, and the lock with them, until the system has taken it apart. */
+#define ENDING (SECOND / 4)
+
 /* The board's lock, or -1 when it was answered that there is none. */
 static int take_board(const order *o) {
   int fd = open(my.lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -737,11 +740,12 @@ static int take_board(const order *o) {
     send_system_error(SYSTEM, "the file that locks the board cannot be opened", errno);
     return -1;
   }
-  int64_t started = now(), said = 0;
+  int64_t started = now(), said = 0, wait = (int64_t)o->wait * (SECOND / 1000);
+  if (wait < ENDING) wait = ENDING;
   while (flock(fd, LOCK_EX | LOCK_NB)) {
     char who[64], message[256];
     int64_t time = now();
-    if (time - started >= (int64_t)o->wait * (SECOND / 1000)) {
+    if (time - started >= wait) {
       ssize_t got = pread(fd, who, sizeof who - 1, 0);
       text t = {message, message + sizeof message};
       who[got > 0 ? got : 0] = 0;
