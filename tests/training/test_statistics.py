@@ -98,6 +98,39 @@ def test_steps_follow_the_formulas(how: str) -> None:
         np.testing.assert_allclose((step.parameters | step.states)[name], want_array, rtol=1e-5, atol=1e-5)
 
 
+def residual(depth: int) -> Graph:
+    """Blocks of a product, a batch normalisation and a tanh, each beside a residual."""
+    rng = np.random.default_rng(depth)
+    b = GraphBuilder("residual")
+    h = b.input("x", tensor_type("float32", [256, 16]))
+    for k in range(depth):
+        y = b.add(MatMul(), h, b.constant(rng.normal(size=(16, 16)).astype(np.float32) / 4, f"w{k}"))
+        starts = {"scale": np.ones, "bias": np.zeros, "mean": np.zeros, "var": np.ones}
+        y = b.add(BatchNorm(), y, *(b.constant(of(16, np.float32), f"{n}{k}") for n, of in starts.items()))
+        h = b.add(Add(), h, b.add(Tanh(), y))
+    b.output(h, "y")
+    return b.build()
+
+
+def test_memory_grows_with_the_square_root_of_the_depth_beside_them() -> None:
+    """Running statistics read means of the forward pass, which must not be computed again for them, all at once."""
+    made = {d: [trained(residual(d), memory) for memory in ("sqrt", "min-time")] for d in (8, 32)}
+    peaks = {d: [step.planned.peak for step in steps] for d, steps in made.items()}
+    assert peaks[32][0] < 2.5 * peaks[8][0] and peaks[32][1] > 3.5 * peaks[8][1]
+    assert 2 * peaks[32][0] < peaks[32][1] and made[32][0].planned.again > 0.5
+    rng = np.random.default_rng(0)
+    given = {n: rng.normal(size=(256, 16)).astype(np.float32) for n in ("x", "targets")}
+    one, other = made[32]
+    for _ in range(2):  # sums are fused with other operators in the one than in the other
+        np.testing.assert_allclose(one(given, RATE)["loss"], other(given, RATE)["loss"], rtol=1e-5)
+    for name, array in other.states.items():
+        np.testing.assert_allclose(one.states[name], array, rtol=1e-3, atol=1e-4)
+
+
+def trained(graph: Graph, memory: Any) -> TrainingStep:
+    return weft.compile_training(graph, "squared_error", weft.SGD(0.9), memory=memory, statistics="update")
+
+
 def test_statistics_of_a_normalisation_that_is_used_twice_move_twice() -> None:
     step = weft.compile_training(normalised(uses=2), "squared_error", statistics="update")
     given = batch(0)

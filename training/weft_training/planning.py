@@ -100,9 +100,13 @@ def plan_training(
     updates = made.update(optimizer, clip)
     total = made.finished(outputs)
     updated = {id(o) for n in made.updating for o in n.outputs}
-    total.nodes = _late(total, updated, made.overwritten)
     inside = {id(n) for n in made.forward}
-    joint = Joint(total, sum(id(n) in inside for n in total.nodes))
+    late = _late(total, updated, made.overwritten)
+    forward = [n for n in late if id(n) in inside]  # in front: updates of statistics read nothing else
+    total.nodes = [*forward, *(n for n in late if id(n) not in inside)]
+    # Else all of the forward pass would be computed again for them, at once.
+    read = frozenset(id(v) for n in made.updating for v in n.inputs if v is not None)
+    joint = Joint(total, len(forward), read)
     phases = {
         id(o): "update" if id(o) in updated else "forward" if id(n) in inside else "backward"
         for n in total.nodes

@@ -26,10 +26,15 @@ OPEN = 64
 
 @dataclass
 class Joint:
-    """A graph of a forward and a backward pass: its first `forward` nodes are the forward pass."""
+    """A graph of a forward and a backward pass: its first `forward` nodes are the forward pass.
+
+    Attributes:
+        always: ids of values of the forward pass that are kept in any case.
+    """
 
     graph: Graph
     forward: int
+    always: frozenset[int] = frozenset()
 
     @property
     def nodes(self) -> tuple[list[Node], list[Node]]:
@@ -63,7 +68,8 @@ def computed_again(joint: Joint, kept: Callable[[Value], bool]) -> Joint:
 
     The values of the given graph are those of the result: the last graph made of it is the one to use."""
     forward, backward = joint.nodes
-    producer = {id(o): n for n in forward if n.op.deterministic and n.op.kind != "host" for o in n.outputs}
+    repeated = [n for n in forward if n.op.deterministic and n.op.kind != "host"]
+    producer = {id(o): n for n in repeated for o in n.outputs if id(o) not in joint.always}
     builder = _builder(joint.graph)
     made = builder.graph.nodes
     made.extend(Node(n.op, n.inputs, n.outputs, n.names) for n in forward)
@@ -107,7 +113,7 @@ def computed_again(joint: Joint, kept: Callable[[Value], bool]) -> Joint:
     result = Graph(
         joint.graph.name, joint.graph.inputs, joint.graph.outputs, made, joint.graph.symbols, joint.graph.output_names
     )
-    return Joint(result, len(forward))
+    return Joint(result, len(forward), joint.always)
 
 
 def _builder(graph: Graph) -> GraphBuilder:
