@@ -125,8 +125,9 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "weft"
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
-    figure, axes = plt.subplots(2, len(report), figsize=(5 * len(report), 7), squeeze=False, sharex=True)
+    figure, axes = plt.subplots(2, len(report), figsize=(5 * len(report), 7.5), squeeze=False, sharex=True)
     for column, (count, rows) in enumerate(report.items()):
         depths = sorted(map(int, rows))
         for engine in dict.fromkeys(e for d in depths for e in rows[str(d)]):
@@ -149,13 +150,15 @@ def plot(report: Mapping[str, Any], path: Path) -> None:
             axes[row][column].set_yscale("log")
             axes[row][column].set_xticks(depths, [str(d) for d in depths])
             axes[row][column].minorticks_off()
+            axes[row][column].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes[row][column].yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
             axes[row][column].grid(True, alpha=0.3)
         axes[0][column].set_title(f"batch {count}")
         axes[1][column].set_xlabel("layers")
     axes[0][0].set_ylabel("memory of results, GB")
     axes[1][0].set_ylabel("seconds of a step")
-    axes[0][0].legend(fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=2, fontsize=8)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
     figure.savefig(path, metadata={"Date": None})
 
 
