@@ -74,6 +74,7 @@ GRAPHS: dict[str, tuple[str, Graph, tuple[str, ...]]] = {
     "sort": ("fallback", of(Argsort(), 6, 20), ("parallel",)),
     "product": ("contraction", over(MatMul(), (40, 6), (6, 64)), ("tile_rows", "tile_columns", "tasks_per_core")),
     "few_rows": ("contraction", over(MatMul(), (3, 20), (20, 40)), ("tile_rows", "tile_columns", "tasks_per_core")),
+    "one_row": ("contraction", over(MatMul(), (1, 128), (128, 40)), ("tile_columns", "unrolled")),
     "dots": ("dots", quantized(5, 8, 320), ("tile_rows", "tile_columns", "tasks_per_core")),
     "lstm": (
         "recurrence",
@@ -179,6 +180,7 @@ RECORDED = [
     ("product", "tasks_per_core", 0),
     ("dots", "tasks_per_core", 0),
     ("dots", "tile_rows", 2),
+    ("one_row", "unrolled", 2),
     ("lstm", "parallel", False),
     ("rnn", "panels", 1),
     ("relu", "lanes", "none"),

@@ -16,9 +16,10 @@ import weft
 import weft_ops as ops
 import weft_runtime
 from weft import dtypes as dt
+from weft.compilation import Compilation
 from weft.errors import CodegenError, ExecutionError, InputError
 from weft.expr.nodes import Var
-from weft.graph.nodes import GraphBuilder, TensorType
+from weft.graph.nodes import Graph, GraphBuilder, TensorType
 from weft.resolve import resolve_target
 from weft_llvm import wide
 from weft_llvm.link_wasm import link
@@ -355,22 +356,26 @@ def test_a_module_that_wants_other_things_is_refused() -> None:
 # -- speed ------------------------------------------------------------------------------------------------------------
 
 
-def product_text() -> tuple[str, str]:
-    """LLVM IR and assembly of a product of matrices whose rows are 512 bytes apart."""
-    resolved = resolve_target(TARGET)
-    b = GraphBuilder("product")
-    x = b.input("x", TensorType(dt.float32, (16, 128)))
-    b.output(b.add(ops.MatMul(), x, b.constant(np.ones((128, 64), np.float32), "w")))
+def text_of(graph: Graph, kernel: str) -> tuple[str, str]:
+    """LLVM IR and assembly of the first kernel whose name begins so."""
     texts: list[tuple[str, Cpu, str]] = []
     pool = default_workers()
     submit = pool.submit
     try:
         pool.submit = lambda ir, cpu, name: texts.append((ir, cpu, name)) or submit(ir, cpu, name)  # type: ignore
-        weft.compile(b.build(), str(resolved.target), cache=False)
+        weft.compile(graph, str(resolve_target(TARGET).target), cache=False)
     finally:
         pool.submit = submit  # type: ignore[method-assign]
-    ir, cpu = next((ir, cpu) for ir, cpu, name in texts if name.startswith("matmul"))
+    ir, cpu = next((ir, cpu) for ir, cpu, name in texts if name.startswith(kernel))
     return ir, compile_assembly(ir, cpu)
+
+
+def product_text() -> tuple[str, str]:
+    """LLVM IR and assembly of a product of matrices whose rows are 512 bytes apart."""
+    b = GraphBuilder("product")
+    x = b.input("x", TensorType(dt.float32, (16, 128)))
+    b.output(b.add(ops.MatMul(), x, b.constant(np.ones((128, 64), np.float32), "w")))
+    return text_of(b.build(), "matmul")
 
 
 def test_loads_of_a_tile_hold_their_offsets_and_come_in_order() -> None:
@@ -381,6 +386,41 @@ def test_loads_of_a_tile_hold_their_offsets_and_come_in_order() -> None:
     body = max(re.findall(r"loop    \t(.*?)end_loop", assembly, re.S), key=lambda t: t.count("f32x4.mul"))
     # Sums are taken out of their locals, added to once and put back, one after another.
     assert body.count("f32x4.mul") == body.count("f32x4.add") == body.count("#APP") > 4
+
+
+@pytest.mark.parametrize(("depth", "steps"), [(512, 4), (514, 2), (63, 1), (129, 1)])
+def test_steps_of_one_row_are_unrolled(depth: int, steps: int) -> None:
+    """Engines compute addresses in every iteration; native code does not."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((1, depth), (depth, 64)))
+    b = GraphBuilder("row")
+    b.output(b.add(ops.MatMul(), b.input("x", TensorType(dt.float32, x.shape)), b.constant(w, "w")), "y")
+    for target, wanted in ((TARGET, steps), ("llvm", 1)):
+        compilation = Compilation(resolve_target(target), cache=False)
+        got = compilation.run(b.build()).run({"x": x})["y"]
+        np.testing.assert_allclose(got, x @ w, rtol=0, atol=1e-4)
+        (kernel,) = compilation.kernels.values()
+        assert {c.name: c.value for c in kernel.choices}.get("unrolled", 1) == wanted
+
+
+@pytest.mark.parametrize("form", ["left", "right", "both"])
+@pytest.mark.parametrize("op", [ops.Maximum(), ops.Minimum()])
+def test_a_bound_that_is_never_nan_takes_one_instruction(op: ops.Maximum | ops.Minimum, form: str) -> None:
+    x = np.array([np.nan, -np.inf, -2, -0.0, 0, 0.5, 2, np.inf] * 2, np.float32)
+    y = np.array([0.5] * 8 + [np.nan, np.nan, 1, 0, 0, np.nan, 3, -1], np.float32)
+    b, half = GraphBuilder("bounds"), np.full(1, 0.5, np.float32)
+    a = b.input("x", TensorType(dt.float32, x.shape))
+    other = b.input("y", TensorType(dt.float32, y.shape)) if form == "both" else b.constant(half, "half")
+    b.output(b.add(op, *((other, a) if form == "left" else (a, other))), "z")
+    graph = b.build()
+    name, function = ("max", np.maximum) if isinstance(op, ops.Maximum) else ("min", np.minimum)
+    _, assembly = text_of(graph, "m")
+    once = [len(re.findall(rf"f32x4\.{n}\b", assembly)) for n in (f"p{name}", name)]
+    assert once == ([0, 1] if form == "both" else [1, 0])
+    fed = {"x": x, "y": y} if form == "both" else {"x": x}
+    np.testing.assert_array_equal(
+        weft.compile(graph, TARGET, cache=False).run(fed)["z"], function(x, y if form == "both" else half)
+    )
 
 
 def test_settings_of_webassembly_are_not_those_of_other_targets() -> None:

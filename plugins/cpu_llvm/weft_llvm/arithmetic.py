@@ -83,8 +83,9 @@ class Arithmetic(Conversions):
         d, t = a.dtype, self.value_type(a.dtype)
         impure = a.impure or b.impure
         # NEON's own, which LLVM takes for single numbers too, gives zero for subnormals; LLVM cannot compile that of
-        # float64 for 32-bit Arm.
-        if not self.x86 and self.isa.arch != "arm":
+        # float64 for 32-bit Arm. WebAssembly's own is one instruction of x86 only where an operand is never NaN.
+        chosen = self.x86 or self.isa.arch == "arm"
+        if not chosen and not (self.isa.arch == "wasm32" and (a.never_nan or b.never_nan)):
             name = f"llvm.{symbol}imum.{self.llvm_suffix(d)}"
             return Value(self.intrinsic(t, name, (t, a.text), (t, b.text)), d, impure, a.never_nan and b.never_nan)
         if b.never_nan and not a.never_nan:

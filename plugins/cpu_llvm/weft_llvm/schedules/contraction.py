@@ -4,8 +4,8 @@ All of them have the same plan. The vector loop is the contiguous loop of the ou
 contiguous, too. The column loop gives more vectors of the same operand row. The row loop is one along which the other
 operand moves and the vector operand does not. What follows the contraction in its group is the epilogue of the tile.
 
-Choices: `tile_rows`, `tile_columns` (vectors; of few rows by a transposed operand, columns), `row_parts` and
-`tasks_per_core`.
+Choices: `tile_rows`, `tile_columns` (vectors; of few rows by a transposed operand, columns), `row_parts`, of a tile of
+one row `unrolled` (steps of the sum), and `tasks_per_core`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ REORDER_GAIN = 0.7
 """Traffic of the other order, of this one's, below which loops are reordered."""
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
+UNROLLED_ROW, ENGINE_STEPS = (1, 2, 4, 8), 4
+"""Options of `unrolled`; its default as WebAssembly, whose engines compute addresses and ask for interrupts in every
+iteration: a step of one row has too few multiply-adds to hide that."""
 
 
 @dataclass(frozen=True)
@@ -496,6 +499,8 @@ def schedule_tile(
     # Additions of integers side by side are reordered by the compiler, which keeps every product in a register then.
     if not settled and (instruction is None or instruction.adds):
         _unroll_taps(s, reduce, tile.rows * tile.columns)
+        if tile.rows == 1 and instruction is None:
+            _unroll_row(s, reduce[-1], machine)
     if not part:
         _parallelise(s, together, name, machine)
     for loop in lane_loops:  # at last: what stands there then says nothing of loops
@@ -714,6 +719,17 @@ def _unroll_taps(s: Schedule, reduce: list[str], accumulators: int) -> None:
         if n > 1 and loop != reduce[0]:
             s.unroll(loop)
         budget //= max(1, n)
+
+
+def _unroll_row(s: Schedule, loop: str, machine: Machine) -> None:
+    """Some steps of a long sum are unrolled (choice `unrolled`), those of a tile of one row."""
+    steps = int_const(s.loop(loop).extent)
+    if s.loop(loop).kind != "serial" or steps is None or steps < UNROLLED_STEPS:
+        return
+    options = [n for n in UNROLLED_ROW if steps % n == 0]
+    default = max(n for n in options if n <= ENGINE_STEPS) if "wasm32" in machine.features else 1
+    if (n := s.choose("unrolled", options, default)) > 1:
+        s.unroll(s.split(loop, [None, n])[1])
 
 
 def _parallelise(s: Schedule, outer: list[str], name: str, machine: Machine) -> None:
