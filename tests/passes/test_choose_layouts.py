@@ -18,13 +18,15 @@ from weft.graph.operator import Operator
 from weft.graph.relayout import Relayout
 from weft.passes.capabilities import Capabilities, LayoutOffer, LayoutRule
 from weft.passes.choose_layouts import choose_layouts, impossible_layout, strip_layouts
-from weft.passes.layout_offers import conv_weight_layout, panel_layout
+from weft.passes.layout_offers import conv_weight_layout, panel_layout, recurrence_offers
 from weft.passes.pipeline import GraphPass
 from weft_ops.activation import Relu
 from weft_ops.arithmetic import Add, Multiply
+from weft_ops.cells import GATES, Cell
 from weft_ops.contraction import Conv, MatMul
 from weft_ops.image import Resize
 from weft_ops.movement import Concat, Pad, Reshape, Slice
+from weft_ops.recurrent import Recurrence
 from weft_ops.reduction import ReduceMean
 from weft_ops.window import MaxPool
 
@@ -252,3 +254,24 @@ def test_a_pass_may_not_take_layouts_from_what_exists_in_them_only() -> None:
         "after the pass 'strip': "
     ) and "is stored as the target cannot compute it" in str(caught.value)
     assert "why: a LayoutOffer of its operator says `only`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rows", "panel", "together"),
+    [("lstm", 1, 8, True), ("lstm", 2, 8, False), ("lstm", 1, 16, False), ("gru", 1, 8, False), ("rnn", 1, 8, False)],
+)
+def test_gates_of_one_row_share_a_stream_where_each_is_less_than_a_line(
+    cell: Cell, rows: int, panel: int, together: bool
+) -> None:
+    gates, hidden = GATES[cell], 32
+    b = GraphBuilder("g")
+    weights = b.constant(np.arange(gates * hidden * hidden, dtype=np.float32).reshape(gates, hidden, hidden), "r")
+    x, h = (b.input(n, tensor_type("float32", s)) for n, s in (("x", (5, rows, gates * hidden)), ("h", (rows, hidden))))
+    node = b.add_all(Recurrence(cell), x, weights, h, None, None, None)[0].producer
+    assert node is not None
+    (offer,) = recurrence_offers(node, panel, -1.0, 1e-10)
+    layout = offer.inputs[1]
+    assert layout is not None and weights.constant is not None
+    stored = layout.pack(weights.constant)
+    want = weights.constant.reshape(gates, hidden // panel, panel, hidden)  # gate, panel, unit, state
+    np.testing.assert_array_equal(stored, want.transpose((1, 3, 0, 2) if together else (1, 0, 3, 2)))

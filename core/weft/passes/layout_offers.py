@@ -35,6 +35,8 @@ GROUPED_ROWS, GROUPED_BORDERS, GROUPED_STRIDES = 1.2, 1.6, 5.0
 # How many times as long as a multiply-add of other convolutions one of a depthwise convolution takes, each of which
 # wants an element of its own; and how many times as long as on blocks on rows of single channels.
 DEPTHWISE, DEPTHWISE_ROWS = 3, 1.6
+# Bytes of a line of most caches.
+LINE = 64
 
 
 RuleFor: TypeAlias = "Callable[[Operator], LayoutRule | None]"
@@ -301,12 +303,16 @@ def attention_offers(node: Node, panel: int, flop_seconds: float) -> list[Layout
 
 def recurrence_offers(node: Node, panel: int, preferred: float, flop_seconds: float) -> list[LayoutOffer]:
     """Recurrent weights [gates, hidden, hidden], read transposed step after step: panels of all gates of `panel` units,
-    one after another. What a run gives, as in training, is packed where that is faster than to read it as it is: a
-    vector of weights takes as many loads as it has elements then."""
+    one after another, each gate by itself. With one row, whose steps read every weight once, a step of the sum has the
+    gates side by side where its part of one gate is less than a line: one stream in place of a few. What a run gives,
+    as in training, is packed where that is faster than to read it as it is: a vector of weights takes as many loads as
+    it has elements then."""
     sums, weights = node.inputs[:2]
     if sums is None or weights is None:
         return []
-    layout = Layout((Split(1, panel), Permute((1, 0, 3, 2))))
+    gates, part = weights.shape[0], panel * weights.dtype.bytes
+    together = sums.shape[1] == 1 and part < LINE and isinstance(gates, int) and gates * part % LINE == 0
+    layout = Layout((Split(1, panel), Permute((1, 3, 0, 2) if together else (1, 0, 3, 2))))
     inputs = tuple(layout if k == 1 else None for k in range(len(node.inputs)))
     products = node.op.multiply_adds(*([_size(d) for d in v.shape] for v in (sums, weights))) or 0.0
     cost = preferred if weights.constant is not None else -2.0 * panel * flop_seconds * products
