@@ -51,8 +51,8 @@ REORDER_GAIN = 0.7
 UNROLLED_STEPS = 64
 """Most multiply-adds in the innermost body."""
 UNROLLED_ROW, ENGINE_STEPS = (1, 2, 4, 8), 4
-"""Options of `unrolled`; its default as WebAssembly, whose engines compute addresses and ask for interrupts in every
-iteration: a step of one row has too few multiply-adds to hide that."""
+"""Options of `unrolled`; its default as WebAssembly, whose engines compute the addresses of every iteration anew: a
+step of one row has too few multiply-adds to hide that."""
 
 
 @dataclass(frozen=True)
