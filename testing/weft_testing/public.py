@@ -106,6 +106,7 @@ PUBLIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "weft.loop.passes.hoist_invariants": ("summands",),
         "weft.loop.passes.lower_blocks": ("lower_blocks",),
         "weft.loop.passes.partition_loops": ("not_negative",),
+        "weft.loop.passes.shorter_tiles": ("shorter_tiles",),
         "weft.loop.passes.simplify": ("holds", "simplify"),
         "weft.loop.passes.start_empty_reductions": ("start_empty_reductions",),
         "weft.loop.queues": ("AWAIT_QUEUES", "Await", "Begin", "Queue", "begin"),

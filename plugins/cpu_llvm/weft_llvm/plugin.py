@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import typer
 
     from weft.hooks import Exporter
+    from weft.loop.pipeline import LoopPass
     from weft.passes.capabilities import Capabilities
     from weft.scheduling.intrinsic import Intrinsic
     from weft.scheduling.rule import Rule
@@ -86,3 +87,14 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
     from weft_llvm.target import LlvmTarget
 
     return intrinsics(LlvmTarget().machine(target))
+
+
+@hookimpl
+def loop_passes(target: Target) -> Sequence[LoopPass]:
+    if target.kind != "llvm":
+        return []
+    from weft.loop.passes.shorter_tiles import shorter_tiles
+    from weft.loop.pipeline import LoopPass
+
+    holds = "no register tile of an open size asks for each of its rows"
+    return [LoopPass("shorter_tiles", shorter_tiles, "partition_loops", holds)]

@@ -235,9 +235,6 @@ def _product(
     else:
         height = open_height(shape.across, panel, machine)
     rows = s.choose("tile_rows", range(1, machine.vector_registers), height)
-    if v is not None:
-        for name, loop in ((v, s.loops(v)[-2]), (product, t), (copy, inside(s, copy, panels)[-2])):
-            s.pad_loop(name, loop, rows)
     t_outer, t_inner = s.split(t, [None, rows])
     s.reorder(*which, *row, t_outer, cb, ci, t_inner, *channels, lane)
     s.reverse_compute_at(copy, t_outer)
@@ -311,11 +308,14 @@ def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> flo
 
 def open_height(across: int, panel: int, machine: Machine) -> int:
     """Rows of register tiles by a panel that take least time for numbers of tiles up to twice `across`, each as likely
-    as the others: the last register tile is computed whole."""
+    as the others: the last register tile has as many rows as are left."""
 
     def cycles(rows: int) -> float:
-        one = step_cycles(Tile(rows, panel), machine, float32) + machine.rates.loop_step_cycles
-        return sum(-(-n // rows) for n in range(1, 2 * across + 1)) * one
+        one, *parts = (
+            step_cycles(Tile(r, panel), machine, float32) + machine.rates.loop_step_cycles for r in range(rows, 0, -1)
+        )
+        rest = [0.0, *reversed(parts)]
+        return sum(n // rows * one + rest[n % rows] for n in range(1, 2 * across + 1))
 
     able = [r for r in range(1, machine.vector_registers) if fits(Tile(r, panel), machine)]
     return min(able, key=cycles)
