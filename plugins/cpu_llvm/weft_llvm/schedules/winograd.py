@@ -180,7 +180,7 @@ def schedule_winograd(s: Schedule, shape: Shape, machine: Machine) -> None:
         s.compact_buffer(access.target(s.block(v)).buffer.name)
     for k, (name, copy) in enumerate(zip(products, copies)):
         with s.choices_of(f"product{k}"):
-            _product(s, name, copy, panels, panel, pieces.group, machine, shape, v if shape.open else None)
+            _product(s, name, copy, panels, panel, pieces.group, machine, shape)
     _input(s, rows, v, outer[-1] if pieces.together else None, shape, pieces.rows)
     s.compact_buffer(access.target(s.block(columns)).buffer.name)
     *_, r, q, _ = s.loops(columns)
@@ -216,13 +216,12 @@ def _product(
     group: int,
     machine: Machine,
     shape: Shape,
-    v: str | None,
 ) -> None:
     """The products of one piece and one group of panels, result by result of the transform: tiles of rows × panel in
-    registers. `v`: the block of the transformed inputs where their number is open, so that whole tiles are computed."""
+    registers."""
     dtype = access.target(s.block(product)).buffer.dtype
     *column, t, lane, cb, ci = inside(s, product, panels)
-    row = [column.pop()] if v is not None and int_const(s.loop(column[-1]).extent) != 1 else []
+    row = [column.pop()] if shape.open and int_const(s.loop(column[-1]).extent) != 1 else []
     channels = column[: 1 if panel * group > 1 else 0]
     which = column[len(channels) :]
     if group > 1:
@@ -230,10 +229,10 @@ def _product(
         chosen, *channels = s.split(channels[0], [group, panel]) if panel > 1 else channels
         which.append(chosen)
     depth = (int_const(s.loop(cb).extent) or 1) * (int_const(s.loop(ci).extent) or 1)
-    if v is None:
-        height = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)[1].rows
-    else:
+    if shape.open:
         height = open_height(shape.across, panel, machine)
+    else:
+        height = choose_tile(int_const(s.loop(t).extent), [panel], panel, machine, dtype, depth=depth)[1].rows
     rows = s.choose("tile_rows", range(1, machine.vector_registers), height)
     t_outer, t_inner = s.split(t, [None, rows])
     s.reorder(*which, *row, t_outer, cb, ci, t_inner, *channels, lane)
@@ -302,23 +301,25 @@ def panel_blocks(shape: Shape) -> int:
 def row_tiles_cycles(rows: int, panel: int, depth: int, machine: Machine) -> float:
     """Cycles of one step of a sum of `depth` for `rows` rows by a panel, in register tiles."""
     height = choose_tile(rows, [panel], panel, machine, float32, depth=depth)[1].rows
-    parts = [height] * (rows // height) + ([rows % height] if rows % height else [])
-    return sum(step_cycles(Tile(r, panel), machine, float32) + machine.rates.loop_step_cycles for r in parts)
+    return tiles_cycles(rows, height, panel, machine)
+
+
+def tiles_cycles(rows: int, height: int, panel: int, machine: Machine) -> float:
+    """Cycles of one step for `rows` rows by a panel in register tiles of `height` rows, the last of which has as many
+    as are left."""
+
+    def one(tile_rows: int) -> float:
+        return step_cycles(Tile(tile_rows, panel), machine, float32) + machine.rates.loop_step_cycles
+
+    return rows // height * one(height) + (one(rows % height) if rows % height else 0.0)
 
 
 def open_height(across: int, panel: int, machine: Machine) -> int:
     """Rows of register tiles by a panel that take least time for numbers of tiles up to twice `across`, each as likely
-    as the others: the last register tile has as many rows as are left."""
-
-    def cycles(rows: int) -> float:
-        one, *parts = (
-            step_cycles(Tile(r, panel), machine, float32) + machine.rates.loop_step_cycles for r in range(rows, 0, -1)
-        )
-        rest = [0.0, *reversed(parts)]
-        return sum(n // rows * one + rest[n % rows] for n in range(1, 2 * across + 1))
-
+    as the others."""
     able = [r for r in range(1, machine.vector_registers) if fits(Tile(r, panel), machine)]
-    return min(able, key=cycles)
+    one = [0.0, *(tiles_cycles(r, r, panel, machine) for r in range(1, max(able) + 1))]
+    return min(able, key=lambda r: sum(n // r * one[r] + one[n % r] for n in range(1, 2 * across + 1)))
 
 
 def choose_pieces(shape: Shape, images: int, machine: Machine) -> Pieces:
@@ -338,6 +339,7 @@ def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
     panels = shape.outputs // (shape.block * panel)
     weights = 4 * shape.products * shape.channels * shape.outputs
     far = machine.rates.per_cycle(machine.rates.third_cache.exchange(machine.cores))
+    height = open_height(shape.across, panel, machine) if shape.open else 0
     found: list[Pieces] = []
     for rows in range(1, shape.down + 1):
         if (
@@ -349,9 +351,7 @@ def able_pieces(shape: Shape, images: int, machine: Machine) -> list[Pieces]:
         count = shape.down / rows if shape.open else shape.down // rows
         v = 4 * shape.products * shape.channels * shape.across * rows
         if shape.open:
-            height = open_height(shape.across, panel, machine)
-            one = step_cycles(Tile(height, panel), machine, float32) + machine.rates.loop_step_cycles
-            work = shape.products * rows * -(-shape.across // height) * one
+            work = shape.products * rows * tiles_cycles(shape.across, height, panel, machine)
         else:
             work = sum(n * row_tiles_cycles(tiles, panel, shape.channels, machine) for n, tiles in shape.parts(rows))
         cycles = count * work * shape.channels * panels
