@@ -356,14 +356,14 @@ def test_a_module_that_wants_other_things_is_refused() -> None:
 # -- speed ------------------------------------------------------------------------------------------------------------
 
 
-def text_of(graph: Graph, kernel: str) -> tuple[str, str]:
+def text_of(graph: Graph, kernel: str, target: str = TARGET) -> tuple[str, str]:
     """LLVM IR and assembly of the first kernel whose name begins so."""
     texts: list[tuple[str, Cpu, str]] = []
     pool = default_workers()
     submit = pool.submit
     try:
         pool.submit = lambda ir, cpu, name: texts.append((ir, cpu, name)) or submit(ir, cpu, name)  # type: ignore
-        weft.compile(graph, str(resolve_target(TARGET).target), cache=False)
+        weft.compile(graph, str(resolve_target(target).target), cache=False)
     finally:
         pool.submit = submit  # type: ignore[method-assign]
     ir, cpu = next((ir, cpu) for ir, cpu, name in texts if name.startswith(kernel))
@@ -403,9 +403,14 @@ def test_steps_of_one_row_are_unrolled(depth: int, steps: int) -> None:
         assert {c.name: c.value for c in kernel.choices}.get("unrolled", 1) == wanted
 
 
+@pytest.mark.parametrize("attributes", ["", " -mattr=+relaxed-simd"])
 @pytest.mark.parametrize("form", ["left", "right", "both"])
 @pytest.mark.parametrize("op", [ops.Maximum(), ops.Minimum()])
-def test_a_bound_that_is_never_nan_takes_one_instruction(op: ops.Maximum | ops.Minimum, form: str) -> None:
+def test_a_bound_that_is_never_nan_takes_one_instruction(
+    op: ops.Maximum | ops.Minimum, form: str, attributes: str
+) -> None:
+    """Not the relaxed one, which may give the bound where the other operand is NaN."""
+    target = TARGET + attributes
     x = np.array([np.nan, -np.inf, -2, -0.0, 0, 0.5, 2, np.inf] * 2, np.float32)
     y = np.array([0.5] * 8 + [np.nan, np.nan, 1, 0, 0, np.nan, 3, -1], np.float32)
     b, half = GraphBuilder("bounds"), np.full(1, 0.5, np.float32)
@@ -414,13 +419,29 @@ def test_a_bound_that_is_never_nan_takes_one_instruction(op: ops.Maximum | ops.M
     b.output(b.add(op, *((other, a) if form == "left" else (a, other))), "z")
     graph = b.build()
     name, function = ("max", np.maximum) if isinstance(op, ops.Maximum) else ("min", np.minimum)
-    _, assembly = text_of(graph, "m")
+    _, assembly = text_of(graph, "m", target)
     once = [len(re.findall(rf"f32x4\.{n}\b", assembly)) for n in (f"p{name}", name)]
-    assert once == ([0, 1] if form == "both" else [1, 0])
+    assert once == ([0, 1] if form == "both" else [1, 0]) and "relaxed_m" not in assembly
     fed = {"x": x, "y": y} if form == "both" else {"x": x}
     np.testing.assert_array_equal(
-        weft.compile(graph, TARGET, cache=False).run(fed)["z"], function(x, y if form == "both" else half)
+        weft.compile(graph, target, cache=False).run(fed)["z"], function(x, y if form == "both" else half)
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("greater", [False, True])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_selection_by_a_comparison_says_which_of_two_it_gives(dtype: str, greater: bool, swapped: bool) -> None:
+    """Where one is NaN; relaxed instructions may give either."""
+    for n in (3, 16, 37):
+        x = np.resize(np.array([np.nan, -1, 1, np.inf, 0.5], dtype), n)
+        b, half = GraphBuilder("g"), np.array([0.5], dtype)
+        a, c = b.input("x", TensorType(dt.dtype(dtype), x.shape)), b.constant(half, "half")
+        asked = b.add(ops.Less(), *((c, a) if greater else (a, c)))
+        b.output(b.add(ops.Where(), asked, *((c, a) if swapped else (a, c))), "y")
+        got = weft.compile(b.build(), TARGET + " -mattr=+relaxed-simd", cache=False).run({"x": x})["y"]
+        holds = half < x if greater else x < half
+        np.testing.assert_array_equal(got, np.where(holds, half, x) if swapped else np.where(holds, x, half))
 
 
 def test_settings_of_webassembly_are_not_those_of_other_targets() -> None:

@@ -82,14 +82,19 @@ class Arithmetic(Conversions):
         first."""
         d, t = a.dtype, self.value_type(a.dtype)
         impure = a.impure or b.impure
-        # NEON's own, which LLVM takes for single numbers too, gives zero for subnormals; LLVM cannot compile that of
-        # float64 for 32-bit Arm. WebAssembly's own is one instruction of x86 only where an operand is never NaN.
-        chosen = self.x86 or self.isa.arch == "arm"
-        if not chosen and not (self.isa.arch == "wasm32" and (a.never_nan or b.never_nan)):
-            name = f"llvm.{symbol}imum.{self.llvm_suffix(d)}"
-            return Value(self.intrinsic(t, name, (t, a.text), (t, b.text)), d, impure, a.never_nan and b.never_nan)
         if b.never_nan and not a.never_nan:
             a, b = b, a
+        wasm = self.isa.arch == "wasm32"
+        # WebAssembly has one that is a single instruction of x86, right where this operand is never NaN. Of a
+        # comparison and a selection LLVM makes the relaxed one, which may give either operand if one is NaN.
+        if wasm and a.never_nan and "simd128" in self.isa.needs and d.lanes > 1 and d.lanes * d.bits == 128:
+            name = f"llvm.wasm.p{symbol}.{self.llvm_suffix(d)}"
+            return Value(self.intrinsic(t, name, (t, b.text), (t, a.text)), d, impure, b.never_nan)
+        # NEON's own, which LLVM takes for single numbers too, gives zero for subnormals; LLVM cannot compile that of
+        # float64 for 32-bit Arm.
+        if not self.x86 and self.isa.arch != "arm" and not (wasm and a.never_nan and d.lanes == 1):
+            name = f"llvm.{symbol}imum.{self.llvm_suffix(d)}"
+            return Value(self.intrinsic(t, name, (t, a.text), (t, b.text)), d, impure, a.never_nan and b.never_nan)
         c = self._op(f"fcmp {'ogt' if symbol == 'max' else 'olt'} {t} {a.text}, {b.text}")
         mask = self.value_type(dt.bool_.with_lanes(d.lanes))
         r = self._op(f"select {mask} {c}, {t} {a.text}, {t} {b.text}")

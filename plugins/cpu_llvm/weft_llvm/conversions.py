@@ -35,6 +35,8 @@ class Conversions(Instructions, ABC):
         if c.text in ("true", "false"):
             return a if c.text == "true" else b
         t = self.value_type(a.dtype)
+        if "relaxed-simd" in self.isa.needs and a.dtype.is_float and c.dtype.lanes > 1:
+            return self._select_bits(c, a, b)
         return self.op(
             f"select {self.value_type(c.dtype)} {c.text}, {t} {a.text}, {t} {b.text}",
             a.dtype,
@@ -43,6 +45,32 @@ class Conversions(Instructions, ABC):
             b,
             never_nan=a.never_nan and b.never_nan,
         )
+
+    def _select_bits(self, c: Value, a: Value, b: Value) -> Value:
+        """`select` of floats by bits of 128 at a time. LLVM makes the lesser or greater of two numbers of a comparison
+        and a selection, and of relaxed instructions the one that may give either operand where one is NaN."""
+        d, t = a.dtype, self.value_type(a.dtype)
+        lanes = 128 // d.bits
+        word = f"i{d.bits}"
+        wide, part = f"<{d.lanes} x {word}>", f"<{lanes} x {word}>"
+        mask = self._op(f"sext {self.value_type(c.dtype)} {c.text} to {wide}")
+        bits = [self._op(f"bitcast {t} {v.text} to {wide}") for v in (a, b)] + [mask]
+        parts: list[str] = []
+        for first in range(0, d.lanes, lanes):
+            at = ", ".join(f"i32 {k if k < d.lanes else 'undef'}" for k in range(first, first + lanes))
+            cut = [self._op(f"shufflevector {wide} {v}, {wide} poison, <{lanes} x i32> <{at}>") for v in bits]
+            name = f"llvm.wasm.bitselect.v{lanes}{word}"
+            parts.append(self.intrinsic(part, name, *((part, v) for v in cut)))
+        while len(parts) > 1:
+            at = ", ".join(f"i32 {k}" for k in range(2 * lanes))
+            pairs = zip(parts[::2], [*parts[1::2], "poison"])
+            parts = [self._op(f"shufflevector {part} {x}, {part} {y}, <{2 * lanes} x i32> <{at}>") for x, y in pairs]
+            lanes, part = 2 * lanes, f"<{2 * lanes} x {word}>"
+        if lanes > d.lanes:
+            at = ", ".join(f"i32 {k}" for k in range(d.lanes))
+            parts = [self._op(f"shufflevector {part} {parts[0]}, {part} poison, <{d.lanes} x i32> <{at}>")]
+        text = self._op(f"bitcast {wide} {parts[0]} to {t}")
+        return Value(text, d, c.impure or a.impure or b.impure, a.never_nan and b.never_nan)
 
     def compare(self, symbol: str, a: Value, b: Value) -> Value:
         """One of < <= == != ; false with NaN but for !=."""
