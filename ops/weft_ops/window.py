@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -75,6 +75,22 @@ class Pool(Operator):
     def keeps_blocks(self, axis: int, factor: int, inputs: Sequence[TensorType | None], output: TensorType) -> bool:
         """Each channel is computed by itself."""
         return axis < 2
+
+    def along(self, axes: Collection[int]) -> Self:
+        """The same along some spatial axes only."""
+        strides, pads, dilations = self.spatial()
+
+        def only(values: Sequence[int], other: int) -> tuple[int, ...]:
+            return tuple(v if k in axes else other for k, v in enumerate(values))
+
+        both = [only([pair[end] for pair in pads], 0) for end in (0, 1)]
+        return replace(
+            self,
+            kernel=only(self.kernel, 1),
+            strides=only(strides, 1),
+            pads=(*both[0], *both[1]) if any(any(p) for p in both) else (),
+            dilations=only(dilations, 1),
+        )
 
     def reference_windows(self, x: Array, fill: Any) -> Array:
         """Windows [n, c, out…, kernel…] of the wide x, `fill` outside."""

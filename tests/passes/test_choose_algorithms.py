@@ -1,4 +1,5 @@
-"""choose_algorithms: convolutions become Winograd convolutions where they may and the target says so."""
+"""choose_algorithms: convolutions become Winograd convolutions where they may and the target says so, pools of large
+windows pools along one axis after another."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from weft.passes.choose_layouts import choose_layouts
 from weft_ops.activation import Relu
 from weft_ops.contraction import Conv
 from weft_ops.passes.choose_algorithms import choose_algorithms
+from weft_ops.window import AveragePool, MaxPool, MaxPoolWithIndices, Pool
 from weft_ops.winograd import WinogradConv
 
 ALWAYS_FOUR = Capabilities(channel_block=4, panel=8, winograd=lambda node: (4, False))
@@ -143,3 +145,65 @@ def test_layouts_activations_in_blocks_weights_in_panels() -> None:
     assert x.tensor.layout.stored_shape(x.shape) == (2, 2, 7, 9, 4)
     assert u.tensor.layout.stored_shape(u.shape) == (2, 36, 8, 8)
     keeps_meaning(net(Conv(pads=(1,) * 4)), graph, [numbers(2, 8, 7, 9)])
+
+
+# -- pools ------------------------------------------------------------------------------------------------------------
+
+ONE = Capabilities(store_cost=1.0)
+N = Var("n")
+
+
+def pooled(pool: Pool, shape: tuple[Any, ...], dtype: str = "float32") -> Graph:
+    b = GraphBuilder()
+    for k, y in enumerate(b.add_all(pool, b.input("x", tensor_type(dtype, shape)), name="pool")):
+        b.output(y, f"y{k}")
+    return b.build()
+
+
+ROWS = [(5, 1), (1, 5)]
+CUBE = [(3, 1, 1), (1, 3, 1), (1, 1, 3)]
+LARGE = [(7, 1, 1), (1, 7, 1), (1, 1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape", "near", "far"),
+    [
+        (MaxPool((5, 5), (1, 1), (2, 1, 0, 2)), (N, 2, 7, 6), ROWS, ROWS),
+        (MaxPool((3, 3, 3)), (1, 2, 5, 4, 6), CUBE, CUBE),
+        (MaxPool((9, 7), (2, 1), (1, 3, 2, 3), (1, 2), True), (1, 2, 12, 15), [(9, 1), (1, 7)], [(9, 1), (1, 7)]),
+        (MaxPool((3, 3, 3), (2, 2, 2)), (1, 2, 7, 8, 9), CUBE, [(3, 3, 3)]),
+        (MaxPool((5, 1, 5), (1, 2, 1)), (1, 2, 7, 8, 9), [(5, 1, 1), (1, 1, 5)], [(5, 1, 1), (1, 1, 5)]),
+        (MaxPool((3, 3), (2, 2)), (1, 2, 7, 7), [(3, 3)], [(3, 3)]),  # neighbours share too little
+        (MaxPool((2, 2), (2, 2)), (1, 2, 8, 8), [(2, 2)], [(2, 2)]),
+        (MaxPool((25, 1)), (1, 1, 30, 2), [(25, 1)], [(25, 1)]),
+        (AveragePool((7, 7), (2, 2), (3, 2, 3, 1)), (1, 2, 13, 12), [(7, 1), (1, 7)], [(7, 1), (1, 7)]),
+        (AveragePool((5, 4), (1, 1), (2, 0, 2, 3), (), True), (1, 2, 9, 12), [(5, 1), (1, 4)], [(5, 1), (1, 4)]),
+        (AveragePool((5, 5), (2, 3), (2, 2, 1, 2), (), True, True), (1, 2, 9, 12), ROWS, [(5, 5)]),
+        (AveragePool((7, 7, 7), (1, 1, 1), (3, 1, 3, 3, 1, 3)), (1, 1, 9, 9, 8), LARGE, LARGE),
+    ],
+)
+def test_pools_of_large_windows_go_along_one_axis_after_another(
+    pool: Pool, shape: tuple[Any, ...], near: list[tuple[int, ...]], far: list[tuple[int, ...]]
+) -> None:
+    graph = pooled(pool, shape)
+    for capabilities, kernels in ((ONE, near), (Capabilities(), far)):
+        after = choose_algorithms(graph, capabilities)
+        assert [n.op.attributes()["kernel"] for n in after.nodes] == kernels
+        keeps_meaning(graph, after, [numbers(*(2 if not isinstance(d, int) else d for d in shape)) - 9])
+
+
+def test_pools_that_stay_whole() -> None:
+    """Where the place of the greatest element is wanted as well, and where means would be rounded twice."""
+    mean = AveragePool((5, 5))
+    for pool, dtype in ((MaxPoolWithIndices((5, 5)), "float32"), (mean, "float16"), (mean, "int32")):
+        graph = pooled(pool, (1, 1, 7, 6), dtype)
+        assert [type(n.op) for n in choose_algorithms(graph, ONE).nodes] == [type(pool)]
+
+
+def test_a_record_says_how_a_pool_is_computed() -> None:
+    for pool, kernels in ((MaxPool((5, 5)), [(5, 5)]), (MaxPool((2, 2), (2, 2)), [(2, 1), (1, 2)])):
+        name = "definition" if len(kernels) == 1 else "by_axes"
+        graph = pooled(pool, (1, 1, 8, 8))
+        choices = Choices({f"algorithm.%{graph.nodes[0].output.name}": name}, "a test")
+        after = choose_algorithms(graph, ONE, choices)
+        assert [n.op.attributes()["kernel"] for n in after.nodes] == kernels

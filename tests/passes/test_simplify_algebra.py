@@ -22,7 +22,6 @@ from weft_ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Transpos
 from weft_ops.passes.simplify_algebra import scalar_of, simplify_algebra
 from weft_ops.reduction import ReduceSum
 from weft_ops.transcendental import Erf
-from weft_ops.window import AveragePool, MaxPool, MaxPoolWithIndices
 
 N = Var("n")
 Build = Callable[[GraphBuilder, Value], Value]
@@ -306,31 +305,3 @@ def test_weights_that_differ_are_not_compared_whole() -> None:
     late = np.full(1000, 0.5, np.float32)
     late[-1] = 1
     assert scalar_of(GraphBuilder().constant(late)) is None
-
-
-@pytest.mark.parametrize(
-    ("pool", "shape", "kernels"),
-    [
-        (MaxPool((5, 5), (1, 1), (2, 1, 0, 2)), (N, 2, 7, 6), [(1, 5), (5, 1)]),
-        (MaxPool((3, 3, 3)), (1, 2, 5, 4, 6), [(1, 1, 3), (3, 3, 1)]),
-        (MaxPool((9, 7), (2, 1), (1, 3, 2, 3), (1, 2), True), (1, 2, 12, 15), [(1, 7), (9, 1)]),
-        (MaxPool((3, 3), (2, 2)), (1, 2, 7, 7), [(3, 3)]),  # neighbours share too little
-        (MaxPool((25, 1)), (1, 1, 30, 2), [(25, 1)]),
-        (AveragePool((5, 5)), (1, 2, 7, 6), [(5, 5)]),  # sums would be rounded otherwise
-    ],
-)
-def test_a_maximum_over_windows_is_one_of_rows_and_one_of_columns(
-    pool: Any, shape: tuple[Any, ...], kernels: list[tuple[int, ...]]
-) -> None:
-    b = GraphBuilder()
-    b.output(b.add(pool, b.input("x", tensor_type("float32", shape))))
-    after = simplify_algebra(b.build())
-    keeps_meaning(b.build(), after, [numbers(*(2 if not isinstance(d, int) else d for d in shape)) - 9])
-    assert [n.op.attributes()["kernel"] for n in after.nodes] == kernels
-
-
-def test_a_maximum_with_its_place_stays_one() -> None:
-    b = GraphBuilder()
-    for y in b.add_all(MaxPoolWithIndices((5, 5)), b.input("x", tensor_type("float32", (1, 1, 7, 6)))):
-        b.output(y)
-    assert [type(n.op) for n in simplify_algebra(b.build()).nodes] == [MaxPoolWithIndices]

@@ -115,6 +115,8 @@ class Capabilities:
         winograd: of a 3×3 convolution, the tile and `skip` of a WinogradConv that beats the definition, or None; its
             channels stand together by `channel_block`, each alone if that is None. Height and width of the picture may
             be formulas: None where no schedule of the target takes those.
+        store_cost: elements of a pool's window that are read in the time in which a result is stored and read again:
+            tells whether a pool is computed along one axis after another.
         doubles: float64 takes no more than twice as long as float32: quantised sums are scaled in it.
         narrow_results: memory is what is short: what follows an anchor in its group ends where its result is narrowest,
             and conversions to wider types belong to what reads it.
@@ -132,6 +134,7 @@ class Capabilities:
     precision: DType | None = None
     winograd: Callable[[Node], tuple[int, bool] | None] | None = field(default=None, compare=False)
     dots: tuple[DotProduct, ...] = ()
+    store_cost: float = 4.0
     doubles: bool = False
     narrow_results: bool = False
     bytes_per_flop: float = 1 / 8

@@ -2,32 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from math import prod
+
 import numpy as np
 
 from weft.choices import Choices
-from weft.dtypes import float32
+from weft.dtypes import float32, float64
 from weft.errors import GraphError
 from weft.graph.nodes import Graph, Node, TensorType, Value
-from weft.graph.rewrite import Replacement, Rewriter, rewrite
+from weft.graph.rewrite import Replacement, Rewriter, Rule, rewrite
 from weft.passes.capabilities import Capabilities
 from weft_ops.contraction import Conv, MatMul
 from weft_ops.movement import Reshape, Transpose
 from weft_ops.shapes import product
+from weft_ops.window import AveragePool, MaxPool, Pool
 from weft_ops.winograd import POINTS, TAPS, WinogradConv, taps_matrix, transform_weights
 
 DEFINITION = "definition"
+BY_AXES = "by_axes"
+STRIDED = 2.0
+"""What an element costs that is read with a stride along the contiguous axis, of one that is not."""
+GAIN = 0.7
+"""Part of the cost of whole windows below which windows of one axis at a time are taken, if they cost no more either
+where channels are contiguous."""
 
 
 def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices | None = None) -> Graph:
     """Afterwards a convolution that the target computes faster by Winograd's algorithm is a WinogradConv with its
-    weights transformed.
+    weights transformed, and a pool of large windows is one pool for each axis.
 
-    Its channels stand together by the target's `channel_block`; without one each stands alone.
+    The channels of a WinogradConv stand together by the target's `channel_block`; without one each stands alone.
     """
-    choose, block = capabilities.winograd, capabilities.channel_block or 1
-    if choose is None:
-        return graph
     made = Choices() if choices is None else choices
+    if capabilities.winograd is not None:
+        graph = rewrite(
+            graph, _winograd(capabilities.winograd, capabilities.channel_block or 1, made), rounds=1, on=(Conv,)
+        )
+    by_axes = _by_axes(capabilities.store_cost, made)
+    return rewrite(graph, by_axes, rounds=1, on=(MaxPool, AveragePool))
+
+
+def _by_axes(store_cost: float, made: Choices) -> Rule:
+    """The rule for pools: neighbouring windows share the greatest elements, or means, of their columns. Greatest
+    elements are the same, means of means but for rounding, since a window has as many elements along one axis wherever
+    it is along the others. The outermost axis comes first: along it no vector has a stride."""
+
+    def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
+        op, (x,) = node.op, inputs
+        assert isinstance(op, Pool) and x is not None
+        if type(op) is not MaxPool and (type(op) is not AveragePool or x.dtype not in (float32, float64)):
+            return None  # the place of the greatest element is wanted as well, or means would be rounded twice
+        wide = [k for k, n in enumerate(op.kernel) if n > 1]
+        if len(wide) < 2:
+            return None
+        thin = [k for k, n in enumerate(op.kernel) if n == 1]
+        groups = [(wide[0], *thin), *((k,) for k in wide[1:])]
+        rows, blocks = (
+            _cost_of_groups(op, groups, strided, store_cost) / _cost_of_windows(op, strided)
+            for strided in (STRIDED, 1.0)
+        )
+        default = BY_AXES if rows <= GAIN and blocks <= 1 else DEFINITION
+        if made.choose(f"algorithm.%{node.output.name}", [DEFINITION, BY_AXES], default) == DEFINITION:
+            return None
+        value = x
+        for axes in groups:
+            value = r.add(op.along(axes), value)
+        return value
+
+    return rule
+
+
+def _cost_of_windows(op: Pool, strided: float) -> float:
+    """Elements that are read for one result. `strided`: the cost of one with a stride along the last axis."""
+    return prod(op.kernel) * (strided if op.spatial()[0][-1] > 1 else 1.0)
+
+
+def _cost_of_groups(op: Pool, groups: Sequence[tuple[int, ...]], strided: float, store_cost: float) -> float:
+    """The same of one pool along each group of axes, for one result of the last of them."""
+    strides, total, results = op.spatial()[0], 0.0, 1
+    for k, axes in enumerate(reversed(groups)):
+        last = len(strides) - 1
+        read = prod(op.kernel[a] for a in axes) * (strided if last in axes and strides[last] > 1 else 1.0)
+        total += results * (read + (store_cost if k else 0.0))
+        results *= prod(strides[a] for a in axes)
+    return total
+
+
+def _winograd(choose: Callable[[Node], tuple[int, bool] | None], block: int, made: Choices) -> Rule:
+    """The rule for convolutions."""
     transformed: dict[tuple[int, int], Value] = {}
 
     def rule(r: Rewriter, node: Node, inputs: tuple[Value | None, ...]) -> Replacement:
@@ -49,7 +112,7 @@ def choose_algorithms(graph: Graph, capabilities: Capabilities, choices: Choices
             )
         return r.add(WinogradConv(m, node.op.pads, block, skip), x, transformed[key])
 
-    return rewrite(graph, rule, rounds=1, on=(Conv,))
+    return rule
 
 
 def _transformed(r: Rewriter, w: Value, m: int) -> Value:

@@ -36,16 +36,11 @@ from weft_ops.passes.unit_axes import (
 )
 from weft_ops.reduction import Reduction
 from weft_ops.transcendental import Erf
-from weft_ops.window import MaxPool
 
 Inputs: TypeAlias = "tuple[Value | None, ...]"
 # A Replacement, or the reason why there is none.
 Outcome: TypeAlias = Any
 
-
-POOL_GAIN = 2
-"""How many times fewer comparisons make it worth to store and read what is between a maximum over rows and one over
-columns."""
 
 PIECES = 16
 """Most pieces of a concatenation that is made of several."""
@@ -512,29 +507,6 @@ def _reduce_nothing(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
     return _if_same(inputs[0], node) if axes == () else None
 
 
-def _pool_by_axes(r: Rewriter, node: Node, inputs: Inputs) -> Outcome:
-    """The maxima of a window's rows, then the maximum of those: neighbouring windows share them."""
-    op = node.op
-    if type(op) is not MaxPool:
-        return None  # not where the place of the maximum is wanted as well
-    strides, pads, dilations = op.spatial()
-    n = len(op.kernel)
-    axis = max((k for k in range(n) if op.kernel[k] > 1), default=0)
-    others = [k for k in range(n) if k != axis]
-    steps = op.kernel[axis] * math.prod(strides[k] for k in others) + math.prod(op.kernel[k] for k in others)
-    if math.prod(op.kernel) < POOL_GAIN * steps:
-        return None
-
-    def part(mine: Sequence[int]) -> MaxPool:
-        def pick(values: Sequence[int], neutral: int) -> tuple[int, ...]:
-            return tuple(v if k in mine else neutral for k, v in enumerate(values))
-
-        edges = (*pick([lo for lo, _ in pads], 0), *pick([hi for _, hi in pads], 0))
-        return MaxPool(pick(op.kernel, 1), pick(strides, 1), edges, pick(dilations, 1), op.ceil_mode)
-
-    return r.add(part(others), r.add(part([axis]), inputs[0]))
-
-
 RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("identity", (Identity,), lambda r, node, inputs: inputs[0]),
     AlgebraRule("add_zero", (Add,), _add_zero),
@@ -556,7 +528,6 @@ RULES: tuple[AlgebraRule, ...] = (
     AlgebraRule("pad_of_reshape", (Pad,), pad_of_reshape),
     AlgebraRule("pad_of_conv", (Conv,), _pad_of_conv),
     AlgebraRule("conv_of_reshape", (Conv,), conv_of_reshape),
-    AlgebraRule("pool_by_axes", (MaxPool,), _pool_by_axes),
     AlgebraRule("reduce_nothing", (Reduction,), _reduce_nothing),
     AlgebraRule("reduction_of_transpose", (Reduction,), reduction_of_transpose),
     AlgebraRule("swish", (Multiply,), _swish),

@@ -50,6 +50,7 @@ def capabilities(target: Target) -> Capabilities | None:
         precision=precision,
         winograd=winograd,
         dots=dots,
+        store_cost=1.0,
         doubles=True,
         bytes_per_flop=machine.bytes_per_flop(float32),
         relayout_bytes_per_second=machine.rates.relayout_bytes_per_second,
