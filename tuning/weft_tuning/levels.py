@@ -200,7 +200,7 @@ class Tiles:
             if all(view.stride(x, last) in (0, 1) for x in view.loads) and (n is None or n > SHORT):
                 return "steps"
         stored = next((way for way, x in ways.items() if view.stride(view.store, x) == 1), None)
-        return stored or "none"
+        return stored or ("none" if "none" in options else next(way for way, x in ways.items() if x == best))
 
     def _tile(
         self,
