@@ -444,6 +444,19 @@ def test_a_selection_by_a_comparison_says_which_of_two_it_gives(dtype: str, grea
         np.testing.assert_array_equal(got, np.where(holds, half, x) if swapped else np.where(holds, x, half))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float4_e2m1fn", "complex64"])
+def test_selections_of_numbers_that_no_instruction_computes_with(dtype: str) -> None:
+    of = dt.dtype(dtype)
+    x, y = (np.linspace(lo, hi, 37).astype(of.numpy) for lo, hi in ((-2, 2), (3, -3)))
+    chosen = np.arange(37) % 3 == 0
+    b = GraphBuilder("g")
+    given = [b.input(n, TensorType(d, (37,))) for n, d in (("m", dt.bool_), ("x", of), ("y", of))]
+    b.output(b.add(ops.Where(), *given), "z")
+    target = TARGET + " -mattr=+relaxed-simd"
+    got = weft.compile(b.build(), target, cache=False).run({"m": chosen, "x": x, "y": y})["z"]
+    np.testing.assert_array_equal(got.view(np.uint8), np.where(chosen, x, y).view(np.uint8))
+
+
 def test_settings_of_webassembly_are_not_those_of_other_targets() -> None:
     ir = """define float @f(ptr %p, i64 %n) {
 entry:

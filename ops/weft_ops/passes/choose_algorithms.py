@@ -58,11 +58,11 @@ def _by_axes(store_cost: float, made: Choices) -> Rule:
             return None
         thin = [k for k, n in enumerate(op.kernel) if n == 1]
         groups = [(wide[0], *thin), *((k,) for k in wide[1:])]
-        rows, blocks = (
+        strided_cost, plain_cost = (
             _cost_of_groups(op, groups, strided, store_cost) / _cost_of_windows(op, strided)
             for strided in (STRIDED, 1.0)
         )
-        default = BY_AXES if rows <= GAIN and blocks <= 1 else DEFINITION
+        default = BY_AXES if strided_cost <= GAIN and plain_cost <= 1 else DEFINITION
         if made.choose(f"algorithm.%{node.output.name}", [DEFINITION, BY_AXES], default) == DEFINITION:
             return None
         value = x

@@ -35,7 +35,12 @@ class Conversions(Instructions, ABC):
         if c.text in ("true", "false"):
             return a if c.text == "true" else b
         t = self.value_type(a.dtype)
-        if "relaxed-simd" in self.isa.needs and a.dtype.is_float and c.dtype.lanes > 1:
+        if (
+            "relaxed-simd" in self.isa.needs
+            and a.dtype.is_float
+            and a.dtype.name not in self.soft
+            and c.dtype.lanes > 1
+        ):
             return self._select_bits(c, a, b)
         return self.op(
             f"select {self.value_type(c.dtype)} {c.text}, {t} {a.text}, {t} {b.text}",

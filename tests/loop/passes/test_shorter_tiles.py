@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from passcheck import well_formed
@@ -105,5 +107,66 @@ def test_fixed_sizes_are_left() -> None:
     for old, new in (("n + 2", "12"), ("float32[n]", "float32[10]"), ("< n + 1", "< 11"), ("< n", "< 10")):
         assert old in text
         text = text.replace(old, new)
+    program = parse_program(text)
+    assert shorter_tiles(program) is program
+
+
+ROWS_OF = """
+program rows(x: float32[n + 20]) -> (y: float32[n + 20]OUTPUT) dims(n) {
+  for i in (n + ROWS - 1)//ROWS {
+    allocate c: float32[ROWS] in register
+    BEFORE
+    for a in ROWS unrolled { if i*ROWS + a < n { c[a] = LOADED } }
+    STORES
+  }
+}
+"""
+STORE = "for z in ROWS unrolled { if i*ROWS + z < n { y[i*ROWS + z] = c[z] + 1.0f32 } }"
+SCRATCH = "for b in ROWS unrolled { if i*ROWS + b < n { t[i*ROWS + b] = c[b] } }\n"
+IN_ORDER = {
+    "in place": ("", "y[max(i*ROWS + a - 1, 0)]", STORE),
+    "what a neighbour stores": ("", "x[i*ROWS + a]", SCRATCH + STORE.replace("1.0f32", "t[max(i*ROWS + z - 1, 0)]")),
+    "computed before": ("allocate s: float32[1] in register\n    s[0] = y[i*ROWS]", "x[i*ROWS + a] + s[0]", STORE),
+    "a sum of all": ("", "x[a]", "for k in 2 { " + STORE.replace("y[i*ROWS + z] =", "y[0] = y[0]*0.5f32 +") + " }"),
+    "the last one": ("", "x[a]", "for k in 2 { " + STORE.replace("y[i*ROWS + z] =", "y[0] =") + " }"),
+    "stored twice": ("", "x[a]", STORE + "\n" + STORE.replace("z", "v").replace("i*ROWS + v]", "0]")),
+}  # fmt: skip
+
+
+def rows_of(name: str, rows: int) -> Program:
+    before, loaded, stores = IN_ORDER[name]
+    text = ROWS_OF.replace("BEFORE", before).replace("LOADED", loaded).replace("STORES", stores)
+    output = ", t: float32[n + 20]" if name == "what a neighbour stores" else ""
+    return parse_program(text.replace("OUTPUT", output).replace("ROWS", str(rows)))
+
+
+@pytest.mark.parametrize("rows", [4, MOST_EXACT + 1, MOST_EXACT + 2, 14])
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_what_depends_on_the_order_of_rows(name: str, rows: int) -> None:
+    """A tile of as many rows as there are keeps it; one after another would not."""
+    program = rows_of(name, rows)
+    after = shorter_tiles(program)
+    well_formed(after)
+    assert (after is program) == (rows > MOST_EXACT + 1)
+    for n in (1, rows - 1, rows, rows + 3, 2 * rows - 1):
+        x = np.random.default_rng(n).standard_normal(n + 20).astype(np.float32)
+        outputs = [interpret(p, {"x": x}, {"n": n}) for p in (after, program)]
+        for key in outputs[0]:
+            np.testing.assert_array_equal(outputs[0][key], outputs[1][key])
+
+
+def test_an_output_in_the_place_of_an_input_is_read() -> None:
+    program = parse_program(
+        ROWS_OF.replace("BEFORE", "").replace("LOADED", "x[i*ROWS + a]").replace("STORES", STORE)
+        .replace("OUTPUT", "").replace("ROWS", "12")
+    )  # fmt: skip
+    assert shorter_tiles(program) is not program
+    same = replace(program, aliases=((0, 0),))
+    assert shorter_tiles(same) is same
+
+
+def test_bounds_that_may_not_be_evaluated_before_a_condition_are_left() -> None:
+    text = ROWS_OF.replace("BEFORE", "").replace("OUTPUT", "").replace("LOADED", "x[a]").replace("STORES", STORE)
+    text = text.replace("< n {", "< n//(n - 1) {").replace("ROWS", "4")
     program = parse_program(text)
     assert shorter_tiles(program) is program

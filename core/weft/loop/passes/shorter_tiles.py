@@ -3,11 +3,24 @@ once and, for what is left of a row, by shorter ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.expr.linear import Polynomial, linear
-from weft.expr.nodes import And, Expr, Var, add, free_vars, le, walk
+from weft.expr.nodes import (
+    And,
+    Call,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    TruncDiv,
+    TruncMod,
+    Var,
+    add,
+    free_vars,
+    le,
+    walk,
+)
 from weft.loop.nodes import (
     PREFETCH,
     TRUE,
@@ -28,6 +41,7 @@ from weft.loop.nodes import (
     seq,
     stmt_children,
     stmt_exprs,
+    walk_stmts,
     with_stmt_children,
 )
 from weft.loop.passes.copies import EMPTY, Names, copy_stmt, if_stmt, rewrite
@@ -47,14 +61,15 @@ def shorter_tiles(program: Program) -> Program:
           else { if i*3 + 1 < n { allocate c_1 … for q_1 in 2 unrolled { c_1[q_1] = … y[i*3 + q_1] = c_1[q_1] } }
                  else { if i*3 < n { allocate c_2 … { c_2[0] = … y[i*3] = c_2[0] } } } }
 
-    Of more than MOST_EXACT rows a tile of half of them comes first, where there are as many, and what is left is
-    treated likewise. Every row is computed once, by the same operations. A tile is left as it is if something else than
-    its rows would be computed again: what is stored outside of it without asking for a row, sums over rows, calls.
-    Programs of fixed sizes are left as they are.
+    Of more than MOST_EXACT rows that are left, a tile of half of them comes first, where there are as many, and the
+    rest is treated likewise, if what one of these tiles stores no other reads or stores. Every row is computed once, by
+    the same operations. A tile is left as it is if something is stored outside of it without asking for a row, if its
+    rows are summed, or if it calls something. Programs of fixed sizes are left as they are.
     """
     if not program.dims:
         return program
-    tiles = _Tiles(Names.of(program))
+    aliases = {program.outputs[o].name: program.inputs[i].name for o, i in program.aliases}
+    tiles = _Tiles(Names.of(program), aliases)
     body = tiles.visit(program.body)
     return simplify(program.with_body(body)) if tiles.changed else program
 
@@ -81,19 +96,22 @@ class _Tile:
     loops: frozenset[str]
     dims: frozenset[tuple[str, int]]
     asked: frozenset[Expr]
+    apart: bool
+    """Whether parts of it may be computed one after another: what one stores no other reads or stores again."""
 
 
 @dataclass
 class _Tiles:
-    """The pass: `names` of the program."""
+    """The pass: `names` of the program, and its outputs that lie in inputs, with these."""
 
     names: Names
+    aliases: dict[str, str]
     changed: bool = False
 
     def visit(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Allocate) and stmt.buffer.scope == "register":
-            tile = _tile(stmt)
-            if tile is None:
+            tile = _tile(stmt, self.aliases)
+            if tile is None or (tile.row.extent > MOST_EXACT + 1 and not tile.apart):
                 return stmt
             self.changed = True
             return self.rows(stmt, tile, tile.row.extent, 0)
@@ -134,7 +152,7 @@ def _row(cond: Expr, binders: Sequence[Stmt], bound: frozenset[str]) -> tuple[_R
     """The row that a comparison asks for, and the variable of its loop. `bound`: variables that exist inside the tile
     only."""
     form = not_negative(cond)
-    if form is None or any(isinstance(n, (Load, IntrinsicCall)) for n in walk(cond)):
+    if form is None or not all(_anywhere(n) for n in walk(cond)):
         return None
     for binder in binders:
         if not isinstance(binder, For) or binder.kind != "unrolled":
@@ -144,6 +162,14 @@ def _row(cond: Expr, binders: Sequence[Stmt], bound: frozenset[str]) -> tuple[_R
         if extent is not None and extent > 1 and step < 0 and not rest.names() & bound:
             return _Row(rest, step, extent), binder.var.name
     return None
+
+
+def _anywhere(e: Expr) -> bool:
+    """Whether a formula may be evaluated before the tile, without the conditions that it stands under: it reads
+    nothing, calls nothing and divides by no zero."""
+    if isinstance(e, (FloorDiv, FloorMod, TruncDiv, TruncMod)):
+        return bool(int_const(e.b))
+    return not isinstance(e, (Load, Call, IntrinsicCall))
 
 
 @dataclass(frozen=True)
@@ -176,16 +202,12 @@ def _statements(
             yield _Statement(stmt, binders, asked)
 
 
-def _allocated(stmt: Stmt) -> Iterator[str]:
-    if isinstance(stmt, Allocate):
-        yield stmt.buffer.name
-    for child in stmt_children(stmt):
-        yield from _allocated(child)
-
-
-def _tile(stmt: Allocate) -> _Tile | None:
+def _tile(stmt: Allocate, aliases: Mapping[str, str]) -> _Tile | None:
     """The tile that an allocation begins; None if it is left as it is."""
-    local = frozenset(_allocated(stmt))
+    inside = [s for s in walk_stmts(stmt) if not (isinstance(s, Evaluate) and s.call.name == PREFETCH)]
+    if any(isinstance(n, IntrinsicCall) for s in inside for n in _nodes(s)):
+        return None  # it may do something again
+    local = frozenset(s.buffer.name for s in inside if isinstance(s, Allocate))
     statements = list(_statements(stmt))
     loops = {b.var.name: b for s in statements for b in s.binders}
     row = _common_row(statements, local, frozenset(loops))
@@ -202,17 +224,34 @@ def _tile(stmt: Allocate) -> _Tile | None:
     dims = _rows_of_buffers(stmt, local, loops, variables, row.extent)
     if dims is None or not all(_of_one_row(s, local, dims, variables) for s in statements):
         return None
-    return _Tile(row, frozenset(variables), dims, frozenset(asked))
+    return _Tile(row, frozenset(variables), dims, frozenset(asked), _apart(stmt, statements, local, aliases))
+
+
+def _apart(stmt: Stmt, statements: Sequence[_Statement], local: frozenset[str], aliases: Mapping[str, str]) -> bool:
+    """Whether every buffer of outside that is stored is so by one statement, each time at another place, and not
+    read."""
+    same = {**{given: given for given in aliases.values()}, **aliases}
+    stored = [(same.get(s.stmt.buffer.name, s.stmt.buffer.name), s) for s in statements if isinstance(s.stmt, Store)]
+    outside = [(name, s) for name, s in stored if name not in local]
+    read = {same.get(n.buffer.name, n.buffer.name) for s in walk_stmts(stmt) for n in _nodes(s) if isinstance(n, Load)}
+    names = [name for name, _ in outside]
+    return len(names) == len({*names}) and not {*names} & read and all(_each_elsewhere(s) for _, s in outside)
+
+
+def _each_elsewhere(s: _Statement) -> bool:
+    assert isinstance(s.stmt, Store)
+    places = {v for index in s.stmt.indices for v in free_vars(index)}
+    return all(b.var.name in places for b in s.binders if isinstance(b, For))
 
 
 def _common_row(statements: Sequence[_Statement], local: frozenset[str], bound: frozenset[str]) -> _Row | None:
-    """What everything that is stored outside of the tile asks for; None if there is no such row, or if something would
-    be done again."""
+    """What everything that is stored outside of the tile asks for, of several the longest; None if there is no such
+    row, or if something else than storing is done."""
     common: set[_Row] | None = None
     for s in statements:
         if isinstance(s.stmt, Evaluate) and s.stmt.call.name == PREFETCH:
             continue
-        if not isinstance(s.stmt, Store) or any(isinstance(n, IntrinsicCall) for n in _nodes(s.stmt)):
+        if not isinstance(s.stmt, Store):
             return None
         if s.stmt.buffer.name not in local:
             rows = {found[0] for cond, binders in s.asked if (found := _row(cond, binders, bound)) is not None}
@@ -255,8 +294,10 @@ def _rows_of_buffers(
 def _of_one_row(s: _Statement, local: frozenset[str], dims: frozenset[tuple[str, int]], variables: set[str]) -> bool:
     """Whether a statement is in no loop over rows, or in one, whose row it stores: not a sum of several."""
     around = [b.var for b in s.binders if b.var.name in variables]
-    if not around or len(around) > 1:
-        return not around
+    if not around:
+        return True
+    if len(around) > 1:
+        return False
     if not isinstance(s.stmt, Store) or s.stmt.buffer.name not in local:
         return True
     return any((s.stmt.buffer.name, d) in dims and i == around[0] for d, i in enumerate(s.stmt.indices))
@@ -276,6 +317,7 @@ def _accesses(stmt: Stmt) -> Iterator[tuple[str, tuple[Expr, ...]]]:
 def _shifted(stmt: Stmt, tile: _Tile, height: int, first: int) -> Stmt:
     """`stmt` with `height` rows: q stands for row first + q, and for element q of what the tile itself has in rows."""
     index = int64(0).dtype
+    # An index "q." is that of the tile's own row, which stays where row first + q of everything else is meant.
     kept = {q: Var(f"{q}.", index) for q in tile.loops}
     values: dict[str, Expr] = {q: add(Var(q, index), first) for q in tile.loops}
     values |= {v.name: Var(q, index) for q, v in kept.items()}
