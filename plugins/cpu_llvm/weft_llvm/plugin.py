@@ -94,8 +94,8 @@ def intrinsics(target: Target) -> Sequence[Intrinsic]:
 def loop_passes(target: Target) -> Sequence[LoopPass]:
     if target.kind != "llvm":
         return []
-    from weft.loop.passes.shorter_tiles import shorter_tiles
     from weft.loop.pipeline import LoopPass
+    from weft_llvm.shorter_tiles import shorter_tiles
 
     holds = "no register tile of an open size asks for each of its rows"
     return [LoopPass("shorter_tiles", shorter_tiles, "partition_loops", holds)]

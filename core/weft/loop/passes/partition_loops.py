@@ -102,6 +102,7 @@ class Atom:
 
 
 def atoms_of(cond: Expr) -> Iterator[Expr]:
+    """The comparisons that a condition is made of."""
     if isinstance(cond, (And, Or)):
         yield from atoms_of(cond.a)
         yield from atoms_of(cond.b)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from passcheck import well_formed
 
 from weft.loop.nodes import For, If, Program, Store, int_const, walk_stmts
 from weft.loop.parser import parse_program
 from weft.loop.passes.partition_loops import conditions_in
-from weft.loop.passes.shorter_tiles import MOST_EXACT, shorter_tiles
+from weft.loop.verify import verify
 from weft_interpreter.interpret import interpret
+from weft_llvm.shorter_tiles import MOST_EXACT, shorter_tiles
 
 # A sum of taps with a border, its tile in registers, and what follows it.
 TILE = """
@@ -41,6 +41,11 @@ program tile(x: float32[n + 2, 3], w: float32[3, 3]) -> (y: float32[n]) dims(n) 
 
 def tile(rows: int) -> Program:
     return parse_program(TILE.replace("ROWS", str(rows)))
+
+
+def well_formed(program: Program) -> None:
+    verify(program)
+    assert str(parse_program(str(program))) == str(program)
 
 
 def heights(program: Program) -> list[int]:
